@@ -10,7 +10,7 @@ import grpc
 
 from atoll.operator.errors import BadInputError, UnreachableError, translated
 from atoll.server.control import make_readable
-from atoll.wire.v1 import control_pb2_grpc, transfer_pb2_grpc
+from atoll.wire.v1 import control_pb2, control_pb2_grpc, transfer_pb2_grpc
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -94,17 +94,20 @@ class Calls:
         return method(request, timeout=timeout_s, metadata=self.target.metadata, wait_for_ready=wait)
 
     def wait_until_reachable(self, timeout_s: float) -> None:
-        """Wait for a server that is away.
+        """Wait for a server that is away, by a small call; every answer, a refusal too, says that it is there.
+
+        (``grpc.channel_ready_future`` leaves a thread that fails with a traceback if the channel is closed soon after.)
 
         Raises:
             UnreachableError: if it does not come back in time.
         """
-        ready = grpc.channel_ready_future(self.channel)
+        self._require_open()
+        method, request = self.control.GetServerInfo, control_pb2.GetServerInfoRequest()
         try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
-            ready.cancel()  # it would watch the channel until that is closed
-            raise away(self.address, timeout_s) from None
+            method(request, timeout=timeout_s, metadata=self.target.metadata, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise away(self.address, timeout_s) from None
 
     def _require_open(self) -> None:
         if self._closed:

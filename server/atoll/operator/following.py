@@ -1,16 +1,20 @@
-"""Following a run: its state now, and each change until it has ended, through interruptions of the connection."""
+"""Following a run: its state now, and each change until it has ended, through interruptions of the connection.
+
+``_Course`` decides what comes next, without waiting or calling; ``follow`` and ``follow_async`` carry it out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 import grpc
 
 from atoll.operator.calls import Calls, away
-from atoll.operator.errors import OperatorError, TimedOutError, UnreachableError, error_of, translated
+from atoll.operator.errors import TimedOutError, UnreachableError, error_of, translated
 from atoll.server.control import Following, Progress, make_readable, progress_of
 from atoll.wire.v1 import control_pb2, control_pb2_grpc
 
@@ -20,7 +24,22 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to follow a run again."""
 
 
-def follow(calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object]) -> Iterator[Progress]:
+@dataclass(frozen=True)
+class Clock:
+    """Seconds that only grow, and a wait of so many; tests have their own."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+
+MACHINE = Clock()
+"""This machine's clock."""
+
+
+def follow(
+    calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object], clock: Clock = MACHINE
+) -> Iterator[Progress]:
     """The run now and at every change until it has ended.
 
     ``lost`` is told when the connection breaks; the server then has ``Timeouts.reconnect_s`` to come back.
@@ -29,48 +48,32 @@ def follow(calls: Calls, run: str, timeout_s: float, lost: Callable[[str], objec
         TimedOutError: if the run has not ended in time.
         UnreachableError: if the server was never there, or is away for too long.
     """
-    patience = _Patience(calls, run, timeout_s)
-    while True:
-        try:
-            for progress in _changes(calls, run, patience.left_s()):
-                patience.renew()
-                yield progress
-                if progress.run.ended:
-                    return
-            error = None
-        except UnreachableError as found:
-            error = found
-        pause_s = patience.pause_s(error)
-        if patience.is_new:
-            lost(_waiting(calls))
-        time.sleep(pause_s)
-        with contextlib.suppress(UnreachableError):  # the next attempt says it, or that the time is up
-            calls.wait_until_reachable(patience.wait_s())
+    course = _Course(calls, run, timeout_s, lost, clock.now_s)
+    while not course.ended:
+        with course.attempt():
+            for progress in _changes(calls, run, course.left_s()):
+                yield course.noted(progress)
+        if not course.ended:
+            clock.sleep(course.pause_s())
+            with contextlib.suppress(UnreachableError):  # the next attempt says it, or that the time is up
+                calls.wait_until_reachable(course.wait_s())
 
 
 async def follow_async(
-    calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object]
+    calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object], clock: Clock = MACHINE
 ) -> AsyncIterator[Progress]:
     """As ``follow``, for an event loop; cancelling the task that iterates ends the call."""
-    patience = _Patience(calls, run, timeout_s)
+    course = _Course(calls, run, timeout_s, lost, clock.now_s)
     async with calls.target.open_async() as channel:
-        while True:
-            try:
-                async for progress in _changes_async(calls, channel, run, patience.left_s()):
-                    patience.renew()
-                    yield progress
-                    if progress.run.ended:
-                        return
-                error = None
-            except UnreachableError as found:
-                error = found
-            pause_s = patience.pause_s(error)
-            if patience.is_new:
-                lost(_waiting(calls))
-            await asyncio.sleep(pause_s)
-            with contextlib.suppress(TimeoutError):  # the next attempt says it, or that the time is up
-                async with asyncio.timeout(patience.wait_s()):
-                    await channel.channel_ready()
+        while not course.ended:
+            with course.attempt():
+                async for progress in _changes_async(calls, channel, run, course.left_s()):
+                    yield course.noted(progress)
+            if not course.ended:
+                await clock.sleep_async(course.pause_s())
+                with contextlib.suppress(TimeoutError):  # as above
+                    async with asyncio.timeout(course.wait_s()):
+                        await channel.channel_ready()
 
 
 def _changes(calls: Calls, run: str, timeout_s: float) -> Iterator[Progress]:
@@ -82,6 +85,8 @@ def _changes(calls: Calls, run: str, timeout_s: float) -> Iterator[Progress]:
                 progress = _completed(following, message)
                 if progress is not None:
                     yield progress
+                    if progress.run.ended:
+                        return
         finally:
             stream.cancel()
 
@@ -97,6 +102,8 @@ async def _changes_async(
             progress = _completed(following, message)
             if progress is not None:
                 yield progress
+                if progress.run.ended:
+                    return
     except grpc.RpcError as error:
         raise error_of(error, calls.address) from error
     finally:
@@ -109,56 +116,71 @@ def _completed(following: Following, message: control_pb2.WatchRunResponse) -> P
     return None if complete is None else progress_of(complete)
 
 
-class _Patience:
-    """How long a run is followed, and for how long a server that is away is waited for."""
+class _Course:
+    """What to do next to follow a run: for how long, after which pause, and when to give up.
 
-    def __init__(self, calls: Calls, run: str, timeout_s: float) -> None:
+    Attributes:
+        ended: whether the run has ended.
+    """
+
+    def __init__(
+        self, calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object], now_s: Callable[[], float]
+    ) -> None:
         self._address = calls.address
         self._reconnect_s = calls.timeouts.reconnect_s
-        self._run = run
-        self._timeout_s = timeout_s
-        self._until = time.monotonic() + timeout_s
+        self._run, self._timeout_s = run, timeout_s
+        self._lost, self._now_s = lost, now_s
+        self._until = now_s() + timeout_s
         self._away_until: float | None = None
         self._pause_s = 0.0
         self._began = False
-        self.is_new = False
-        """Whether the interruption has just begun, so that it is worth telling."""
+        self._error: UnreachableError | None = None
+        self.ended = False
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Around one stream of changes: keeps the error if the server cannot be reached."""
+        self._error = None
+        try:
+            yield
+        except UnreachableError as error:
+            self._error = error
+
+    def noted(self, progress: Progress) -> Progress:
+        """The change itself; the server is there."""
+        self._began, self._away_until, self._pause_s = True, None, 0.0
+        self.ended = progress.run.ended
+        return progress
 
     def left_s(self) -> float:
         """Seconds until the run is given up."""
-        return max(0.001, self._until - time.monotonic())
+        return max(0.001, self._until - self._now_s())
 
-    def renew(self) -> None:
-        """Note that the server is there."""
-        self._began, self._away_until, self._pause_s = True, None, 0.0
-
-    def pause_s(self, error: OperatorError | None) -> float:
-        """Seconds before the next attempt, more after each failure.
+    def pause_s(self) -> float:
+        """Seconds before the next attempt, more after each failure; says once that the connection broke.
 
         Raises:
             TimedOutError: if the run is given up.
-            OperatorError: this one, if the server was never there; ``UnreachableError`` if it is away for too long.
+            UnreachableError: if the server was never there, or is away for too long.
         """
-        now = time.monotonic()
+        now = self._now_s()
         if now >= self._until:
             raise TimedOutError(
                 f"run {self._run} had not ended after {self._timeout_s:g} s", "follow it again: it goes on"
-            ) from error
-        if error is not None and not (self._began and self._reconnect_s > 0):
-            raise error
-        self.is_new = self._away_until is None
+            ) from self._error
+        if self._error is not None and not (self._began and self._reconnect_s > 0):
+            raise self._error
         if self._away_until is None:
             self._away_until = now + self._reconnect_s
+            self._lost(
+                f"lost the server at {self._address}; waiting up to {self._reconnect_s:.0f} s for it to come back"
+            )
         elif now >= self._away_until:
-            raise away(self._address, self._reconnect_s) from error
+            raise away(self._address, self._reconnect_s) from self._error
         self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
         return min(self._pause_s, self.wait_s())
 
     def wait_s(self) -> float:
         """Seconds that may be waited for the server."""
         away_until = self._until if self._away_until is None else min(self._until, self._away_until)
-        return max(0.001, away_until - time.monotonic())
-
-
-def _waiting(calls: Calls) -> str:
-    return f"lost the server at {calls.address}; waiting up to {calls.timeouts.reconnect_s:.0f} s for it to come back"
+        return max(0.001, away_until - self._now_s())
