@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from atoll.datacenter.errors import TrainingError
-from atoll.datacenter.parallel.replicas import check_replicas, checksum, difference
+from atoll.datacenter.parallel.replicas import check_replicas, checksum, difference, named_values
 from tests.datacenter.ranks import run_ranks
 
 
@@ -52,12 +52,12 @@ def damaged() -> str:
     module = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), last)
     group = dist.group.WORLD
     assert group is not None
-    check_replicas(module, group, 4)
+    check_replicas(named_values([module]), group, 4)
     if dist.get_rank() == 1:
         with torch.no_grad():
             last.bias[1] = torch.nextafter(last.bias[1], torch.tensor(9.0))
     with pytest.raises(TrainingError) as caught:
-        check_replicas(module, group, 5)
+        check_replicas(named_values([module]), group, 5)
     return str(caught.value)
 
 

@@ -85,7 +85,6 @@ def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     if section.method == "ddp" and others > 1:
         for key, wanted in (
             ("hook", section.hook != "none"),
-            ("check_replicas_every", section.check_replicas_every > 0),
             ("uneven", section.uneven),
         ):
             if wanted:

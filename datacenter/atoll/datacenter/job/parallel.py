@@ -74,7 +74,7 @@ class DataParallelSection(Section):
     hook_keep: Annotated[float, Field(gt=0, le=1, description="Share of elements that `topk` sends.")] = 0.01
     hook_start: Annotated[int, Field(ge=0, description="Steps before PowerSGD begins.")] = 10
     check_replicas_every: Annotated[
-        int, Field(ge=0, description="Steps between checks that replicas are equal; 0: never.")
+        int, Field(ge=0, description="Steps between checks that ranks hold equal copies; 0: never.")
     ] = 0
     uneven: Annotated[
         bool,
@@ -89,7 +89,7 @@ class DataParallelSection(Section):
         if self.method not in {"zero2", "zero3"}:
             yield from self.unused(("cpu_offload",), f'method = "{self.method}"')
         if self.method != "ddp":
-            yield from self.unused(("bucket_mb", "hook", "check_replicas_every", "uneven"), f'method = "{self.method}"')
+            yield from self.unused(("bucket_mb", "hook", "uneven"), f'method = "{self.method}"')
         if self.hook != "powersgd":
             yield from self.unused(("hook_rank", "hook_start"), f'hook = "{self.hook}"')
         if self.hook != "topk":

@@ -2,6 +2,7 @@
 
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.mesh.meshes import Meshes
+from atoll.datacenter.mesh.randomness import seed_ranks
 from atoll.datacenter.mesh.world import World, join_world
 
-__all__ = ["Meshes", "ParallelDims", "World", "join_world"]
+__all__ = ["Meshes", "ParallelDims", "World", "join_world", "seed_ranks"]

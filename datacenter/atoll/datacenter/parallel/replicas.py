@@ -6,12 +6,13 @@ check costs one pass over the parameters and an all-gather of 8 bytes for each o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from atoll.datacenter.errors import TrainingError
 
@@ -42,26 +43,42 @@ def checksum(values: Tensor) -> Tensor:
     return total
 
 
-def check_replicas(module: nn.Module, group: dist.ProcessGroup, step: int) -> None:
-    """Compare this rank's parameters and buffers with those of the other ranks. Collective.
+def check_replicas(named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, step: int) -> None:
+    """Compare what this rank holds with what the other ranks hold. Collective.
 
     Args:
-        module: a whole replica.
-        group: process group of the replicas.
+        named: parameters and buffers, the same names on each rank; of DTensors the local parts are compared.
+        group: process group of the ranks that hold copies.
         step: the last step made, for the message.
 
     Raises:
         TrainingError: on every rank, naming the first parameter that differs and the ranks that differ from the
             majority.
     """
-    named = [*module.named_parameters(), *module.named_buffers()]
     if not named:
         return
-    sums = torch.stack([checksum(value) for _, value in named])
+    sums = torch.stack([checksum(_local(value)) for _, value in named])
     gathered = [torch.empty_like(sums) for _ in range(group.size())]
     dist.all_gather(gathered, sums, group=group)
     if problem := difference([name for name, _ in named], [one.tolist() for one in gathered]):
         raise TrainingError(f"step {step}: {problem}; restart from an earlier checkpoint, and check the memory")
+
+
+def is_whole_along(value: Tensor, axes: Collection[str]) -> bool:
+    """Return whether the ranks along these mesh axes hold copies of a parameter, not shards of it."""
+    if not isinstance(value, DTensor):
+        return True
+    names = value.device_mesh.mesh_dim_names or ()
+    return not any(name in axes and placed.is_shard() for name, placed in zip(names, value.placements, strict=True))
+
+
+def named_values(parts: Iterable[nn.Module]) -> list[tuple[str, Tensor]]:
+    """Return the parameters and buffers of a model, or of pipeline stages, with their names."""
+    return [pair for part in parts for pair in (*part.named_parameters(), *part.named_buffers())]
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def difference(names: Sequence[str], sums: Sequence[Sequence[int]]) -> str | None:

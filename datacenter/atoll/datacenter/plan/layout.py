@@ -167,7 +167,7 @@ def job_with(job: SiloJob, layout: Layout) -> SiloJob:
     said["batch"] = {**said.get("batch", {}), "micro_batch": layout.micro_batch}
     parallel = {**said.get("data_parallel", {}), "method": layout.method}
     if layout.method != "ddp":
-        for key in ("bucket_mb", "hook", "hook_rank", "hook_keep", "hook_start", "check_replicas_every"):
+        for key in ("bucket_mb", "hook", "hook_rank", "hook_keep", "hook_start"):
             parallel.pop(key, None)
     if layout.method not in {"zero2", "zero3"}:
         parallel.pop("cpu_offload", None)

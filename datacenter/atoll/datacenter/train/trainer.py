@@ -7,12 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from atoll.datacenter.checkpoint import Checkpoints, RandomState, TrainingState
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.data import Loader, largest_over, open_job_batches
-from atoll.datacenter.mesh import Meshes
+from atoll.datacenter.mesh import Meshes, seed_ranks
 from atoll.datacenter.metrics import StepRecord
 from atoll.datacenter.metrics.facts import facts_of
 from atoll.datacenter.metrics.meter import Meter
@@ -169,8 +167,8 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
         CheckpointError: if checkpoints cannot be read or written.
     """
     dims = check_layout(job, world.size)
-    torch.manual_seed(job.job.seed + world.rank)
     meshes = Meshes.build(dims, world.device.type)
+    seed_ranks(job.job.seed, meshes)
     spec = spec_of(job.model)
     facts = facts_of(job, spec, dims, world.device, folder)
     with ExitStack() as stack:
