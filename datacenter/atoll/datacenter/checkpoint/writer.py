@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
+from torch.torch_version import TorchVersion
 
 from atoll.datacenter.checkpoint.folder import publish, writing_folder
 from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, TensorRecord
@@ -24,6 +25,9 @@ from atoll.datacenter.errors import CheckpointError
 
 if TYPE_CHECKING:
     from atoll.datacenter.checkpoint.state import TrainingState
+
+STAGERS_LAST = TorchVersion(torch.__version__) >= (2, 13)
+"""Whether one stager copies any number of states: those of torch 2.11 and 2.12 close themselves after the first."""
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +76,7 @@ class Writer:
         self._destination, self._clock = destination, clock
         self._flight: _Flight | None = None
         self._failures = 0
-        pinned = torch.cuda.is_available()
-        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))  # torch's own
+        self._stager = _stager()
         self.last_step: int | None = None
         self.write_s = 0.0
 
@@ -85,6 +88,8 @@ class Writer:
         """
         self.settle()
         began_s = self._clock()
+        if not STAGERS_LAST:
+            self._stager = _stager()
         destination, writing = self._destination, writing_folder(self._destination.folder, state.step)
         tensors = state.model_tensors() | state.optimiser_tensors(make=False) | state.rank_tensors(destination.rank)
         saved = async_save(
@@ -160,3 +165,9 @@ def reason(error: BaseException) -> str:
     return "; ".join(
         f"rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in sorted(error.failures.items())
     )
+
+
+def _stager() -> DefaultStager:
+    """Return torch's own stager, with pinned memory and copies beside the GPU's work where there is a GPU."""
+    pinned = torch.cuda.is_available()
+    return DefaultStager(StagingOptions(pinned, False, False, pinned))
