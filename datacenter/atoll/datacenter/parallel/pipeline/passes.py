@@ -62,7 +62,7 @@ class PipelinePasses:
         self._divisor = 1.0
         group = meshes.dense["pp"].get_group()
         stages = [
-            PipelineStage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()
+            _Stage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()
         ]
         self._clock = BusyClock(device)
         for stage in stages:
@@ -104,6 +104,15 @@ class PipelinePasses:
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self._spec.loss(outputs, labels) / self._divisor
+
+
+class _Stage(PipelineStage):
+    """A stage whose neighbour may be on the same rank, as in V schedules."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """Return the first messages, by which torch 2.11 and 2.12 connect ranks; gloo has no connection to itself."""
+        found: list[dist.P2POp] = super()._get_init_p2p_neighbors_ops()
+        return [one for one in found if one.group_peer != self.group_rank]
 
 
 def _local(loss: Tensor) -> Tensor:
