@@ -92,3 +92,13 @@ def test_fits(schedule: str) -> None:
 
 def test_without_stages_nothing_is_asked() -> None:
     assert not problems(1, mesh={"pp": 1}, model={"tied_embeddings": True})
+
+
+@pytest.mark.parametrize(("able", "count"), [(True, 0), (False, 1)])
+def test_compiled_blocks_with_a_split_backward_pass_need_a_newer_torch(
+    able: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll.datacenter.checks.pipeline.COMPILES_SPLIT_BACKWARD", able)
+    found = problems(memory={"compile": True}, pipeline=pipe("dualpipev"))
+    assert len(found) == count
+    assert all("needs torch 2.13" in one for one in found)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from atoll.datacenter.mesh import join_world
+from atoll.datacenter.mesh.world import backend_of
 
 
 def test_a_world_of_one_computes_and_leaves_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +23,12 @@ def test_a_world_of_one_computes_and_leaves_the_environment_as_it_is(monkeypatch
         assert (world.rank, world.size, world.local_rank) == (0, 1, 0)
         assert value.tolist() == [1.0, 1.0]
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("device", "on_host", "backend"),
+    [("cpu", False, "gloo"), ("cpu", True, "gloo"), ("cuda", False, "nccl"), ("cuda", True, "cuda:nccl,cpu:gloo")],
+)
+def test_ranks_with_gpus_sum_host_memory_only_by_gloo(device: str, on_host: bool, backend: str) -> None:
+    """``cpu_offload`` sums gradient norms of tensors in host memory, which NCCL refuses."""
+    assert backend_of(device, on_host=on_host) == backend

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+from torch.torch_version import TorchVersion
+
 from atoll.datacenter.models.kinds import spec_of
 from atoll.datacenter.parallel.pipeline.deal import micro_batches, stages_per_rank
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import ParallelDims
     from atoll.datacenter.models.spec import ModelSpec
 
+COMPILES_SPLIT_BACKWARD = TorchVersion(torch.__version__) >= (2, 13)
+"""Whether gradients of compiled blocks can be taken in two passes; torch 2.11 fails."""
 _LOOPING = ", ".join(name for name, kind in KINDS.items() if kind.loops)
 
 
@@ -89,4 +94,9 @@ def _company(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
         yield (
             f'memory.checkpointing = "selective" allows one backward pass, but schedule "{section.schedule}" makes '
             'two, of inputs and of weights: use "full", or memory.compile = true'
+        )
+    if kind.splits_backward and job.memory.compile and not COMPILES_SPLIT_BACKWARD:
+        yield (
+            f'memory.compile = true with schedule "{section.schedule}" needs torch 2.13 (here: {torch.__version__}): '
+            "install it, or set memory.compile = false"
         )

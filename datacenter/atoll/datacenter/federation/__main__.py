@@ -49,7 +49,11 @@ def main(**given: Any) -> None:
     keep_chunks()  # memory left by training is returned before each exchange
     job = load_job(options.job_file)
     timeout_s = job.faults.collective_timeout_s
-    with join_world(timeout_s) as world, Watch(world, timeout_s) as watch, ExitStack() as stack:
+    with (
+        join_world(timeout_s, on_host=job.data_parallel.cpu_offload) as world,
+        Watch(world, timeout_s) as watch,
+        ExitStack() as stack,
+    ):
         trainer = stack.enter_context(open_trainer(job, options.job_file.parent, world, watch))
         session_thread = spending = None
         if world.is_first:

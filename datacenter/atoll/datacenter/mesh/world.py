@@ -42,13 +42,15 @@ class World:
 
 
 @contextmanager
-def join_world(timeout_s: float) -> Iterator[World]:
+def join_world(timeout_s: float, *, on_host: bool = False) -> Iterator[World]:
     """Join the world that torchrun, Slurm or Kubernetes describes in the environment; leave it at the end.
 
     Uses NCCL if there is a GPU for each rank of the node, else gloo. Without such an environment: a world of one rank.
 
     Args:
         timeout_s: limit of a collective; a longer one fails.
+        on_host: whether ranks with GPUs also sum tensors in host memory, as ``data_parallel.cpu_offload`` needs: every
+            process group then connects by gloo too, which takes longer in large worlds.
 
     Raises:
         DatacenterError: if the node has GPUs, but fewer than ranks.
@@ -60,7 +62,7 @@ def join_world(timeout_s: float) -> Iterator[World]:
         return
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backend_of(device.type, on_host=on_host),
         timeout=timeout,
         device_id=device if device.type == "cuda" else None,
         **_rendezvous(timeout),
@@ -69,6 +71,13 @@ def join_world(timeout_s: float) -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
     finally:
         dist.destroy_process_group()
+
+
+def backend_of(device_type: str, *, on_host: bool) -> str:
+    """Return the backend of the world's process group, by the devices whose tensors its collectives take."""
+    if device_type == "cpu":
+        return "gloo"
+    return "cuda:nccl,cpu:gloo" if on_host else "nccl"
 
 
 def _device(local_rank: int) -> torch.device:

@@ -20,7 +20,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     job = load_job(path)
     timeout_s = job.faults.collective_timeout_s
-    with join_world(timeout_s) as world, Watch(world, timeout_s) as watch:
+    with join_world(timeout_s, on_host=job.data_parallel.cpu_offload) as world, Watch(world, timeout_s) as watch:
         run = train if job.asynchrony is None else train_asynchronously
         summary = run(job, path.parent, world, watch)
         watch.ended("finished" if summary.finished else "stopped", summary.steps)

@@ -61,9 +61,7 @@ class PipelinePasses:
         self._micro_batches = micro_batches(job, meshes.dims.batch)
         self._divisor = 1.0
         group = meshes.dense["pp"].get_group()
-        stages = [
-            _Stage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()
-        ]
+        stages = [_Stage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()]
         self._clock = BusyClock(device)
         for stage in stages:
             self._clock.listen(stage)
