@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
 
+from atoll.datacenter.models import llama
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import method, small, train
 
@@ -28,6 +31,30 @@ def test_near_float32(compute: str, sections: dict[str, Any], exact: list[float]
     assert found[0]["losses"] != exact
     for one in found:
         assert {value.dtype for value in one["parameters"].values()} == {torch.float32}
+
+
+def furthest_angle(sections: dict[str, Any]) -> float:
+    """Largest difference of a cosine or sine that a block computed with from that in float64."""
+    furthest, rotate = 0.0, llama.rotate
+
+    def noting(heads: Tensor, angles: Tensor) -> Tensor:
+        nonlocal furthest
+        half = heads.shape[-1] // 2
+        speeds = 10_000.0 ** -(torch.arange(half, dtype=torch.float64) / half)
+        exact = torch.outer(torch.arange(heads.shape[1], dtype=torch.float64), speeds)
+        found = angles.view(torch.float32) if angles.dtype is torch.int32 else angles
+        furthest = max(furthest, (found - torch.stack((exact.cos(), exact.sin()))).abs().max().item())
+        return rotate(heads, angles)
+
+    with patch.object(llama, "rotate", noting):
+        train(sections, 1)
+    return furthest
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero3"])
+def test_rotary_angles_stay_in_float32(name: str) -> None:
+    sections = small(precision={"compute": "bfloat16"}, data_parallel=method(name), batch={"sequence": 64})
+    assert max(run_ranks(furthest_angle, 2, sections)) < 1e-5
 
 
 def test_a_loss_scale_beyond_float16_gives_way_on_every_rank_alike() -> None:

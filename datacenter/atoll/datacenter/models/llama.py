@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
-    """Return cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2).
+    """Return cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2), as bits.
+
+    FSDP's mixed precision casts every floating-point tensor that a block is given: bfloat16 would round these to 8 bits,
+    and silos of different layouts would train different functions.
 
     Args:
         positions: int64 ``[sequence]``.
@@ -29,11 +32,11 @@ def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
         theta: base of the frequencies.
 
     Returns:
-        float32 ``[2, sequence, head_dim / 2]``: cosines, sines.
+        The bits of float32 ``[2, sequence, head_dim / 2]``, cosines and sines, as int32.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
     angles = torch.outer(positions.to(torch.float32), theta**-exponents)
-    return torch.stack((angles.cos(), angles.sin()))
+    return torch.stack((angles.cos(), angles.sin())).view(torch.int32)
 
 
 def rotate(heads: Tensor, angles: Tensor) -> Tensor:
@@ -46,7 +49,7 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
     Returns:
         Same shape and dtype as ``heads``; computed in float32.
     """
-    cos, sin = angles[:, :, None, :]
+    cos, sin = angles.view(torch.float32)[:, :, None, :]
     first, second = heads.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
 
