@@ -157,12 +157,16 @@ def test_near_the_deadline_a_trainer_that_listens_reports_what_it_has(shared_ser
 
 def test_over_selected_it_is_told_to_stop(shared_server: Server, hire: Hire) -> None:
     operator, crew = shared_server.operator, hire(shared_server)
-    crew.steady(2)
+    quick = [crew.start("Held", index=index) for index in range(2)]
     surplus = crew.start("Held", index=2, rounds=[0])
     toml = job_toml(
         job={"name": "surplus", "rounds": 1}, cohort={"size": 2, "over_selection": 1.5, "min_available": 3, "quorum": 2}
     )
     run = operator.submit(toml, MODEL)
+    for client in (surplus, *quick):  # the goal is reached once all of them are in their tasks
+        client.wait("held")
+    for client in quick:
+        client.go()
     operator.finished(run)
     told = surplus.wait("told_to_stop")
     assert (told["should_stop"], told["reason"]) == (True, "the goal of 2 is reached")

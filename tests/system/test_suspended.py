@@ -23,18 +23,21 @@ from tests.system.reference import (
     averaged,
     shares_of,
 )
-from tests.system.servers import Server, free_ports
+from tests.system.servers import free_ports
 
 pytestmark = pytest.mark.system
 
 STILL_S = 3.0
 """How long a server stands still: longer than its patience with participants that are not connected (1 s)."""
+PATIENT = ("--silence-s", str(WAIT_S))
+"""A participant that stands still answers no pings: on a busy machine it may lose its connection before it goes on."""
 
 
 def test_a_participant_that_stands_still_past_the_deadline_is_timed_out_and_goes_on_with_the_next_round(
-    shared_server: Server, hire: Hire
+    serve: Serve, hire: Hire
 ) -> None:
-    operator, crew = shared_server.operator, hire(shared_server)
+    server = serve("deadline", *PATIENT)
+    operator, crew = server.operator, hire(server)
     crew.steady(2)
     still = crew.start("Held", index=2, rounds=[0], obey=False)
     window = window_s()
@@ -61,11 +64,10 @@ def test_a_participant_that_stands_still_past_the_deadline_is_timed_out_and_goes
     assert_close(operator.arrays(run), averaged(averaged(MODEL, shares_of([0, 1]), 0), shares_of([0, 1, 2]), 1))
 
 
-def test_a_participant_that_stands_still_in_its_upload_counts_if_it_goes_on_in_time(
-    shared_server: Server, hire: Hire
-) -> None:
+def test_a_participant_that_stands_still_in_its_upload_counts_if_it_goes_on_in_time(serve: Serve, hire: Hire) -> None:
     """The update that it was sending, not another one."""
-    operator, crew = shared_server.operator, hire(shared_server)
+    server = serve("upload", *PATIENT)
+    operator, crew = server.operator, hire(server)
     crew.steady(2)
     still = crew.start("HeldUpload", index=2)
     run = operator.submit(LARGE_JOB, LARGE_MODEL)
