@@ -102,7 +102,7 @@ LAYERS: dict[str, Layers] = {
         ("__init__",),
     ),
     "datacenter": (
-        ("errors", "durable"),
+        ("errors", "durable", "torch_version"),
         ("job",),
         ("mesh",),
         ("models",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,9 +15,7 @@ from atoll.datacenter.models import ModelSpec
 
 def spec(settings: Mapping[str, bool | int | float | str]) -> ModelSpec:
     """Called with ``[model.settings]``; ``examples/silo`` is on the path."""
-    import own_model  # noqa: PLC0415 - the ranks have it on their path, not the test
-
-    without = own_model.spec(settings)
+    without: ModelSpec = import_module("own_model").spec(settings)
 
     def build() -> nn.Module:
         module: nn.Module = without.build()

@@ -50,6 +50,29 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[
         assert_same(found, alone)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "sections"),
+    [
+        *SHARDED_AND_CUT,
+        pytest.param(2, {"mesh": {"pp": 2}, "memory": {"checkpointing": "full"}}, id="pp-2-full"),
+    ],
+)
+def test_blocks_in_a_list(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
+    job = own(**sections)
+    job["model"]["kind"] = "tests.datacenter.models.listed_model:spec"
+    for found in run_ranks(train, ranks, job, STEPS):
+        assert_same(found, alone)
+
+
+def test_blocks_that_are_no_container_are_refused() -> None:
+    model = ModelSection.model_validate(
+        {"kind": "tests.datacenter.models.listed_model:spec_of_a_layer", "settings": SETTINGS}
+    )
+    spec = spec_of(model)
+    with pytest.raises(LayoutError, match="blocks = 'norm' is a RMSNorm in the model: name a ModuleDict or ModuleList"):
+        spec.blocks_of(spec.build())
+
+
 def test_its_job_file_is_valid() -> None:
     job = load_job(EXAMPLES / "own_model.toml")
     assert len(spec_of(job.model).tensor) == 6

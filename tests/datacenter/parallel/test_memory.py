@@ -30,7 +30,10 @@ def kept_bytes(checkpointing: str) -> int:
     spec = spec_of(job.model)
     module = spec.build()
     fill(module, spec.initial, 1)
-    checkpoint_blocks(module.get_submodule(spec.blocks), MemorySection(checkpointing=checkpointing))  # type: ignore[arg-type]  # one of them
+    checkpoint_blocks(
+        spec.blocks_of(module).values(),
+        MemorySection(checkpointing=checkpointing),  # type: ignore[arg-type]  # one of them
+    )
     owned = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept: dict[int, int] = {}
 

@@ -54,12 +54,12 @@ def test_a_block_keeps_what_autograd_saves(compute: str, kv_heads: int) -> None:
 
 def test_full_recomputation_keeps_a_blocks_input_only() -> None:
     job = small(memory={"checkpointing": "full"}, batch={"sequence": SEQUENCE, "global_batch": 1})
-    blocks = torch.nn.ModuleDict({"0": Block(job.model)})
-    checkpoint_blocks(blocks, job.memory)
+    block = Block(job.model)
+    checkpoint_blocks([block], job.memory)
     hidden = torch.randn(1, SEQUENCE, job.model.dim, requires_grad=True)
     angles = rotations(torch.arange(SEQUENCE), 16, 1e4)
     task = Task.of(job, fused_norm=False)
-    assert saved_bytes(blocks["0"], hidden, angles) == activations_of(task, layout_of(job, 1)).block.value
+    assert saved_bytes(block, hidden, angles) == activations_of(task, layout_of(job, 1)).block.value
 
 
 def test_each_kind_of_recomputation_keeps_less() -> None:

@@ -16,17 +16,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
-from torch.torch_version import TorchVersion
 
 from atoll.datacenter.checkpoint.folder import publish, writing_folder
 from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, TensorRecord
 from atoll.datacenter.checkpoint.storage import SafeWriter
 from atoll.datacenter.errors import CheckpointError
+from atoll.datacenter.torch_version import TORCH
 
 if TYPE_CHECKING:
     from atoll.datacenter.checkpoint.state import TrainingState
 
-STAGERS_LAST = TorchVersion(torch.__version__) >= (2, 13)
+STAGERS_LAST = TORCH >= (2, 13)
 """Whether one stager copies any number of states: those of torch 2.11 and 2.12 close themselves after the first."""
 
 log = logging.getLogger(__name__)

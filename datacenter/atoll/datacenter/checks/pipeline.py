@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch.torch_version import TorchVersion
 
 from atoll.datacenter.models.kinds import spec_of
 from atoll.datacenter.parallel.pipeline.deal import micro_batches, stages_per_rank
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.split import count_blocks
+from atoll.datacenter.torch_version import TORCH
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import ParallelDims
     from atoll.datacenter.models.spec import ModelSpec
 
-COMPILES_SPLIT_BACKWARD = TorchVersion(torch.__version__) >= (2, 13)
+COMPILES_SPLIT_BACKWARD = TORCH >= (2, 13)
 """Whether gradients of compiled blocks can be taken in two passes; torch 2.11 fails."""
 _LOOPING = ", ".join(name for name, kind in KINDS.items() if kind.loops)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
     """Return cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2), as bits.
 
-    FSDP's mixed precision casts every floating-point tensor that a block is given: bfloat16 would round these to 8 bits,
-    and silos of different layouts would train different functions.
+    FSDP's mixed precision casts every floating-point tensor that a block is given: bfloat16 would round these to 8
+    bits, and silos of different layouts would train different functions.
 
     Args:
         positions: int64 ``[sequence]``.

@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
+from atoll.datacenter.errors import LayoutError
+
 Initial: TypeAlias = Callable[[str, tuple[int, ...]], "Normal | Constant"]
 """From a parameter's name and whole shape to its initial distribution."""
 Foreign: TypeAlias = Callable[[str], tuple[str, ...]]
@@ -54,8 +56,8 @@ class ModelSpec:
     Attributes:
         build: builds the whole module; called on the meta device, must not draw random numbers that matter.
         initial: initial distribution of each parameter and each buffer.
-        blocks: name of the ``ModuleDict`` of repeated blocks, which are the units of sharding, checkpointing,
-            compilation and pipeline stages; its keys are "0", "1", …
+        blocks: name of the ``ModuleDict`` or ``ModuleList`` of repeated blocks, which are the units of sharding,
+            checkpointing, compilation and pipeline stages; keys of a ``ModuleDict`` are "0", "1", …
         first: names of the modules before the blocks, in the first pipeline stage.
         last: names of the modules after the blocks, in the last pipeline stage.
         tensor: module name → cut; names of modules in a block are relative to it, others are whole names. Empty: the
@@ -84,3 +86,20 @@ class ModelSpec:
     attention: str | None = None
     trained: Callable[[str], bool] | None = None
     foreign: Foreign | None = None
+
+    def blocks_of(self, module: nn.Module) -> dict[str, nn.Module]:
+        """Return the blocks that a model, or a stage of it, has: by number in the whole model, in order.
+
+        Raises:
+            LayoutError: if the model has no such container of modules.
+        """
+        try:
+            container = module.get_submodule(self.blocks)
+        except AttributeError:
+            container = None
+        if not isinstance(container, (nn.ModuleDict, nn.ModuleList)):
+            found = "missing" if container is None else f"a {type(container).__name__}"
+            raise LayoutError(
+                f"the spec's blocks = {self.blocks!r} is {found} in the model: name a ModuleDict or ModuleList"
+            )
+        return dict(container.named_children())

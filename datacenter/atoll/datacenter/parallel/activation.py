@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ _KEPT = {
 """Results that ``selective`` keeps: costly to compute, small beside what lies between them, or communicated."""
 
 
-def checkpoint_blocks(blocks: nn.ModuleDict, memory: MemorySection) -> None:
+def checkpoint_blocks(blocks: Iterable[nn.Module], memory: MemorySection) -> None:
     """Make each block drop its activations as the job says, in place; parameter names stay the same.
 
     ``full`` keeps only a block's input (Chen et al. 2016): a third more work. ``selective`` also keeps the results of
@@ -43,7 +43,7 @@ def checkpoint_blocks(blocks: nn.ModuleDict, memory: MemorySection) -> None:
     settings: dict[str, Any] = {"use_reentrant": False}
     if memory.checkpointing == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-    for block in blocks.values():
+    for block in blocks:
         block.forward = _forgetful(block.forward, settings)  # hooks stay outside
 
 

@@ -91,13 +91,12 @@ def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, d
 
 def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> None:
     """Cut a model, or one stage of it, on the meta device, in place."""
-    blocks = getattr(module, spec.blocks)
     if meshes.dims.tp > 1:
         cut_tensors(module, spec, meshes.dense["tp"], job.tensor_parallel)
     cut_experts(module, meshes, between_blocks(job.tensor_parallel))
     cut_sequences(module, spec, job, meshes)
     _freeze(module, spec)
-    checkpoint_blocks(blocks, job.memory)
+    checkpoint_blocks(spec.blocks_of(module).values(), job.memory)
     if job.memory.compile:
         splits = meshes.dims.pp > 1 and KINDS[job.pipeline.schedule].splits_backward
         compile_blocks(module, spec, backward_twice=splits)

@@ -29,7 +29,7 @@ def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) 
     """
     if backward_twice:
         functorch_config.donated_buffer = False
-    for block in getattr(module, spec.blocks).values():
+    for block in spec.blocks_of(module).values():
         experts = [routed for _, routed in routed_of(block)]
         for routed in experts:  # how many rows an expert gets is known only at run time
             routed.forward = torch.compiler.disable(routed.forward)  # type: ignore[method-assign,no-untyped-call]  # of this one alone; torch leaves it untyped

@@ -132,7 +132,7 @@ def cut_sequences(module: nn.Module, spec: ModelSpec, job: SiloJob, meshes: Mesh
     if spec.attention is None:
         raise LayoutError(f"mesh.cp = {meshes.dims.cp}, but the model's spec names no attention: set cp = 1")
     share = SequenceShare.of(job, meshes)
-    for block in getattr(module, spec.blocks).values():
+    for block in spec.blocks_of(module).values():
         owner, _, name = spec.attention.rpartition(".")
         core = block.get_submodule(spec.attention)
         ring = job.context_parallel.method == "ring"

@@ -46,7 +46,7 @@ def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> N
     """
     settings = _settings(meshes, job)
     stage3 = job.data_parallel.method == "zero3"
-    for block in getattr(module, spec.blocks).values():
+    for block in spec.blocks_of(module).values():
         _shard_experts(block, meshes, job, reshard=stage3)
         _apply(block, job, settings, reshard=stage3)
     _apply(module, job, settings, reshard=False)

@@ -48,8 +48,7 @@ def use_float8(module: nn.Module, spec: ModelSpec, *, emulate: bool = False) -> 
     except ImportError:
         raise MissingExtraError("torchao", "float8", 'precision.compute = "float8"') from None
     config = Float8LinearConfig(emulate=emulate)
-    blocks = getattr(module, spec.blocks)
-    convert_to_float8_training(blocks, config=config, module_filter_fn=_fits)
+    convert_to_float8_training(module.get_submodule(spec.blocks), config=config, module_filter_fn=_fits)
 
 
 def _fits(module: nn.Module, _name: str) -> bool:

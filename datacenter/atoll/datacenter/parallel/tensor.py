@@ -46,7 +46,6 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
         section: whether activations and loss are cut as well.
     """
     between = between_blocks(section)
-    blocks = getattr(module, spec.blocks)
     inside: dict[str, Cut] = {
         name: cut for name, cut in spec.tensor.items() if name.partition(".")[0] not in (*spec.first, *spec.last)
     }
@@ -59,7 +58,7 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
         if not any(_has(module, name) for name in spec.first):
             cast("_TakesHiddenStates", module).sequence_parts = mesh.size()
         plan |= {name: _gathered(inputs, between) for name, inputs in spec.entries.items()}
-    for block in blocks.values():
+    for block in spec.blocks_of(module).values():
         parallelize_module(block, mesh, plan)
     tie(module, spec)
 

@@ -44,7 +44,7 @@ def measure_costs(spec: ModelSpec, job: SiloJob, device: torch.device) -> Costs:
     """
     with torch.device("meta"):
         module = spec.build()
-    blocks = [f"{spec.blocks}.{number}" for number in range(len(getattr(module, spec.blocks)))]
+    blocks = [f"{spec.blocks}.{number}" for number in spec.blocks_of(module)]
     names = [*spec.first, *blocks, *spec.last]
     seconds = torch.zeros(len(names), dtype=torch.float64, device=device)
     if dist.get_rank() == 0:

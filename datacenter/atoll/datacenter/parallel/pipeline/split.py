@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def count_blocks(spec: ModelSpec) -> int:
     """Return the number of blocks of the whole model."""
     with torch.device("meta"):
-        return len(getattr(spec.build(), spec.blocks))
+        return len(spec.blocks_of(spec.build()))
 
 
 def build_stage(spec: ModelSpec, deal: Deal, stage: int) -> nn.Module:
@@ -27,9 +27,10 @@ def build_stage(spec: ModelSpec, deal: Deal, stage: int) -> nn.Module:
     """
     with torch.device("meta"):
         module = spec.build()
-    blocks = getattr(module, spec.blocks)
-    for number in set(range(len(blocks))) - set(deal.blocks[stage]):
-        del blocks[str(number)]
+    container, kept = module.get_submodule(spec.blocks), set(deal.blocks[stage])
+    for number in spec.blocks_of(module):
+        if int(number) not in kept:
+            delattr(container, number)  # a ModuleList keeps the numbers of the others; ``del`` would change them
     if stage > 0:
         _take_out(module, spec.first)
     if stage < deal.stages - 1:
