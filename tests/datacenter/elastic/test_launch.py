@@ -93,6 +93,15 @@ def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:
     assert command.said.count("Traceback (most recent call last)") == 1
 
 
+def test_an_error_that_a_restart_meets_again_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    """It is the job's own: three restarts, the default, would only repeat it."""
+    with launched(write_job(tmp_path), FAIL="0:3") as command:
+        assert command.wait() == 1, command.said
+    assert "ZeroDivisionError: as the test wants it\nin step 3 of this rank (data)" in command.outcome["error"]
+    assert "the job failed after 1 restart;" in command.outcome["error"]
+    assert "the same error came again in the same step" in command.said
+
+
 def test_a_job_goes_on_with_fewer_nodes_when_one_is_lost(tmp_path: Path) -> None:
     """Two agents on one machine, one killed: its rank ends itself; the node where they met continues alone.
 

@@ -12,7 +12,7 @@ from atoll.datacenter.checks.start import check_devices
 from atoll.datacenter.cli.train import train
 from atoll.datacenter.elastic.blame import Beat, explain
 from atoll.datacenter.elastic.exits import Exit
-from atoll.datacenter.elastic.failures import Failure, cause, is_final
+from atoll.datacenter.elastic.failures import Failure, cause, is_final, is_repeated
 from atoll.datacenter.elastic.launch import parse_nodes
 from atoll.datacenter.elastic.rank import status_of
 from atoll.datacenter.elastic.recorder import Collective, read
@@ -176,3 +176,21 @@ def test_what_the_gpus_of_this_machine_lack_is_refused(monkeypatch: pytest.Monke
     with pytest.raises(LayoutError, match="--nproc 3: this machine has 2 GPUs"):
         check_devices(SiloJob.model_validate(small()), 3)
     check_devices(SiloJob.model_validate(small()), 2)
+
+
+def failed(trace: str) -> Failure:
+    return Failure(rank=1, pid=7, status=Exit.FAILED, message="", trace=trace, first=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "repeated"),
+    [
+        pytest.param(None, "KeyError: 'a'\nin step 3", False, id="first"),
+        pytest.param("KeyError: 'a'\nin step 3", "KeyError: 'a'\nin step 3", True, id="same"),
+        pytest.param("KeyError: 'a'\nin step 3", "KeyError: 'a'\nin step 9", False, id="later"),
+        pytest.param("<f at 0x7f01> fails", "<f at 0x55ee> fails", True, id="address"),
+        pytest.param("", "", False, id="killed"),
+    ],
+)
+def test_an_error_that_comes_again_in_the_same_step_is_repeated(before: str | None, now: str, repeated: bool) -> None:
+    assert is_repeated(failed(now), None if before is None else failed(before)) == repeated

@@ -19,7 +19,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from atoll.datacenter.elastic.failures import Failure, cause, is_final
+from atoll.datacenter.elastic.failures import Failure, cause, is_final, is_repeated
 from atoll.datacenter.mesh.world import ATTEMPT_VARIABLE
 
 GRACE_S = 5
@@ -52,6 +52,7 @@ class Agent(LocalElasticAgent):
         self._say, self._check = say, check
         self.failures: list[Failure] = []
         self.restarts = -1
+        self._cause: Failure | None = None
         self._world_size = 0
         self.stopping: signal.Signals | None = None
 
@@ -97,9 +98,13 @@ class Agent(LocalElasticAgent):
 
     def _decide(self) -> None:
         """Decide whether the parent class restarts the ranks, and report why."""
-        root = cause(self.failures)
+        root, before = cause(self.failures), self._cause
+        self._cause = root
         if self.stopping is not None or is_final(self.failures):
             self._remaining_restarts = 0
+        elif self._remaining_restarts and is_repeated(root, before):
+            self._remaining_restarts = 0
+            self._say("the same error came again in the same step: the job is not restarted")
         if self._remaining_restarts:
             number = self.restarts + 1
             total = self.restarts + self._remaining_restarts

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from atoll.datacenter.elastic.exits import Exit
+
+_ADDRESS = re.compile("0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,19 @@ class Failure:
 def cause(failures: Sequence[Failure]) -> Failure:
     """Return the root cause: preferably not a lost connection, and among the first to end."""
     return min(failures, key=lambda failure: (failure.status == Exit.LOST_PEER, not failure.first, failure.rank))
+
+
+def is_repeated(failure: Failure, before: Failure | None) -> bool:
+    """Return whether an attempt failed as the one before it: with the same error in the same step, as its trace says.
+
+    Such an error comes from the job's code or data, and a further restart would meet it again.
+    """
+    return before is not None and failure.trace != "" and _comparable(failure.trace) == _comparable(before.trace)
+
+
+def _comparable(trace: str) -> str:
+    """Return a traceback without the addresses of objects, which differ between processes."""
+    return _ADDRESS.sub("0x", trace)
 
 
 def is_final(failures: Collection[Failure]) -> bool:

@@ -162,7 +162,7 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
         root = cause(agent.failures)
         if agent.stopping is not None and root.status == -signal.SIGTERM:  # sent by the agent; later a rank takes it
             raise StoppedError(agent.stopping, "before training had begun: earlier checkpoints are unchanged")
-        spent = f" after {agent.restarts} restarts" if agent.restarts else ""
+        spent = f" after {agent.restarts} restart{'s' * (agent.restarts > 1)}" if agent.restarts else ""
         raise TrainingError(f"{root}\nthe job failed{spent}; the ranks' outputs are in {logs}")
 
 

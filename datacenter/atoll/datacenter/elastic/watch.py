@@ -71,6 +71,8 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            error.add_note(f"in step {self._place[0]} of this rank ({self._place[1]})")
         try:
             if isinstance(error, RuntimeError) and (meant := translated(error, self.explained)) is not error:
                 raise meant from error
