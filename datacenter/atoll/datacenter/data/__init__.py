@@ -2,12 +2,25 @@
 
 Start with ``batches``: a ``Source`` tells which rows a step has, ``Batches`` counts steps, ``loader.Loader``
 prefetches. Below it, ``packing`` cuts documents into sequences and ``permutation`` shuffles them. Data comes from
-``stdlib``, ``token_file``, ``text`` with ``stream``, or ``digits``. ``opening`` assembles them for a job file.
+``stdlib``, ``token_file``, ``text`` with ``stream``, ``digits``, or the user's function (``own``). ``opening``
+assembles them for a job file.
 """
 
 from atoll.datacenter.data.agreement import largest_over
 from atoll.datacenter.data.batches import Batch, Batches, Source, Step
 from atoll.datacenter.data.loader import Loader
 from atoll.datacenter.data.opening import open_batches, open_job_batches
+from atoll.datacenter.data.packing import Rows, Sequences
 
-__all__ = ["Batch", "Batches", "Loader", "Source", "Step", "largest_over", "open_batches", "open_job_batches"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Loader",
+    "Rows",
+    "Sequences",
+    "Source",
+    "Step",
+    "largest_over",
+    "open_batches",
+    "open_job_batches",
+]

@@ -7,6 +7,7 @@ from pathlib import Path
 from atoll.datacenter.data.batches import Batches, Shuffled, Source
 from atoll.datacenter.data.digits import Digits
 from atoll.datacenter.data.documents import Documents, in_memory
+from atoll.datacenter.data.own import open_own
 from atoll.datacenter.data.packing import Packed, Padded
 from atoll.datacenter.data.stdlib import Split, stdlib_documents, stdlib_name
 from atoll.datacenter.data.stream import TextStream
@@ -15,7 +16,7 @@ from atoll.datacenter.data.token_file import open_token_file
 from atoll.datacenter.data.tokenizer import open_tokenizer
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.job import SiloJob
-from atoll.datacenter.job.training import BatchSection, DataSection
+from atoll.datacenter.job.training import SOURCES, BatchSection, DataSection
 
 _BYTES_PER_TOKEN = 16
 """Sizes pieces of streamed text so that a sequence seldom has more than a cut or two."""
@@ -34,7 +35,7 @@ def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batc
         MissingExtraError: if a required library is not installed.
     """
     kind, images = job.model.kind, job.data.source == "digits"
-    if (kind == "vision" and not images) or (kind == "llama" and images):
+    if job.data.source in SOURCES and ((kind == "vision" and not images) or (kind == "llama" and images)):
         raise DataError(
             f'model.kind = "{kind}" cannot be trained on data.source = "{job.data.source}": '
             '"vision" takes "digits", "llama" takes "stdlib", "tokens" or "text"'
@@ -72,6 +73,8 @@ def open_batches(
         )
     if data.source == "digits":
         return Batches(Shuffled(Digits(split), batch.global_batch, seed))
+    if data.source not in SOURCES:
+        return Batches(Shuffled(open_own(data, batch.sequence, split), batch.global_batch, seed))
     source, vocab = _open_text(data, batch, seed, folder, split)
     if model_vocab is not None and vocab > model_vocab:
         raise DataError(

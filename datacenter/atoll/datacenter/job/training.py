@@ -9,17 +9,31 @@ from pydantic import Field
 
 from atoll.settings import Hint, Section
 
+SOURCES = ("stdlib", "tokens", "text", "digits")
+"""Sources of data that are built in."""
+_NOT_OURS = ("path", "tokenizer", "packing")
+_UNREAD = {
+    "stdlib": ("path", "settings"),
+    "tokens": ("tokenizer", "settings"),
+    "text": ("settings",),
+    "digits": (*_NOT_OURS, "settings"),
+}
+"""Settings that a source does not use; the user's own uses ``settings`` alone."""
+
 
 class DataSection(Section):
     """Training data."""
 
     source: Annotated[
-        Literal["stdlib", "tokens", "text", "digits"],
+        str,
         Field(
+            pattern=f"^({'|'.join(SOURCES)}|[^:]+:[^:]+)$",
             description="`stdlib`: the source text of Python's standard library, present on every machine. `tokens`: "
             "a token file made by `atoll silo tokens`. `text`: a file or folder of text, tokenised as it streams. "
-            "`digits`: handwritten digits, for `vision`."
+            "`digits`: handwritten digits, for `vision`. `module:function`: your own, see "
+            "[your own data](datacenter/data.md#your-own-data).",
         ),
+        Hint(allowed=", ".join(f'"{one}"' for one in SOURCES) + ', or "module:function"'),
     ] = "stdlib"
     path: Annotated[str | None, Field(description="The file or folder, relative to the job file.")] = None
     tokenizer: Annotated[
@@ -33,12 +47,15 @@ class DataSection(Section):
         bool, Field(description="Concatenate documents into sequences; otherwise each document starts its own.")
     ] = True
 
+    settings: Annotated[dict[str, bool | int | float | str], Hint(default="none")] = Field(
+        default_factory=dict, description="Passed to your own data's function."
+    )
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Find a source without its path, and settings that the source does not use."""
         if self.source in {"tokens", "text"} and self.path is None:
             yield "path", f'is missing; source = "{self.source}" needs it'
-        unread = {"stdlib": ("path",), "tokens": ("tokenizer",), "digits": ("path", "tokenizer", "packing")}
-        yield from self.unused(unread.get(self.source, ()), f'source = "{self.source}"')
+        yield from self.unused(_UNREAD.get(self.source, _NOT_OURS), f'source = "{self.source}"')
 
 
 class BatchSection(Section):

@@ -1,0 +1,44 @@
+"""Data of a user's own, for the tests of ``data.source = "module:function"``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from atoll.datacenter.data import Rows
+from atoll.datacenter.data.packing import Ints
+
+
+def unnamed(_settings: Mapping[str, object], _sequence: int, _split: str) -> list[int]:
+    return [1, 2, 3]
+
+
+def in_float64(_settings: Mapping[str, object], _sequence: int, _split: str) -> object:
+    return _of(lambda indices: Rows(np.zeros((len(indices), 3)), np.zeros(len(indices), np.int64)))  # type: ignore[arg-type]  # the mistake
+
+
+def doubled(_settings: Mapping[str, object], _sequence: int, _split: str) -> object:
+    return _of(lambda _indices: Rows(np.zeros((2, 3), np.int64), np.zeros(1, np.int64)))
+
+
+def empty(_settings: Mapping[str, object], _sequence: int, _split: str) -> object:
+    return _of(lambda _indices: Rows(np.zeros((0, 3), np.int64), np.zeros(0, np.int64)), 0)
+
+
+def _of(rows: Callable[[Ints], Rows], count: int = 1) -> Any:
+    class Own:
+        name, digest = "own", "own"
+
+        def __len__(self) -> int:
+            return count
+
+        def rows(self, indices: Ints) -> Rows:
+            return rows(indices)
+
+    return Own()
+
+
+def failing(settings: Mapping[str, object], _sequence: int, _split: str) -> object:
+    return settings["count"]

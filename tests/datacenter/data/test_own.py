@@ -1,0 +1,79 @@
+"""Data of the user's own: the page's example, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.datacenter.data import open_batches, open_job_batches
+from atoll.datacenter.errors import DataError
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job.training import BatchSection, DataSection
+from atoll.datacenter.mesh import join_world
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import train
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import small
+
+PAGE = Path(__file__).parents[3] / "docs" / "datacenter" / "data.md"
+BATCH = BatchSection(sequence=16, global_batch=4)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The example's job section; its module can be imported."""
+    section = PAGE.read_text(encoding="utf-8").partition("## Your own data")[2].partition("## Traps")[0]
+    code, toml = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tomllib.loads(toml)
+
+
+def trained(folder: str, sections: dict[str, Any]) -> float | None:
+    with join_world(60.0) as world:
+        return train(SiloJob.model_validate(sections), Path(folder), world, Unwatched(), console=False).loss
+
+
+def test_the_pages_example_trains_on_two_ranks(page: dict[str, Any], tmp_path: Path) -> None:
+    """The next number follows from the last: an untrained model's loss is ln 64 = 4.2."""
+    steps = {"name": "own", "steps": 60, "seed": 1}
+    sections = small(job=steps, batch={"micro_batch": 4}, optimiser={"lr": 1e-2}, **page)
+    losses = run_ranks(trained, 2, str(tmp_path), sections)
+    assert max(losses) < 3.0
+
+
+def test_the_splits_share_nothing(page: dict[str, Any]) -> None:
+    job = SiloJob.model_validate(small(**page))
+    train_part, held_out = (open_job_batches(job, Path(), split) for split in ("train", "held_out"))
+    assert train_part.source.digest != held_out.source.digest
+    batch = held_out.next_step().share(0, 1)
+    np.testing.assert_array_equal(batch.tokens.numpy()[:, 1:], batch.labels.numpy()[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nothing", "cannot be imported"),
+        ("unnamed", "returned list, which lacks name, digest, rows"),
+        ("in_float64", "inputs of float64 and labels of int64; give int64 tokens or float32 inputs"),
+        ("doubled", r"rows\(\[0\]\) returned 2 inputs and 1 labels"),
+        ("empty", "has no sequences in the train split"),
+        ("failing", r"failed with \[data.settings\] {'a': 1}: KeyError\('count'\)"),
+    ],
+)
+def test_mistakes_are_named(function: str, said: str) -> None:
+    data = DataSection.model_validate({"source": f"tests.datacenter.data.own_data:{function}", "settings": {"a": 1}})
+    with pytest.raises(DataError, match=said):
+        open_batches(data, BATCH, 0, Path())
+
+
+def test_settings_of_other_sources_are_refused() -> None:
+    with pytest.raises(ValueError, match="tokenizer"):
+        DataSection.model_validate({"source": "mine:Counting", "tokenizer": "bytes"})
+    with pytest.raises(ValueError, match="settings"):
+        DataSection.model_validate({"source": "digits", "settings": {"a": 1}})
