@@ -80,9 +80,10 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
-        ("connecting", "history"),
+        ("comparison", "connecting", "history"),
         ("calls",),
         ("following", "ledger", "models", "notebook"),
+        ("variants",),
         ("run",),
         ("operator",),
         ("__init__",),

@@ -14,6 +14,7 @@ PUBLIC = [
     "ChargeSummary",
     "ChargesPage",
     "Cohort",
+    "Comparison",
     "Evaluation",
     "FedAdagrad",
     "FedAdam",
@@ -59,9 +60,9 @@ PUBLIC = [
     "UnreachableError",
 ]
 OPERATOR = {
-    *("address", "charges", "close", "connect", "health", "limit_population", "make_operator", "make_tokens"),
+    *("address", "charges", "close", "compare", "connect", "limit_population", "make_operator", "make_tokens"),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
-    *("prune", "revoke", "revoke_operator", "run", "run_ledger", "run_named", "runs", "submit", "tokens"),
+    *("health", "prune", "revoke", "revoke_operator", "run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {
     *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),

@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import load_file, save_file
 
+from atoll.operator import BadInputError
 from atoll.simulation.cli import simulate
+from atoll.simulation.sweep_option import grid_of
 
 PEOPLE = """
 import numpy as np
@@ -87,3 +89,43 @@ def test_a_strict_run_ends_with_the_traceback(called: Callable[..., Result], tmp
     (tmp_path / "job.toml").write_text(JOB.replace("size = 3", "size = 8"))
     done = called(8, "--strict", "--examples", "10")
     assert (done.exit_code, "ValueError: seven" in done.output) == (5, True)
+
+
+def test_a_sweep_is_compared_in_a_table_a_page_and_json(called: Callable[..., Result], tmp_path: Path) -> None:
+    arguments = ("--evaluate", "{module}:judge", "--sweep", "optimiser.lr=0.5,1", "--repeat", "2", "-o", "out")
+    done = called(5, *arguments)
+    assert done.exit_code == 0, done.output
+    assert [line.split()[:4] for line in done.stdout.splitlines() if line.startswith("optimiser")] == [
+        ["optimiser.lr", "=", "0.5", "2"],
+        ["optimiser.lr", "=", "1", "2"],
+    ]
+    assert "run 004, optimiser.lr = 1: finished" in done.stderr
+    assert (tmp_path / "out" / "comparison.html").read_text().startswith("<!doctype html>")
+    models = [load_file(tmp_path / "out" / "runs" / f"{number:03}" / "model.safetensors") for number in range(1, 5)]
+    assert [float(model["w"][0]) for model in models] == [2.0**-6] * 2 + [2 * 2.0**-6] * 2
+    found = json.loads(called(5, *arguments, "--json").stdout)
+    assert [row["first"] for row in found["runs"]] == [2.0**-6] * 2 + [2 * 2.0**-6] * 2
+    assert [one["runs"] for one in found["variants"]] == [2, 2]
+
+
+def test_a_key_that_no_job_has_is_a_usage_error(called: Callable[..., Result]) -> None:
+    done = called(5, "--sweep", "optimiser.lrr=0.5")
+    assert done.exit_code == 2
+    assert 'optimiser.lrr = 0.5: no such key; did you mean "lr"' in done.output
+
+
+def test_sweep_options_are_read_as_a_job_file_writes_values() -> None:
+    options = ("a.b=0.5,1", "c=fedavg,fedadam", 'd=["x,y", "z"]', "e=true", "f = 2024-01-01x")
+    assert grid_of(options) == {
+        "a.b": [0.5, 1],
+        "c": ["fedavg", "fedadam"],
+        "d": ["x,y", "z"],
+        "e": [True],
+        "f": ["2024-01-01x"],
+    }
+
+
+@pytest.mark.parametrize("options", [("a.b",), ("=1",), ("a=",), ("a=1", "a=2")])
+def test_sweep_options_that_cannot_be_read_are_named(options: tuple[str, ...]) -> None:
+    with pytest.raises(BadInputError, match=f"--sweep {options[-1]!r}"):
+        grid_of(options)

@@ -12,6 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 DIGITS = 4
 SET_DIGITS = 6
 """Digits of a limit or target that a user has set, which must not look smaller than what is spent of it."""
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def figure(value: float | None, digits: int = DIGITS) -> str:
@@ -29,6 +30,12 @@ def bound(value: float | None, digits: int = DIGITS) -> str:
 def remainder(value: float | None, digits: int = DIGITS) -> str:
     """As ``figure``, rounded down, for lower bounds and for the rest of a limit."""
     return figure(_rounded(value, ROUND_FLOOR, digits), digits)
+
+
+def in_bytes(value: float) -> str:
+    """A number of bytes with a decimal unit, to three digits: ``3.2 GB``."""
+    factor, unit = next(((factor, unit) for factor, unit in _BYTES if value >= factor), (1.0, "B"))
+    return f"{value / factor:.3g} {unit}"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

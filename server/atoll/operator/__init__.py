@@ -13,6 +13,7 @@ Needs the extra ``operator``. The ``atoll`` command is built on this package; do
 """
 
 from atoll.operator.calls import Timeouts
+from atoll.operator.comparison import Comparison
 from atoll.operator.errors import (
     BadInputError,
     NotPermittedError,
@@ -74,6 +75,7 @@ __all__ = [
     "ChargeSummary",
     "ChargesPage",
     "Cohort",
+    "Comparison",
     "Evaluation",
     "FedAdagrad",
     "FedAdam",

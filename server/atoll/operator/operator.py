@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from atoll.operator import models
 from atoll.operator.calls import Calls, Timeouts
+from atoll.operator.comparison import Comparison
 from atoll.operator.connecting import find_target
 from atoll.operator.errors import BadInputError, require_count
 from atoll.operator.ledger import LATEST, LedgerQueries
 from atoll.operator.models import Weights, silent
 from atoll.operator.run import Run
+from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
     NewTokens,
     OperatorCertificate,
@@ -179,6 +181,27 @@ class Operator(LedgerQueries):
         """The runs, the newest first, at most ``limit`` of them (None: all); page by page."""
         require_count("limit", limit or 0)
         return itertools.islice(self._runs(limit or 0), limit)
+
+    def compare(self, runs: Iterable[Run | str], *, separate: bool = False) -> Comparison:
+        """Runs side by side: what their jobs differ in, metrics, time, bytes sent, epsilon.
+
+        Args:
+            runs: the runs, or their ids.
+            separate: whether runs stay apart whose jobs differ in their seeds alone; otherwise they are repeats.
+
+        Raises:
+            BadInputError: if there are none.
+        """
+        compared, jobs = [], []
+        for run in (self.run(one) if isinstance(one, str) else one for one in runs):
+            detail = run.detail(members=True)
+            ended_at = detail.run.finished_at
+            seconds = None if ended_at is None else ended_at - detail.run.created_at
+            compared.append(compared_run(detail, self.run_ledger(run.id), seconds=seconds))
+            jobs.append(detail.job_toml)
+        if not compared:
+            raise BadInputError("there is no run to compare", "name at least one")
+        return Comparison(named_by_jobs(compared, jobs, separate=separate))
 
     def newest_run(self) -> str | None:
         """The id of the newest run; None before the first."""

@@ -3,6 +3,7 @@
 ``Federation(participants=make, population=1000).run(Job(rounds=50, cohort=Cohort(size=20)), initial=weights)``
 """
 
+from atoll.operator.comparison import Comparison
 from atoll.operator.history import History
 from atoll.server.jobs import (
     Aggregation,
@@ -22,11 +23,13 @@ from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.errors import ParticipantError, RunFailedError, SetupError, SimulationError, WorkerError
 from atoll.simulation.federation import Federation
 from atoll.simulation.result import Result
+from atoll.simulation.sweep import compare, sweep
 
 __all__ = [
     "Aggregation",
     "Behaviour",
     "Cohort",
+    "Comparison",
     "Evaluation",
     "FedAdagrad",
     "FedAdam",
@@ -45,4 +48,6 @@ __all__ = [
     "SimulationError",
     "Straggler",
     "WorkerError",
+    "compare",
+    "sweep",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,19 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
+from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
 from atoll.server.jobs import Job, JobFileError
 from atoll.settings.numbers import Finite
+from atoll.simulation.sweep_option import grid_of
 
 if TYPE_CHECKING:
+    from atoll.server.control.comparing import ComparedRun
+    from atoll.simulation.federation import Federation
     from atoll.simulation.result import Result
 
-MODEL_FILE, REPORT_FILE = "model.safetensors", "report.html"
+MODEL_FILE, REPORT_FILE, COMPARISON_FILE = "model.safetensors", "report.html", "comparison.html"
 _WIDE = ("round>", "kind", "phase", "reported>", "virtual s>")
 _METRICS = 4
 
@@ -55,10 +60,17 @@ class Simulated:
 @click.option("--dropout", type=Finite(0, 1, max_open=True), default=0.0, help="Share of tasks that end so.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides who drops out.")
 @click.option("--strict", is_flag=True, help="Stop at the first failure of a participant's code.")
+@click.option(
+    "--sweep", multiple=True, metavar="KEY=VALUE,...", help="Play the job once for each value; several make a grid."
+)
+@click.option("--repeat", type=click.IntRange(1, 1000), help="Play each so often, with other seeds.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
 @json_option
 def simulate(*, job: Path, output: Path | None, json_output: bool, **options: Any) -> None:
-    """Play the job file JOB over a population of virtual participants."""
+    """Play the job file JOB over a population of virtual participants.
+
+    With --sweep or --repeat several runs are compared: -o also gets a page with all of them, comparison.html.
+    """
     from atoll.simulation.errors import ParticipantError, SetupError, SimulationError  # noqa: PLC0415
     from atoll.simulation.errors import RunFailedError as Failed  # noqa: PLC0415 - seconds that `--help` saves
 
@@ -66,6 +78,9 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
         played = Job.load(job)
         if played.model is None:
             raise BadInputError(f"{job}: model.initial: is missing; a simulation begins with a safetensors file")
+        if options["sweep"] or options["repeat"]:
+            _compare(played, output, json_output=json_output, **options)
+            return
         result = _played(played, quiet=json_output, **options)
     except (JobFileError, SetupError) as error:
         raise BadInputError(str(error)) from error
@@ -74,35 +89,73 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
     except SimulationError as error:
         raise OperatorError(str(error)) from error
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        result.save(output / MODEL_FILE)
-        result.report(output / REPORT_FILE)
+        _save(result, output)
     _show(result, output, json_output=json_output)
 
 
 def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
+    federation = _federation(**options)
+    with steps(f"simulating {job.job.name}") as show:
+        return federation.run(
+            job, progress=None if quiet else lambda done, total: show(done, total, "rounds"), **_common(job, **options)
+        )
+
+
+def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any) -> None:
+    """Play the runs of ``--sweep`` and ``--repeat``; model and report of each are written as soon as it has ended."""
+    from atoll.simulation.sweep import sweep  # noqa: PLC0415 - as above
+
+    numbers = itertools.count(1)
+
+    def done(row: ComparedRun, result: Result | None) -> None:
+        name = f"{next(numbers):03}"
+        if result is not None and output is not None:
+            _save(result, output / "runs" / name)
+        if not json_output:
+            click.echo(f"run {name}, {row.variant}: {row.status}{f', {row.reason}' if row.reason else ''}", err=True)
+
+    with steps(f"simulating {job.job.name}") as show:
+        found = sweep(
+            _federation(**options),
+            job,
+            grid_of(options["sweep"]),
+            repeat=options["repeat"] or 1,
+            done=done,
+            progress=None if json_output else show,
+            **_common(job, **options),
+        )
+    show_comparison(found, None if output is None else output / COMPARISON_FILE, json_output=json_output)
+
+
+def _common(job: Job, **options: Any) -> dict[str, Any]:
+    """What one run and a sweep of several are told."""
+    evaluate = options["evaluate"]
+    return {
+        "initial": "" if job.model is None else job.model.initial,
+        "evaluate": None if evaluate is None else _located(evaluate),
+        "strict": options["strict"],
+        "workers": options["workers"],
+    }
+
+
+def _federation(**options: Any) -> Federation:
     from atoll.simulation.behaviour import Behaviour  # noqa: PLC0415 - as above
     from atoll.simulation.federation import Federation  # noqa: PLC0415 - as above
 
-    population, evaluate = options["population"], options["evaluate"]
+    population, trace = options["population"], options["trace"]
     dropout = {"dropout": options["dropout"], "seed": options["seed"]}
-    trace = options["trace"]
-    federation = Federation(
+    return Federation(
         participants=cast("Any", _located(options["participants"])),
         population=population,
         examples=options["examples"],
         behaviour=Behaviour(**dropout) if trace is None else Behaviour.of_trace(trace, population, **dropout),
     )
-    model = job.model
-    with steps(f"simulating {job.job.name}") as show:
-        return federation.run(
-            job,
-            initial="" if model is None else model.initial,
-            evaluate=None if evaluate is None else cast("Any", _located(evaluate)),
-            strict=options["strict"],
-            workers=options["workers"],
-            progress=None if quiet else lambda done, total: show(done, total, "rounds"),
-        )
+
+
+def _save(result: Result, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    result.save(folder / MODEL_FILE)
+    result.report(folder / REPORT_FILE)
 
 
 def _located(name: str) -> object:

@@ -112,7 +112,7 @@ class Federation:
             RunFailedError: if the run fails, with the server's reason.
         """
         people = Population(self.population)
-        played = _fitting(job, people, evaluated=evaluate is not None)
+        played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(initial)
         evaluators: dict[str, Evaluator] = {}
         if evaluate is not None:
@@ -255,7 +255,7 @@ class _Simulation:
         )
 
 
-def _fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
+def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
     """The job as this federation plays it.
 
     Raises:

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from atoll.server.cli.run import run
 from atoll.server.jobs.reference import MINIMAL
 from atoll.wire.v1 import control_pb2
-from tests.server.cli.conftest import summary
+from tests.server.cli.conftest import json_of, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +142,21 @@ def test_report_is_one_page(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     assert invoke(run, "report", "rabc", "-o", str(path)).exit_code == 0
     assert path.read_text().startswith("<!doctype html>")
+
+
+def test_compare_shows_a_table_and_writes_one_page(fake: Any, invoke: Invoke, tmp_path: Path) -> None:
+    fake.control.job_toml = MINIMAL
+    path = tmp_path / "comparison.html"
+    shown = invoke(run, "compare", "rabc", "rabc", "-o", str(path))
+    assert shown.exit_code == 0, shown.output
+    assert [line.split()[:3] for line in shown.stdout.splitlines() if line.startswith("digits")] == [
+        ["digits", "2", "0.5"]
+    ]
+    assert path.read_text().startswith("<!doctype html>")
+    found = json_of(invoke(run, "compare", "rabc", "rabc", "--separate", "--json"))
+    assert [row["accuracy"] for row in found["runs"]] == [0.5, 0.5]
+    assert found["variants"][0]["metrics"]["accuracy"]["values"] == [0.5, 0.5]
+    assert invoke(run, "compare", "rnone").exit_code == 1
 
 
 def test_watch_ends_with_the_run_and_its_exit_code(fake: Any, invoke: Invoke) -> None:

@@ -12,6 +12,7 @@ from atoll.operator import JobFileError, Operator, Run
 from atoll.operator.errors import BadInputError
 from atoll.operator.ledger import LATEST
 from atoll.operator.run import Which
+from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group, writing
 from atoll.server.cli.formats import (
@@ -198,6 +199,24 @@ def report(client: Operator, *, run_id: str, output: Path) -> None:
     with writing(output):
         output.write_text(page, encoding="utf-8")
     click.echo(f"{output}: {size(len(page.encode()))}", err=True)
+
+
+@run.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@click.option("--separate", is_flag=True, help="Keep runs apart whose jobs differ in their seeds alone.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with curves: HTML.")
+@json_option
+@connected
+def compare(
+    client: Operator, *, run_ids: tuple[str, ...], separate: bool, output: Path | None, json_output: bool
+) -> None:
+    """Compare runs: what their jobs differ in, last metrics, time, bytes sent, epsilon.
+
+    Runs whose jobs differ in their seeds alone are repeats, with one mean and standard deviation.
+    """
+    with busy("fetching the runs"):
+        found = client.compare(run_ids, separate=separate)
+    show_comparison(found, output, json_output=json_output)
 
 
 def submitted(client: Operator, job: Path) -> Run:

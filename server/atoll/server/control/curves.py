@@ -66,8 +66,12 @@ def panels(rounds: Iterable[RoundSummary]) -> tuple[Panel, ...]:
     for item in rounds:
         for source, metric, version, value in _values(item):
             found.setdefault(metric, {}).setdefault(source, {})[version] = value
-    order = sorted(found, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
-    return tuple(Panel(metric, _curves(found[metric])) for metric in order)
+    return tuple(Panel(metric, _curves(found[metric])) for metric in in_order(found))
+
+
+def in_order(metrics: Iterable[str]) -> list[str]:
+    """Names of metrics: accuracy, loss, then the others by name."""
+    return sorted(metrics, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
 
 
 def latest(item: RoundSummary, metric: str) -> float | None:

@@ -59,7 +59,7 @@ class Grid:
 def metric_figure(panel: Panel, name: str) -> str:
     """One metric over the rounds, a curve for each source; ``name`` is unique on the page."""
     with drawing():
-        figure, axes = _figure(HALF_IN)
+        figure, axes = new_figure(HALF_IN)
         draw_panel(axes, panel, _SOURCES)
         _legend(figure, axes)
         return to_svg(figure, name, f"{panel.metric} over rounds", _SOURCE_COLOURS)
@@ -90,7 +90,7 @@ def time_figure(rounds: Sequence[RoundSummary], size: tuple[float, float] = FULL
     """Seconds per round: open, waiting between rounds, and spent on attempts that were abandoned."""
     numbers, parts = _time_parts(rounds)
     with drawing():
-        figure, axes = _figure(size)
+        figure, axes = new_figure(size)
         bottom = np.zeros(len(numbers))
         for name, seconds in parts.items():
             if seconds.any():
@@ -107,7 +107,7 @@ def presence_figure(grid: Grid) -> str:
     """A heat map of reports: one row per participant, one column per attempt."""
     height = 0.75 + 0.19 * len(grid.rows)
     with drawing(axes__grid=False):
-        figure, axes = _figure((FULL_IN[0], height))
+        figure, axes = new_figure((FULL_IN[0], height))
         for status, colour in (("", _UNDRAWN), *_CELLS.items()):
             _fill(axes, grid, status, colour)
         axes.set_xlim(-0.5, len(grid.columns) - 0.5)
@@ -122,7 +122,8 @@ def presence_figure(grid: Grid) -> str:
         return to_svg(figure, "presence", label, {**_CELL_COLOURS, _UNDRAWN: "--undrawn"})
 
 
-def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
+def new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """A figure of so many inches with one axes, whose x axis counts."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -17,7 +17,8 @@ from atoll.server.control.words import duration, kind_words, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
 from atoll.server.report.summary import absences, attendance, presence, tiles
 from atoll.server.report.timeline import slowest_round, timeline_figure
-from atoll.server.report.traffic import in_bytes, traffic_figure, traffic_of
+from atoll.server.report.traffic import traffic_figure, traffic_of
+from atoll.text.figures import bound, in_bytes
 
 if TYPE_CHECKING:
     from atoll.server.control import RunDetail
@@ -40,7 +41,7 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
     plots = [metric_figure(panel, f"metric{index}") for index, panel in enumerate(found[:MAX_METRIC_PLOTS])]
     if any(item.duration_s is not None for item in detail.rounds):
         plots.append(time_figure(detail.rounds, HALF_IN if len(plots) % 2 else FULL_IN))
-    return _template().render(
+    return template("run.html.j2").render(
         detail=detail,
         run=detail.run,
         tiles=tuple(tiles(detail, found)),
@@ -71,7 +72,8 @@ def _legend(detail: RunDetail) -> list[tuple[str, int]]:
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """A page's template, with the filters that pages use."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("atoll.server.report", "templates"),
         autoescape=True,
@@ -80,13 +82,14 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters["duration"] = duration
+    environment.filters["bound"] = bound
     environment.filters["in_bytes"] = in_bytes
     environment.filters["words"] = lambda status: status.replace("_", " ")
     environment.filters["when"] = _when
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["round_label"] = round_label
     environment.filters["kind_words"] = kind_words
-    return environment.get_template("run.html.j2")
+    return environment.get_template(name)
 
 
 def _when(seconds: float | None) -> str:

@@ -11,6 +11,7 @@ from atoll.server.control import RunDetail
 from atoll.server.control.curves import Panel
 from atoll.server.report.figures import FULL_IN, MARKERS_UP_TO
 from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
+from atoll.text.figures import in_bytes
 
 INNER_STEPS = "inner_steps"
 """The training setting of a job of silos for the steps of each participant in a round."""
@@ -18,7 +19,6 @@ GRADIENT_BYTES = 4
 """Bytes of an element: float32."""
 _SENT, _PLAIN = stand_in(48), stand_in(49)
 _COLOURS = {_SENT: "--server", _PLAIN: "--train"}
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,6 @@ def traffic_figure(panel: Panel, traffic: Traffic) -> str:
         axes.set_xlabel("sent by all participants together")
         figure.legend(loc="outside lower center", ncols=2, handlelength=1.6)
         return to_svg(figure, "traffic", f"{panel.metric} by bytes sent", _COLOURS)
-
-
-def in_bytes(value: float) -> str:
-    """With a decimal unit, to three digits."""
-    factor, unit = next(((factor, unit) for factor, unit in _UNITS if value >= factor), (1.0, "B"))
-    return f"{value / factor:.3g} {unit}"
 
 
 def _inner_steps(job_toml: str) -> int:

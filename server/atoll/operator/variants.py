@@ -1,0 +1,136 @@
+"""What the jobs of runs differ in, which names the variants of a comparison."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atoll.server.control.comparing import ComparedRun
+from atoll.server.jobs import JobFileError, parse_job
+from atoll.settings import Section
+
+if TYPE_CHECKING:
+    from atoll.operator.ledger import RunLedger
+    from atoll.server.control import RunDetail
+
+MAX_LABEL = 80
+"""Letters of a variant's name; where its settings are longer, the job's name stands for them."""
+_NOT_COMPARED = frozenset({"job.seed", "cohort.seed", "job.name"})
+
+
+def compared_run(
+    detail: RunDetail, ledger: RunLedger | None, *, seconds: float | None = None, virtual_s: float | None = None
+) -> ComparedRun:
+    """A run for a comparison, as the only one of its variant.
+
+    Args:
+        detail: the run with its rounds and their members, whose bytes are counted and who are then left out.
+        ledger: what it has charged; None for a run without privacy.
+        seconds: how long it took, in real seconds.
+        virtual_s: how long it took in virtual time.
+    """
+    run = detail.run
+    seed = job_keys(detail.job_toml).get("cohort.seed")
+    return ComparedRun(
+        variant=run.name,
+        run=run.run,
+        status=run.status,
+        reason=run.reason,
+        model=run.model_blob,
+        rounds=tuple(replace(item, members=()) for item in detail.rounds),
+        job_seed=detail.seed,
+        cohort_seed=seed if isinstance(seed, int) else None,
+        seconds=seconds,
+        virtual_s=virtual_s,
+        sent_bytes=sum(member.payload_bytes for item in detail.rounds for member in item.members),
+        epsilon=None if ledger is None else ledger.epsilon,
+        delta=None if ledger is None else ledger.delta,
+    )
+
+
+def named_by_jobs(
+    runs: Sequence[ComparedRun], jobs: Sequence[str], *, separate: bool = False
+) -> tuple[ComparedRun, ...]:
+    """The runs with their variants named after what their jobs differ in; seeds and names make no difference.
+
+    Args:
+        runs: each with the name of its job as variant.
+        jobs: the job files of the runs.
+        separate: whether each run is a variant of its own, named after the run.
+    """
+    complete = [job_keys(one, complete=True) for one in jobs]
+    given = {key for one in jobs for key in job_keys(one)}
+    keys = sorted({key for job in complete for key in job} - _NOT_COMPARED)
+    differing = [key for key in keys if len({repr(job.get(key)) for job in complete}) > 1]
+    shown = [key for key in differing if key in given] or differing
+    settings = [{key: job[key] for key in shown if key in job} for job in complete]
+    if separate:
+        labels = [f"{run.variant} {run.run}" for run in runs]
+    else:
+        jobs_apart = [tuple(repr(job.get(key)) for key in differing) for job in complete]
+        labels = _distinct([label_of(one) for one in settings], [run.variant for run in runs], jobs_apart)
+    return tuple(
+        replace(run, variant=label, settings=one) for run, label, one in zip(runs, labels, settings, strict=True)
+    )
+
+
+def label_of(settings: Mapping[str, object]) -> str:
+    """The name of a variant: ``optimiser.lr = 0.01, cohort.size = 10``."""
+    return ", ".join(f"{key} = {_shown(value)}" for key, value in settings.items())
+
+
+def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:
+    """The keys of a job file, dotted; ``complete``: with the defaults, if this version can read the job."""
+    if complete:
+        try:
+            return flat(_every_key(parse_job(job_toml)))
+        except JobFileError:
+            pass  # of another version of Atoll: the keys that were given are all that is known
+    try:
+        return flat(tomllib.loads(job_toml))
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _every_key(section: Section) -> dict[str, object]:
+    """The keys of a section with their defaults, sections in it as tables, without None."""
+    found = {name: getattr(section, name) for name in type(section).model_fields}
+    return {
+        key: _every_key(item) if isinstance(item, Section) else item for key, item in found.items() if item is not None
+    }
+
+
+def flat(tables: Mapping[str, object]) -> dict[str, object]:
+    """The values of tables in tables by dotted key."""
+    found: dict[str, object] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{inner}": item for inner, item in flat(value).items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _distinct(labels: Sequence[str], names: Sequence[str], variants: Sequence[object]) -> list[str]:
+    """A label for each run: the same for one variant, and another for each other one."""
+    if any(not label or len(label) > MAX_LABEL for label in labels):
+        labels = names
+    first: dict[object, str] = {}
+    for label, variant in zip(labels, variants, strict=True):
+        first.setdefault(variant, label)
+    taken = Counter(first.values())
+    numbers: Counter[str] = Counter()
+    for variant, label in first.items():
+        if taken[label] > 1:
+            numbers[label] += 1
+            first[variant] = f"{label} ({numbers[label]})"
+    return [first[variant] for variant in variants]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{label_of(value)}}}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""Renders runs side by side as one HTML file, like the report of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from atoll.server import __version__
+from atoll.server.control.comparing import Band, ComparedMetric, ComparedRun, compared_metrics, summaries
+from atoll.server.report.figures import FULL_IN, HALF_IN, MARKERS_UP_TO, new_figure
+from atoll.server.report.plots import Plot, panel_axes
+from atoll.server.report.render import MAX_METRIC_PLOTS, template
+from atoll.server.report.svg import drawing, stand_in, to_svg
+from atoll.text.figures import counted
+
+COLOURS = ("#0f766e", "#b8741a", "#3b6fd4", "#b3304a", "#7d5ba6", "#5b6875", "#6a9a1f", "#c2529b")
+"""One for each variant, as on the page; beyond them the same again with other lines."""
+_LINES = ("-", "--", ":", "-.")
+_STAND_INS = tuple(stand_in(64 + index) for index in range(len(COLOURS)))
+_VARIABLES = {colour: f"--v{index}" for index, colour in enumerate(_STAND_INS)}
+_BAND_OPACITY = 0.16
+_NAMED_IN_LEGEND = 24
+
+
+def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
+    """Runs side by side as one HTML page.
+
+    Args:
+        runs: at least one; those of one variant are repeats.
+        now: seconds since the epoch, UTC; shown at the foot of the page.
+    """
+    metrics = compared_metrics(runs)
+    places = _places(runs)
+    plots = [_figure(metric, places, f"metric{index}") for index, metric in enumerate(metrics[:MAX_METRIC_PLOTS])]
+    found = summaries(runs)
+    return template("comparison.html.j2").render(
+        title=f"{counted(len(found), 'variant')}, {counted(len(runs), 'run')}",
+        summaries=found,
+        runs=runs,
+        metrics=metrics,
+        plots=plots,
+        places=places,
+        colours=len(COLOURS),
+        repeated=any(one.runs > 1 for one in found),
+        virtual=any(run.virtual_s is not None for run in runs),
+        private=any(run.epsilon is not None for run in runs),
+        now=now,
+        version=__version__,
+    )
+
+
+def comparison_plot(runs: Sequence[ComparedRun], metrics: Sequence[ComparedMetric]) -> Plot:
+    """Draw metrics over the rounds, each in axes of its own: a curve for each variant, a band over its repeats.
+
+    Args:
+        runs: all runs, whose order decides the colours.
+        metrics: at least one.
+    """
+    figure, every = panel_axes(len(metrics))
+    places = _places(runs)
+    for axes, metric in zip(every, metrics, strict=True):
+        _draw(axes, metric, places, COLOURS)
+        axes.grid(axis="y", linewidth=0.5)
+        if len(metric.bands) <= _NAMED_IN_LEGEND:
+            axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _figure(metric: ComparedMetric, places: Mapping[str, int], name: str) -> str:
+    with drawing():
+        figure, axes = new_figure(HALF_IN if len(places) <= 3 else (FULL_IN[0], HALF_IN[1]))
+        _draw(axes, metric, places, _STAND_INS)
+        if len(metric.bands) <= _NAMED_IN_LEGEND:
+            handles, labels = axes.get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=2, handlelength=1.8)
+        return to_svg(figure, name, f"{metric.metric} over rounds, {metric.source.label}", _VARIABLES)
+
+
+def _draw(axes: Axes, metric: ComparedMetric, places: Mapping[str, int], colours: Sequence[str]) -> None:
+    for band in metric.bands:
+        place = places[band.variant]
+        _draw_band(axes, band, colours[place % len(colours)], _LINES[place // len(colours) % len(_LINES)])
+    axes.set_title(f"{metric.metric}, {metric.source.label}")
+    axes.set_xlabel("rounds behind the model")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.02, y=0.12)
+
+
+def _draw_band(axes: Axes, band: Band, colour: str, line: str) -> None:
+    if not band.points:
+        return
+    x, mean, low, high = zip(*band.points, strict=True)
+    marker = "o" if len(x) <= MARKERS_UP_TO else None
+    axes.plot(x, mean, line, color=colour, linewidth=1.8, marker=marker, markersize=2.6, label=band.variant)
+    if len(band.final.values) > 1:
+        axes.fill_between(x, low, high, color=colour, alpha=_BAND_OPACITY, linewidth=0)
+
+
+def _places(runs: Sequence[ComparedRun]) -> dict[str, int]:
+    return {variant: place for place, variant in enumerate(dict.fromkeys(run.variant for run in runs))}
