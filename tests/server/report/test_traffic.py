@@ -6,7 +6,8 @@ import pytest
 
 from atoll.server.control import MemberSummary, RoundSummary, RunDetail, RunSummary
 from atoll.server.report import render
-from atoll.server.report.traffic import in_bytes, traffic_of
+from atoll.server.report.traffic import traffic_of
+from atoll.text.figures import in_bytes
 
 ELEMENTS = 1000
 JOB = "[training]\ninner_steps = 5\n"
