@@ -123,6 +123,27 @@ def test_the_bound_itself_is_admissible() -> None:
     assert not sums_of(made).any()
 
 
+class _Again:
+    """The same chunks whenever they are asked for; the last one never comes."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[Piece]:
+        self.asked += 1
+        return iter(_poisoned(self.pieces))
+
+
+def test_chunks_that_can_be_had_again_are_taken_back_too() -> None:
+    made = accumulator_of([ones("good")], 3)
+    before, chunks = sums_of(made), _Again(ones("late").pieces)
+    with pytest.raises(OSError, match="disk went away"):
+        made.fold("late", 1, chunks, again=True)
+    assert np.array_equal(sums_of(made), before)
+    assert chunks.asked == 2
+
+
 def test_chunks_that_fail_to_come_are_taken_back() -> None:
     made = accumulator_of([ones("good")], 3)
     before = sums_of(made)

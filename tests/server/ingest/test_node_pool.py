@@ -80,6 +80,11 @@ class Rig:
         """Each update with the node that received it."""
         return list(zip(("worker-0", "worker-1", "main"), self.items.values(), strict=True))
 
+    async def fold(self, node: str, item: FoldItem) -> None:
+        """As a run does when the update has come."""
+        if due := self.pool.due(sum_key(), node, item):
+            await self.pool.fold(sum_key(), node, due)
+
     async def merged(self) -> bytes:
         async with self.pool.partials(sum_key(), self.shared) as parts:
             return MergedSum(parts).sum_block(0, SIZE).tobytes()
@@ -105,23 +110,23 @@ def rig(small_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 async def test_partial_sums_are_one_sum(rig: Rig) -> None:
     for node, item in rig.shared:
-        await rig.pool.fold(sum_key(), node, item)
+        await rig.fold(node, item)
     assert await rig.merged() == rig.expected()
     assert list(rig.files.iterdir()) == []
 
 
 async def test_what_a_lost_worker_received_is_folded_elsewhere(rig: Rig) -> None:
-    await rig.pool.fold(sum_key(), "worker-1", rig.items[BOB])
+    await rig.fold("worker-1", rig.items[BOB])
     rig.pool.remove("worker-1")
-    await rig.pool.fold(sum_key(), "worker-1", rig.items[BOB])
+    await rig.fold("worker-1", rig.items[BOB])
     assert await rig.merged() == rig.expected()
 
 
 async def test_a_worker_that_returns_empty_counts_nothing_twice(rig: Rig) -> None:
     for node, item in rig.shared:
-        await rig.pool.fold(sum_key(), node, item)
+        await rig.fold(node, item)
     rig.pool.remove("worker-1")
-    await rig.pool.fold(sum_key(), "worker-1", rig.items[BOB])  # folded by another meanwhile
+    await rig.fold("worker-1", rig.items[BOB])  # folded by another meanwhile
     rig.calls["worker-1"] = Calls(IngestNode("worker-1", rig.spool))
     with ThreadPoolExecutor(1) as executor:
         rig.pool.add(FileNode("worker-1", rig.calls["worker-1"], rig.files, executor))
@@ -172,7 +177,7 @@ async def test_dropping_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytes
 
 async def test_without_any_node_one_waits() -> None:
     with pytest.raises(UnavailableError, match="no ingest node") as caught:
-        await NodePool().fold(sum_key(), "main", FoldItem("r", 0, 0, ALICE, "0" * 64, 1))
+        await NodePool().fold(sum_key(), "main", [FoldItem("r", 0, 0, ALICE, "0" * 64, 1)])
     assert caught.value.detail.retry_after_s is not None
 
 
@@ -216,16 +221,16 @@ class TestSmallUpdates:
     ) -> None:
         alice, bob, carol = small_rig.items.values()
         for node, item in (("main", alice), ("worker-0", bob), ("main", carol)):
-            await small_rig.pool.fold(sum_key(), node, item)
+            await small_rig.fold(node, item)
         assert folded == [[alice, carol]]
 
     async def test_the_sum_has_those_that_wait_and_forgets_them(
         self, small_rig: Rig, folded: list[list[FoldItem]]
     ) -> None:
         for node, item in small_rig.shared:
-            await small_rig.pool.fold(sum_key(), node, item)
+            await small_rig.fold(node, item)
         assert await small_rig.merged() == small_rig.expected()
-        await small_rig.pool.fold(sum_key(), *small_rig.shared[0])
+        await small_rig.fold(*small_rig.shared[0])
         assert folded == []
 
     async def test_the_sum_finds_the_one_that_is_damaged(
@@ -236,7 +241,7 @@ class TestSmallUpdates:
             flip(data, 5)
         with caplog.at_level("INFO"):
             for item in (alice, bob):
-                await small_rig.pool.fold(sum_key(), "main", item)
+                await small_rig.fold("main", item)
         assert folded == [[alice, bob]]
         assert "are left to the sum: spool.corrupt" in caplog.text
         assert ALICE not in caplog.text
@@ -250,10 +255,10 @@ class TestSmallUpdates:
     ) -> None:
         alice, bob, _ = small_rig.items.values()
         key = sum_key()
-        await small_rig.pool.fold(key, "main", alice)
+        await small_rig.fold("main", alice)
         if whole_run:
             await small_rig.pool.drop_run(key.run)
         else:
             await small_rig.pool.drop(key.run, key.round, key.attempt)
-        await small_rig.pool.fold(key, "main", bob)
+        await small_rig.fold("main", bob)
         assert folded == []

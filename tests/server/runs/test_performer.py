@@ -555,6 +555,7 @@ class TestCrashes:
     async def test_a_bug_in_a_fold_is_found_by_the_sum_or_by_nobody(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
+        monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)  # small ones wait for the sum
         monkeypatch.setattr(Aggregator, "fold", failing(99, KeyError("bug"), Aggregator.fold))
         clients = await federation.clients("alice", "bob")
         with caplog.at_level(logging.ERROR):

@@ -52,3 +52,12 @@ def test_of_two_servers_that_record_at_once_one_is_new(with_run: Store, open_sto
         report = dataclasses.replace(REPORT, round=round_number)
         racing = [store.writer.submit(reports.record, report) for store in (with_run, other)]
         assert sorted(future.result().is_new for future in racing) == [False, True]
+
+
+async def test_many_are_recorded_together_and_a_repetition_changes_nothing(with_run: Store) -> None:
+    theirs = dataclasses.replace(REPORT, participant=BOB)
+    await with_run.writer.run(reports.record_all, [REPORT, theirs])
+    await with_run.writer.run(reports.record_all, [dataclasses.replace(theirs, received_at=NOW + 9), REPORT])
+    assert await with_run.reader.run(reports.of_attempt, RUN, 0, 0) == (REPORT, theirs)
+    with pytest.raises(ReportConflictError, match="now it sends"):
+        await with_run.writer.run(reports.record_all, [dataclasses.replace(REPORT, weight=99), theirs])

@@ -6,6 +6,7 @@ See ``grid`` for why it cannot overflow, and ``partial`` for merging several of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,13 +88,19 @@ class Accumulator:
             self.first = first
 
     def fold(
-        self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]], norm: float = 0.0
+        self,
+        update_id: str,
+        weight: int,
+        chunks: Iterable[tuple[ChunkHeader, Buffer]],
+        norm: float = 0.0,
+        *,
+        again: bool = False,
     ) -> None:
         """Add one update, all or nothing, clipped to the grid's norm.
 
         If a value is refused, a chunk does not fit or ``chunks`` raises, the part of this update that was added is
-        subtracted again, which integer sums allow exactly. Chunks are therefore kept until the end: pass views into a
-        map, not copies.
+        subtracted again, which integer sums allow exactly. Unless they can be had ``again``, chunks are therefore kept
+        until the end: pass views into a map, not copies.
 
         Args:
             update_id: id of the update; each counts at most once.
@@ -102,6 +109,7 @@ class Accumulator:
                 (``atoll.wire.chunks.check_coverage``, when the update is committed). Their number of elements is
                 checked again, and for a sum's first update, which overwrites an earlier sum, the coverage too.
             norm: L2 norm of the whole update, measured on arrival; needed by a grid that clips.
+            again: whether ``chunks`` gives the same chunks when it is iterated again; it holds one at a time then.
 
         Raises:
             RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
@@ -117,8 +125,11 @@ class Accumulator:
                     f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more",
                     "hold reports to their declared weight",
                 )
-            put = self._fold_next if self._updates else self._fold_first
-            put(update_id, _Term(weight, self.grid.factor(norm)), chunks)
+            term = _Term(weight, self.grid.factor(norm))
+            if self._updates:
+                self._fold_next(update_id, term, chunks, again=again)
+            else:
+                self._fold_first(update_id, term, chunks)
             self._updates.add(update_id)
             self.total_weight += weight
 
@@ -148,16 +159,21 @@ class Accumulator:
             raise AggregationError(f"update {update_id!r}: {error}", "send it again") from error
         self._stale = False
 
-    def _fold_next(self, update_id: str, term: _Term, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
-        folded: list[tuple[ChunkHeader, Buffer]] = []
+    def _fold_next(
+        self, update_id: str, term: _Term, chunks: Iterable[tuple[ChunkHeader, Buffer]], *, again: bool
+    ) -> None:
+        kept: list[tuple[ChunkHeader, Buffer]] = []
+        folded = elements = 0
         try:
             for header, payload in chunks:
                 refused = self._fold_chunk(update_id, header, payload, term)
-                folded.append((header, payload))
+                folded, elements = folded + 1, elements + header.range.size
+                if not again:
+                    kept.append((header, payload))
                 _check_accepted(update_id, header, payload, refused, self.grid)
-            _check_whole(update_id, sum(header.range.size for header, _ in folded), self.size)
+            _check_whole(update_id, elements, self.size)
         except BaseException:
-            for header, payload in folded:
+            for header, payload in islice(chunks, folded) if again else kept:
                 self._fold_chunk(update_id, header, payload, _Term(-term.weight, term.factor))
             raise
 

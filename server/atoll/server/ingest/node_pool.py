@@ -160,10 +160,21 @@ class NodePool:
         """A node is gone; its sums are folded anew elsewhere."""
         self._nodes.pop(name, None)
 
-    async def fold(self, key: SumKey, node: str, item: FoldItem) -> None:
-        """Fold an update where it was received, if that node is still there.
+    def due(self, key: SumKey, node: str, item: FoldItem) -> Sequence[FoldItem]:
+        """The updates to fold now that this one has come; none if it waits for others, at the latest for the sum.
 
-        A small one may wait for others, and at the latest for the sum; if it is damaged, the sum finds it.
+        Only small updates wait. If one of them is damaged, the sum finds it.
+        """
+        if key.elements > SMALL_ELEMENTS:
+            return (item,)
+        waiting = self._small.setdefault((key, node), [])
+        waiting.append(item)
+        if len(waiting) < TOGETHER:
+            return ()
+        return self._small.pop((key, node))
+
+    async def fold(self, key: SumKey, node: str, items: Sequence[FoldItem]) -> None:
+        """Fold the updates that are ``due`` where they were received, if that node is still there.
 
         Raises:
             UnavailableError: if no node is there.
@@ -171,13 +182,9 @@ class NodePool:
         """
         chosen = self._choose(node)
         if key.elements > SMALL_ELEMENTS:
-            await chosen.fold(key, [item])
-            return
-        waiting = self._small.setdefault((key, chosen.name), [])
-        waiting.append(item)
-        if len(waiting) >= TOGETHER:
-            del self._small[key, chosen.name]
-            await self._fold_together(chosen, key, waiting)
+            await chosen.fold(key, items)
+        else:
+            await self._fold_together(chosen, key, items)
 
     @staticmethod
     async def _fold_together(node: Node, key: SumKey, items: Sequence[FoldItem]) -> None:

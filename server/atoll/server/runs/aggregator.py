@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from blake3 import blake3
 from sqlalchemy import Connection
 
 from atoll.server.errors import CorruptDataError
+from atoll.server.ingest.node import FoldItem
 from atoll.server.jobs import JobSpec
 from atoll.server.rounds import (
     Aggregate,
@@ -66,11 +67,22 @@ class Aggregator:
         grid = self._privacy.grid(self._driver.state.version, effect.total_weight, max_abs)
         return None if grid is None else RoundGrid(**asdict(grid))
 
-    async def fold(self, effect: Fold, grid: RoundGrid) -> None:
-        """Fold one update on the node that received it."""
+    def due(self, effect: Fold, grid: RoundGrid) -> Sequence[FoldItem]:
+        """The updates to fold now that this one has come; see ``NodePool.due``."""
         item = self._candidates.item(effect.update, effect.weight)
-        await self._services.nodes.fold(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
-        self._folded[item.round, item.attempt, item.participant] = self._services.clock()
+        found = self._services.nodes.due(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
+        if not found:
+            self._note_folded(effect)
+        return found
+
+    async def fold(self, effect: Fold, grid: RoundGrid, items: Sequence[FoldItem]) -> None:
+        """Fold these updates, which are due since that of the effect has come."""
+        await self._services.nodes.fold(self._candidates.sum_key(effect.key, grid), effect.update.node, items)
+        self._note_folded(effect)
+
+    def _note_folded(self, effect: Fold) -> None:
+        key = effect.update.key
+        self._folded[key.round, key.attempt, effect.update.participant] = self._services.clock()
 
     async def aggregate(self, effect: Aggregate) -> Aggregated:
         """Make the round's result, durably: a candidate model, or the digest of an evaluation's metrics.

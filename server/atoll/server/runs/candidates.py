@@ -65,6 +65,7 @@ class Candidates:
         self._averaged = averaged_tensors(spec, layout)
         self._mean_decay = None if spec.iterate_averaging is None else spec.iterate_averaging.decay
         self._fragments = fragments_of(spec, layout)
+        self._sum_key: tuple[object, SumKey | None] = None, None  # every report of a round asks for it
         self._made: list[Candidate] = []  # appended in threads, also by tasks that were cancelled meanwhile
 
     async def make(self, effect: Aggregate) -> Candidate:
@@ -178,8 +179,13 @@ class Candidates:
 
     def sum_key(self, key: RoundKey, grid: RoundGrid) -> SumKey:
         """The sum of the round in work."""
-        part = self._fragment()
-        return SumKey(self._driver.run, key.round, key.attempt, part.size, Grid(**asdict(grid)), part.offset)
+        made_of = (key, grid, live_round(self._driver.state).version)
+        known, found = self._sum_key
+        if found is None or known != made_of:
+            part = self._fragment()
+            found = SumKey(self._driver.run, key.round, key.attempt, part.size, Grid(**asdict(grid)), part.offset)
+            self._sum_key = made_of, found
+        return found
 
     def _fragment(self) -> ElementRange:
         """The elements that the round in work updates."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.server.jobs import JobSpec, expected_window_s
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.privacy.capacity import most_eligible, most_members, rotated
 from atoll.server.rounds import CohortDrawn, DrawCohort, RoundKind
 from atoll.server.runs.sessions import Session
-from atoll.server.sampling import DrawRequest, Eligible, History, sampler_named
+from atoll.server.sampling import DrawRequest, Eligible, Everyone, History, sampler_named
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,30 @@ SECRET_BITS = 256
 """Size of the seed of a secret draw, which must not be guessed and is forgotten."""
 
 
+class Drawable:
+    """Who could be drawn, as samplers see them; kept from one draw to the next, which is mostly among the same."""
+
+    def __init__(self) -> None:
+        self._sessions: Sequence[Session] = ()
+        self.everyone = Everyone()
+        self.declared: Mapping[str, int] = {}
+
+    def update(self, sessions: Sequence[Session], most: int) -> None:
+        """These can be drawn now. Declared examples above ``most`` must not attract samplers that weigh by them."""
+        if sessions == self._sessions:
+            return
+        self._sessions = sessions
+        self.declared = {session.participant: session.introduction.examples for session in sessions}
+        self.everyone = Everyone.of(Eligible(name, min(examples, most)) for name, examples in self.declared.items())
+
+
 def cohort_from(
-    there: Sequence[Session], effect: DrawCohort, spec: JobSpec, known: Mapping[str, History], at: float
+    there: Sequence[Session],
+    effect: DrawCohort,
+    spec: JobSpec,
+    known: Mapping[str, History],
+    at: float,
+    drawable: Drawable | None = None,
 ) -> CohortDrawn:
     """Draw the members of a round.
 
@@ -32,15 +54,14 @@ def cohort_from(
         spec: its job.
         known: history of each participant; empty for samplers that do not use it.
         at: epoch seconds.
+        drawable: those of the run's last draw.
     """
     there, secret = _in_draw(spec, there, effect), has_secret_draw(spec)
+    drawable = drawable or Drawable()
+    drawable.update(there, spec.aggregation.max_weight)
     cohort = sampler_named(spec.cohort.sampler).draw(
         DrawRequest(
-            eligible=tuple(
-                # At most what counts in the sum: a large claim must not attract samplers that weigh by examples.
-                Eligible(session.participant, min(session.introduction.examples, spec.aggregation.max_weight))
-                for session in there
-            ),
+            eligible=drawable.everyone,
             size=effect.invited,
             seed=secrets.randbits(SECRET_BITS) if secret else _seed(spec),
             round=effect.key.round,
@@ -51,9 +72,22 @@ def cohort_from(
             window_s=expected_window_s(spec),
         )
     )
-    declared = {session.participant: session.introduction.examples for session in there}
+    declared = drawable.declared
     members = _invited(spec, [(participant, declared[participant]) for participant, _ in cohort.members], effect)
     return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, 0 if secret else cohort.seed)
+
+
+def able_among(sessions: Iterable[Session], kind: RoundKind, spec: JobSpec) -> list[Session]:
+    """The participants that can do what a round of this kind asks."""
+    judged: dict[int, bool] = {}  # by introduction: those of a simulation are few
+    found = []
+    for session in sessions:
+        said = id(session.introduction)
+        if said not in judged:
+            judged[said] = is_able(session, kind, spec)
+        if judged[said]:
+            found.append(session)
+    return found
 
 
 def is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Collection
@@ -28,6 +29,7 @@ from atoll.server.rounds import (
     Accepted,
     CancelRequested,
     Declined,
+    Effect,
     Event,
     MemberFailed,
     PauseRequested,
@@ -52,10 +54,10 @@ from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.private.budgets import Budgets
 from atoll.server.runs.private.promise import find_promise
 from atoll.server.runs.reporting import (
+    ReportRecorder,
     answer_to,
     member_of,
     no_longer_wanted,
-    report_recorder,
     reported_event,
     without_figures,
 )
@@ -109,7 +111,9 @@ class Coordinator:
         self._certificates = certificates
         self._pool = CohortPool(services, self)
         self._budgets = Budgets(services)
-        self._journal = SqlJournal(services.writer, services.reader, keep_events=storage.keep_events)
+        self._journal = SqlJournal(
+            services.writer, services.reader, keep_events=storage.keep_events, learns=services.learns
+        )
         self._active: dict[str, ActiveRun] = {}
         self._rosters: dict[str, Roster] = {}
         self._resuming: set[str] = set()
@@ -282,22 +286,34 @@ class Coordinator:
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""
+        posted = self.post_report(commit)
+        effects = () if posted is None else await posted
+        if posted is None or commit.rejection:
+            return ReportReceipt(Disposition.DROPPED, commit.report.digest)
+        return answer_to(effects, commit.participant, commit.report.digest)
+
+    def post_report(self, commit: Commit) -> asyncio.Future[tuple[Effect, ...]] | None:
+        """Post a report to its run; the future is ``RunDriver.post``'s. None if no such run takes events.
+
+        Raises:
+            InvalidRequestError: if the weight is out of bounds.
+            UnavailableError: if the coordinator is not open, or a late report is not late.
+        """
         self._check_open()
         self._certificates.check_standing(commit.participant)
         at = commit.report.round
         key, active = RoundKey(at.round, at.attempt), self._active.get(at.run)
-        if active is None or commit.rejection:
-            if active is not None:
-                await active.driver.post(Rejected(key, commit.participant, commit.rejection, unreported=True))
-            return ReportReceipt(Disposition.DROPPED, commit.report.digest)
+        if active is None:
+            return None
+        if commit.rejection:
+            return active.driver.post(Rejected(key, commit.participant, commit.rejection, unreported=True))
         if active.spec.privacy is not None:
             commit = without_figures(commit)
         event = reported_event(commit, key)
         if commit.late and wants(active.driver.state, key, commit.participant):
             raise UnavailableError("round.moved", f"round {key} takes reports", "report again", retry_after_s=0.1)
-        row = report_recorder(active.driver.run, commit, self._services.clock())
-        effects = await active.driver.post(event, also=row)
-        return answer_to(effects, commit.participant, commit.report.digest)
+        recorder = ReportRecorder(active.driver.run, commit, event.metrics, self._services.clock())
+        return active.driver.post(event, also=recorder)
 
     # Messages of participants (``rpc.participation.CheckInApi``).
 
@@ -315,9 +331,25 @@ class Coordinator:
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """A participant accepted, declined or failed; replies for rounds that are over are ignored."""
+        posted = self.post_reply(participant, reply)
+        if posted is None:
+            return
+        try:
+            await posted
+        except ConflictError as error:
+            log.debug("reply of %s not taken: %s", participant, error)
+
+    def post_reply(
+        self, participant: str, reply: participation_pb2.TaskReply
+    ) -> asyncio.Future[tuple[Effect, ...]] | None:
+        """Post a reply to its run; the future is ``RunDriver.post``'s. None if no such run takes events.
+
+        Raises:
+            InvalidRequestError: for an unknown verdict.
+        """
         active = self._active.get(reply.key.run)
         if active is None:
-            return
+            return None
         key, verdicts = RoundKey(reply.key.round, reply.key.attempt), participation_pb2.TaskReply
         event: Event
         match reply.verdict:
@@ -329,11 +361,8 @@ class Coordinator:
                 event = MemberFailed(key, participant, reply.reason or "no reason given")
             case _:
                 raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
-        try:
-            # No caller waits for an acceptance, so it shares the transaction of the next event.
-            await active.driver.post(event, patient=isinstance(event, Accepted))
-        except ConflictError as error:
-            log.debug("reply of %s not taken: %s", participant, error)
+        # No caller waits for an acceptance, so it shares the transaction of the next event.
+        return active.driver.post(event, patient=isinstance(event, Accepted))
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``CheckInApi``."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
-from atoll.server.runs.cohort import cohort_from, is_able
+from atoll.server.runs.cohort import Drawable, able_among, cohort_from, is_able
 from atoll.server.runs.online import count_overdue
 from atoll.server.runs.participations import Participations
 from atoll.server.runs.private.draw_lock import DrawLock
@@ -21,7 +21,7 @@ from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Changes, Session
 from atoll.server.runs.standings import Count, Standing, Standings
 from atoll.server.sampling import History, sampler_named
-from atoll.server.sampling.report_window import report_window_s
+from atoll.server.sampling.report_window import FixedReportWindow, report_window_s
 from atoll.server.stores import ParticipantHistory, history
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,12 @@ Waiting = Callable[[], Coroutine[Any, Any, CohortDrawn]]
 """Waits until a cohort can be drawn, then draws it; may be called again if it fails."""
 
 
+def looks_back(spec: JobSpec) -> bool:
+    """Whether draws or report windows of the job depend on the histories of participants."""
+    fixed = isinstance(report_window_of(spec), FixedReportWindow)
+    return not fixed or sampler_named(spec.cohort.sampler).uses_history
+
+
 class CohortPool:
     """Draws from connected participants that do not work for another run.
 
@@ -76,6 +82,7 @@ class CohortPool:
         self._drawn: dict[str, frozenset[str]] = {}
         self._draw_lock = DrawLock(runs.secret, services.sessions.touch)
         self._barred: dict[str, frozenset[str]] = {}
+        self._drawable: dict[str, Drawable] = {}
         self._participations = Participations(services.reader)
 
     def draw(
@@ -98,8 +105,9 @@ class CohortPool:
             ServerError: (while waiting) if the participants' history cannot be read, or the budget is spent.
         """
         looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
-        if budget.is_free and not looks_back and self._may_draw(effect, run, spec):
-            drawn = self._drawn_from(self._begin(effect, run, spec), effect, run, spec, {})
+        if budget.is_free and not looks_back and (there := self._enough_to_draw(effect, run, spec)) is not None:
+            self._begin(there, run, spec)
+            drawn = self._drawn_from(there, effect, run, spec, {})
             if drawn is not None:
                 return drawn
         return partial(self._wait_and_draw, effect, run, spec, on_wait, budget)
@@ -108,30 +116,30 @@ class CohortPool:
         self, effect: DrawCohort, run: str, spec: JobSpec, on_wait: Callable[[str], None], budget: Budget
     ) -> CohortDrawn:
         await self._bar(effect, run, spec)
-        if not self._may_draw(effect, run, spec):
+        if self._enough_to_draw(effect, run, spec) is None:
             await budget.reserve()  # a run without budget must pause now, not when enough participants connect
             budget.release_reservation()
         while True:
             await self._enough(effect, run, spec, on_wait)
             await budget.reserve()
-            if self._may_still_draw(effect, run, spec):
-                there = self._begin(effect, run, spec)
+            there = self._still_enough_to_draw(effect, run, spec)
+            if there is not None:
+                self._begin(there, run, spec)
                 drawn = self._drawn_from(there, effect, run, spec, await self._known(there, spec))
                 if drawn is not None:
                     return drawn
             budget.release_reservation()
 
-    def _begin(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
-        """Take the run's turn, until ``finish_draw``; returns the participants that can be drawn."""
-        there = self._there(effect, run, spec)
+    def _begin(self, there: list[Session], run: str, spec: JobSpec) -> None:
+        """Take the run's turn, until ``finish_draw``."""
         self._draw_lock.begin(run, secret=has_secret_draw(spec))
         count_overdue(self._services, there)
-        return there
 
     def _drawn_from(
         self, there: list[Session], effect: DrawCohort, run: str, spec: JobSpec, known: Mapping[str, History]
     ) -> CohortDrawn | None:
-        drawn = cohort_from(there, effect, spec, known, self._services.clock())
+        drawable = self._drawable.setdefault(run, Drawable())
+        drawn = cohort_from(there, effect, spec, known, self._services.clock(), drawable)
         return drawn if self._reserve(run, drawn) else None
 
     def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
@@ -147,6 +155,7 @@ class CohortPool:
     def forget(self, run: str) -> None:
         """Forget a run that has ended."""
         self.finish_draw(run)
+        self._drawable.pop(run, None)
         self._participations.forget(run)
 
     def finish_draw(self, run: str) -> None:
@@ -204,18 +213,20 @@ class CohortPool:
 
         return Standings(self._services.sessions, changes, partial(self._taken, run), judged)
 
-    def _may_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
+    def _enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
+        """The participants that can be drawn; None if they are too few, or it is another run's turn."""
         wanted = _wanted(effect, spec)
         if not self._has_turn(run, spec) or len(self._services.sessions) < wanted:
-            return False
-        evaluates = effect.kind is RoundKind.EVALUATE
-        return len(self._idle(run) if evaluates else self._there(effect, run, spec)) >= wanted
+            return None
+        idle = self._idle(run)
+        there = self._able(idle, effect, run, spec)
+        return there if len(idle if effect.kind is RoundKind.EVALUATE else there) >= wanted else None
 
-    def _may_still_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
-        """As ``_may_draw`` after waiting for ``_enough``: an evaluation takes who is available by then."""
-        if effect.kind is RoundKind.EVALUATE:
-            return self._has_turn(run, spec)
-        return self._may_draw(effect, run, spec)
+    def _still_enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
+        """As ``_enough_to_draw`` after waiting for ``_enough``: an evaluation takes who is available by then."""
+        if effect.kind is not RoundKind.EVALUATE:
+            return self._enough_to_draw(effect, run, spec)
+        return self._able(self._idle(run), effect, run, spec) if self._has_turn(run, spec) else None
 
     def _has_turn(self, run: str, spec: JobSpec) -> bool:
         return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
@@ -251,15 +262,13 @@ class CohortPool:
 
     def _idle(self, run: str) -> list[Session]:
         taken = self._taken(run)
-        return [session for session in self._services.sessions.all() if session.participant not in taken]
+        connected = self._services.sessions.all()
+        return [session for session in connected if session.participant not in taken] if taken else connected
 
-    def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
+    def _able(self, idle: list[Session], effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         excluded = self._barred.get(run, frozenset()).union(effect.excluded)
-        return [
-            session
-            for session in self._idle(run)
-            if session.participant not in excluded and is_able(session, effect.kind, spec)
-        ]
+        free = [one for one in idle if one.participant not in excluded] if excluded else idle
+        return able_among(free, effect.kind, spec)
 
 
 def _wanted(effect: DrawCohort, spec: JobSpec) -> int:

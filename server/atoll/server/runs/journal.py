@@ -29,6 +29,7 @@ from atoll.server.rounds import (
 from atoll.server.runs.evaluators import Judgement
 from atoll.server.runs.histories import record_learned
 from atoll.server.runs.records import member_record, metrics_of, round_record
+from atoll.server.runs.reporting import ReportRecorder
 from atoll.server.runs.stepping import Also, Entry, Played
 from atoll.server.stores import Reader, Snapshot, Writer, event_log, reports, rounds, runs, snapshots
 from atoll.server.stores.event_log import LoggedEvent
@@ -40,6 +41,9 @@ SNAPSHOT_EVENTS = 500
 """The end of a round writes a snapshot if this many events have happened since the last."""
 _MOST_EVENTS = 8 * SNAPSHOT_EVENTS
 """After this many events a snapshot is written even within a round: a start replays hardly more."""
+
+_RECORDED = (RecordRound, RecordMember, Finish)
+"""Effects with records."""
 
 _STATES: TypeAdapter[RunState] = TypeAdapter(RunState)
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
@@ -106,12 +110,14 @@ class SqlJournal:
         writer: the database's writer.
         reader: the database's readers.
         keep_events: number of newest events to keep of a run in work, besides those that no snapshot covers.
+        learns: whether histories of participants are kept; see ``Services``.
     """
 
-    def __init__(self, writer: Writer, reader: Reader, *, keep_events: int = KEEP_EVENTS) -> None:
+    def __init__(self, writer: Writer, reader: Reader, *, keep_events: int = KEEP_EVENTS, learns: bool = True) -> None:
         self._writer = writer
         self._reader = reader
         self._keep_events = keep_events
+        self._learns = learns
         self._snapshots: dict[str, int] = {}  # run in work → place of its newest snapshot
 
     async def append(self, entry: Entry) -> None:
@@ -125,10 +131,9 @@ class SqlJournal:
         def work(connection: Connection) -> None:
             event_log.append(connection, entry.run, rows)
             _record_status(connection, entry.before, entry.after)
-            for played in entry.played:
-                _record(connection, entry.after, played)
+            _record_all(connection, entry)
             policy = entry.after.policy
-            if not policy.secret_draw:  # other runs' draws and windows follow from what is learned
+            if self._learns and not policy.secret_draw:  # other runs' draws and windows follow from what is learned
                 record_learned(connection, entry.played, refused_count=policy.straggler.refused_count)
             if due:
                 self._put_snapshot(connection, entry)
@@ -228,6 +233,21 @@ def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
             "start the version of the server that wrote it, or restore the data directory from a back-up",
         ) from error
     return Replayed(state, place, start)
+
+
+def _record_all(connection: Connection, entry: Entry) -> None:
+    """Record what the events ask for, in order; the rows of consecutive reports in one statement."""
+    rows: list[reports.Report] = []
+    for played in entry.played:
+        recorded = any(isinstance(effect, _RECORDED) for effect in played.effects)
+        if isinstance(played.also, ReportRecorder) and not recorded:
+            if (row := played.also.row(played.effects)) is not None:
+                rows.append(row)
+        elif recorded or played.also is not None or isinstance(played.event, Rejected):
+            reports.record_all(connection, rows)  # this one may look at them
+            rows = []
+            _record(connection, entry.after, played)
+    reports.record_all(connection, rows)
 
 
 def _record(connection: Connection, after: RunState, played: Played) -> None:

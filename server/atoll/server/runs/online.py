@@ -22,6 +22,8 @@ COUNTED_PER_DRAW = 256
 
 def count_online(services: Services, sessions: Iterable[Session]) -> Future[None] | None:
     """Add the time since each session was last counted to its participant's history."""
+    if not services.learns:
+        return None
     now, spells = services.clock(), {}
     for session in sessions:
         spells[session.participant] = (session.counted_from, now)
@@ -39,6 +41,8 @@ def count_online(services: Services, sessions: Iterable[Session]) -> Future[None
 
 def count_overdue(services: Services, sessions: Iterable[Session]) -> None:
     """As ``count_online``, for up to ``COUNTED_PER_DRAW`` sessions that are due."""
+    if not services.learns:
+        return
     due = services.clock() - COUNT_ONLINE_S
     overdue = (session for session in sessions if session.counted_from <= due)
     count_online(services, itertools.islice(overdue, COUNTED_PER_DRAW))

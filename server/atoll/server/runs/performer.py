@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from atoll.server.errors import (
     StorageFullError,
     UnavailableError,
 )
+from atoll.server.ingest.node import FoldItem
 from atoll.server.jobs import JobSpec, report_window_of
 from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.rounds import (
@@ -44,6 +45,7 @@ from atoll.server.rounds import (
     RecordRound,
     Rejected,
     RetryDue,
+    RoundGrid,
     RoundKey,
     RoundPrepared,
     RunState,
@@ -66,7 +68,7 @@ from atoll.server.runs.stepping import Also, Answer, Work
 from atoll.server.runs.tasks import Body, TaskName, Tasks
 from atoll.server.sampling.report_window import FixedReportWindow
 from atoll.server.telemetry.context import about
-from atoll.server.telemetry.observer import NO_OBSERVER
+from atoll.server.telemetry.observer import NO_OBSERVER, Observer
 from atoll.text.figures import counted
 from atoll.wire.layout import Layout
 
@@ -85,8 +87,9 @@ _KINDS: dict[type[Effect], str] = {
     PrepareRound: "prepare",
     ChargeAndStore: "charge",
     Publish: "publish",
+    Fold: "fold",
 }
-"""Names the tasks of effects that may have an answer at once; other effects that fail at once go by their own name."""
+"""Names the tasks of effects that may need none; other effects that fail at once go by their own name."""
 _REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
 """Tasks whose failure does not fail the run: the sum folds what is missing, the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
@@ -123,9 +126,7 @@ class RunPerformer:
             Stop: self.members.stop,
             StartDeadline: lambda effect: self.members.deadline(effect, DeadlinePassed(effect.key)),
             StartRetry: self._start_retry,
-            Fold: lambda effect: self._start(
-                TaskName("fold", effect.key, str(effect.update)), lambda: self._fold(effect)
-            ),
+            Fold: self._fold_when_due,
             Aggregate: lambda effect: self._start(
                 TaskName("aggregate", effect.key), lambda: self._aggregate(effect), replaces=True
             ),
@@ -237,15 +238,25 @@ class RunPerformer:
         grid = self._aggregator.grid(effect)
         return RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid)
 
-    async def _fold(self, effect: Fold) -> None:
-        live = self._driver.state.round
+    def _fold_when_due(self, effect: Fold) -> None:
+        """Start to fold the update, and those that waited for it; it may wait for others itself."""
+        live, update = self._driver.state.round, effect.update
         if live is None or live.key != effect.key or live.grid is None:
             return
+        grid = live.grid
+        name = TaskName("fold", effect.key, f"{update.participant} {update.key} {update.digest}")
+        if due := self._aggregator.due(effect, grid):
+            self._start(name, lambda: self._fold(effect, grid, due))
+        else:
+            with self._observer_of(name).working(self._driver.run, name.kind, name.key, name.what):
+                pass  # a trace shows when it came
+
+    async def _fold(self, effect: Fold, grid: RoundGrid, due: Sequence[FoldItem]) -> None:
         update = effect.update
         try:
             # Folds of one node would wait for each other, and block its threads for arriving chunks.
             async with self._fold_locks[update.node]:
-                await self._aggregator.fold(effect, live.grid)
+                await self._aggregator.fold(effect, grid, due)
         except _UNUSABLE as error:
             await self._answer(Rejected(update.key, update.participant, str(error.detail)))
         except ServerError as error:
@@ -419,9 +430,7 @@ class RunPerformer:
             self._driver.announce()
 
     def _start(self, name: TaskName, body: Body, *, replaces: bool = False) -> None:
-        # There is one fold for each member that reported, and its name says which.
-        hidden = name.kind == "fold" and self._has_secret_draw
-        observer = NO_OBSERVER if hidden else self._services.observer
+        observer = self._observer_of(name)
 
         async def observed() -> None:
             with (
@@ -431,6 +440,11 @@ class RunPerformer:
                 await body()
 
         self._tasks.start(name, observed, replaces=replaces)
+
+    def _observer_of(self, name: TaskName) -> Observer:
+        """Told of the task; there is one fold for each member that reported, and its name says which."""
+        hidden = name.kind == "fold" and self._has_secret_draw
+        return NO_OBSERVER if hidden else self._services.observer
 
     @property
     def _has_secret_draw(self) -> bool:

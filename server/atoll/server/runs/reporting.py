@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -11,6 +11,7 @@ from atoll.server.ingest.coordinator_api import Commit, Disposition, ReportRecei
 from atoll.server.rounds import (
     Effect,
     Member,
+    Metrics,
     Receipt,
     Reported,
     RoundKey,
@@ -20,7 +21,6 @@ from atoll.server.rounds import (
 )
 from atoll.server.runs.invitations import ANY_WEIGHT
 from atoll.server.runs.records import claimed_seconds, report_metrics
-from atoll.server.runs.stepping import Also
 from atoll.server.stores import reports
 from atoll.wire.status import Recovery
 from atoll.wire.v1 import transfer_pb2
@@ -87,16 +87,36 @@ def without_figures(commit: Commit) -> Commit:
     return replace(commit, report=report)
 
 
-def report_recorder(run: str, commit: Commit, now: float) -> Also:
-    """Stores the report's row if the engine acknowledges it."""
-    report = commit.report
+@dataclass(frozen=True, slots=True)
+class ReportRecorder:
+    """Stores the report's row if the engine acknowledges it; an ``Also``.
 
-    def also(connection: Connection, effects: tuple[Effect, ...]) -> None:
+    Attributes:
+        run: the run's id.
+        commit: the report.
+        metrics: its figures, as in its event.
+        now: epoch seconds at which it came.
+    """
+
+    run: str
+    commit: Commit
+    metrics: Metrics
+    now: float
+
+    def __call__(self, connection: Connection, effects: tuple[Effect, ...]) -> None:
+        """See ``Also``."""
+        row = self.row(effects)
+        if row is not None:
+            reports.record(connection, row)
+
+    def row(self, effects: tuple[Effect, ...]) -> reports.Report | None:
+        """The report's row, given the effects that it has; None if it is not acknowledged."""
+        commit, report = self.commit, self.commit.report
         receipt = _receipt(effects, commit.participant)
         if receipt is None or receipt.verdict not in (Verdict.COUNTED, Verdict.CARRIED):
-            return
-        row = reports.Report(
-            run_id=run,
+            return None
+        return reports.Report(
+            run_id=self.run,
             round=report.round.round,
             attempt=report.round.attempt,
             participant=commit.participant,
@@ -104,17 +124,14 @@ def report_recorder(run: str, commit: Commit, now: float) -> Also:
             upload_id=report.upload_id,
             weight=report.weight if report.upload_id else report.evaluation_weight,
             node=commit.node,
-            received_at=now,
+            received_at=self.now,
             disposition=_DISPOSITIONS[receipt.verdict].value,
             payload_bytes=commit.payload_bytes,
             norm=commit.norm,
-            metrics=report_metrics(report.metrics, report.evaluation, report.evaluation_weight),
+            metrics=self.metrics,
             upload_at=commit.upload_at or None,
             claimed_s=claimed_seconds(report),
         )
-        reports.record(connection, row)
-
-    return also
 
 
 def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> ReportReceipt:

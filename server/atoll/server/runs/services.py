@@ -46,6 +46,7 @@ class Services:
         limits: limits on what participants use.
         silo_silence_s: seconds that a silo may be disconnected.
         silos: participants of kind silo that have checked in.
+        learns: whether histories of participants are kept, for samplers and report windows that look back.
     """
 
     writer: Writer
@@ -66,6 +67,7 @@ class Services:
     limits: Limits = DEFAULT_LIMITS
     silo_silence_s: float = 60.0
     silos: set[str] = field(default_factory=set)
+    learns: bool = True
 
     def patience_s(self, participant: str) -> float:
         """Seconds that a member may be disconnected before it counts as gone."""

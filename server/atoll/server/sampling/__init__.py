@@ -8,7 +8,7 @@ bit may differ between platforms.
 A new sampler is a function in ``samplers``, a row in ``registry`` and a name in ``jobs.models``.
 """
 
-from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible, History
+from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible, Everyone, History
 from atoll.server.sampling.participation import Participation, ParticipationLimit
 from atoll.server.sampling.registry import SAMPLERS, Sampler, sampler_named
 
@@ -17,6 +17,7 @@ __all__ = [
     "Cohort",
     "DrawRequest",
     "Eligible",
+    "Everyone",
     "History",
     "Participation",
     "ParticipationLimit",

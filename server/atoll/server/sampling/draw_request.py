@@ -1,8 +1,9 @@
 """The request for a draw, and its result."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 HOURS = 24
 
@@ -22,6 +23,26 @@ class Eligible:
     examples: int = 1
     kind: str = "edge"
     organisation: str = ""
+
+
+class Everyone(tuple[Eligible, ...]):
+    """The participants to choose from, sorted by id, each once.
+
+    Raises:
+        ValueError: a participant is listed twice.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, eligible: Iterable[Eligible]) -> "Everyone":
+        """From participants in any order."""
+        if isinstance(eligible, cls):
+            return eligible
+        found = cls(sorted(eligible, key=lambda one: one.participant))
+        if any(one.participant == other.participant for one, other in pairwise(found)):
+            raise ValueError("a participant is listed as eligible twice; list each once")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,7 @@ class DrawRequest:
     """All inputs of a draw: equal requests give equal cohorts, in any order of the participants.
 
     Attributes:
-        eligible: the participants to choose from, each once.
+        eligible: the participants to choose from, each once; they are sorted here, unless they are ``Everyone``.
         size: participants wanted; fewer are drawn when fewer are eligible. Under Poisson sampling, the expected number.
         seed: the run's secret; together with `round` and `attempt` it seeds each draw afresh.
         round: the number of the round.
@@ -77,8 +98,7 @@ class DrawRequest:
     window_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if len({e.participant for e in self.eligible}) != len(self.eligible):
-            raise ValueError("a participant is listed as eligible twice; list each once")
+        object.__setattr__(self, "eligible", Everyone.of(self.eligible))
         if self.size < 0:
             raise ValueError(f"size = {self.size}: must be 0 or more participants")
         if self.rate is not None and not 0 <= self.rate <= 1:

@@ -1,7 +1,9 @@
 """The samplers: each a pure function from a request to the chosen participants.
 
-All sort the eligible participants by id, so that the order in which they connected does not matter.
+A request has the eligible participants sorted by id, so that the order in which they connected does not matter.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,10 +11,6 @@ import numpy.typing as npt
 from atoll.server.sampling.availability import chance_to_report
 from atoll.server.sampling.draw_request import DrawRequest, Eligible
 from atoll.server.sampling.streams import raw_stream, unit_interval
-
-
-def _in_order(request: DrawRequest) -> list[Eligible]:
-    return sorted(request.eligible, key=lambda e: e.participant)
 
 
 def _raw(sampler: str, request: DrawRequest) -> npt.NDArray[np.uint64]:
@@ -24,14 +22,14 @@ def uniform(request: DrawRequest) -> tuple[Eligible, ...]:
 
     Each gets a random 64-bit ticket and the smallest tickets win, which is a uniformly random permutation's head.
     """
-    everyone = _in_order(request)
+    everyone = request.eligible
     ranked = np.argsort(_raw("uniform", request), kind="stable")[: request.size]
     return tuple(everyone[i] for i in sorted(ranked))
 
 
 def poisson(request: DrawRequest) -> tuple[Eligible, ...]:
     """Each of the eligible independently with the same probability; the cohort's size is random and may be 0."""
-    everyone = _in_order(request)
+    everyone = request.eligible
     if not everyone:
         return ()
     rate = min(1.0, request.size / len(everyone)) if request.rate is None else request.rate
@@ -41,14 +39,14 @@ def poisson(request: DrawRequest) -> tuple[Eligible, ...]:
 
 def weighted(request: DrawRequest) -> tuple[Eligible, ...]:
     """`size` of the eligible without replacement, in proportion to their declared examples."""
-    everyone = _in_order(request)
+    everyone = request.eligible
     weights = np.array([max(1, e.examples) for e in everyone], np.float64)
     return _exponential_race(everyone, weights, _raw("weighted", request), request.size)
 
 
 def least_recent(request: DrawRequest) -> tuple[Eligible, ...]:
     """The `size` participants drawn longest ago, never drawn ones first; ties by fewest draws, then at random."""
-    everyone = _in_order(request)
+    everyone = request.eligible
     tickets = _raw("least_recent", request)
 
     def waited(i: int) -> tuple[float, int, int]:
@@ -62,13 +60,13 @@ def least_recent(request: DrawRequest) -> tuple[Eligible, ...]:
 
 def availability(request: DrawRequest) -> tuple[Eligible, ...]:
     """`size` of the eligible without replacement, in proportion to their probability of reporting in time."""
-    everyone = _in_order(request)
+    everyone = request.eligible
     chances = [chance_to_report(request.known(e.participant), request.at, request.window_s) for e in everyone]
     return _exponential_race(everyone, np.array(chances, np.float64), _raw("availability", request), request.size)
 
 
 def _exponential_race(
-    everyone: list[Eligible], weights: npt.NDArray[np.float64], raw: npt.NDArray[np.uint64], size: int
+    everyone: Sequence[Eligible], weights: npt.NDArray[np.float64], raw: npt.NDArray[np.uint64], size: int
 ) -> tuple[Eligible, ...]:
     """Weighted sampling without replacement by one key for each (Efraimidis and Spirakis 2006, algorithm A).
 

@@ -102,6 +102,12 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
     return connection.execute(_insert_new(connection.dialect.name, table), dict(row)).first() is not None
 
 
+def insert_all_new(connection: Connection, table: Table, rows: Rows) -> bool:
+    """Insert rows unless their primary keys exist; returns whether all of them were inserted."""
+    done = connection.execute(_insert_all_new(connection.dialect.name, table), [dict(row) for row in rows])
+    return done.rowcount == len(rows)
+
+
 def lock_schema(connection: Connection) -> None:
     """Prevent other processes from migrating until this transaction ends."""
     if connection.dialect.name == "postgresql":
@@ -160,6 +166,11 @@ def _upsert(dialect: str, table: Table, columns: tuple[str, ...]) -> Executable:
 def _insert_new(dialect: str, table: Table) -> Executable:
     keys = list(table.primary_key)
     return _insert(dialect, table).on_conflict_do_nothing(index_elements=keys).returning(*keys)
+
+
+@cache
+def _insert_all_new(dialect: str, table: Table) -> Executable:
+    return _insert(dialect, table).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
 
 def _insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:

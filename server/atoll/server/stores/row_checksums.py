@@ -14,17 +14,16 @@ def checksum_of(*values: str | bytes | float | None) -> str:
 
     Integers must fit 64 bits. -0.0 counts as 0.0, because SQLite turns one into the other.
     """
-    hasher = blake3()
+    parts: list[bytes] = []
     for value in values:
         match value:
             case None:
-                hasher.update(b"n")
+                parts.append(b"n")
             case str() | bytes():
                 data = value.encode() if isinstance(value, str) else value
-                hasher.update(struct.pack("<sQ", b"s" if isinstance(value, str) else b"b", len(data)))
-                hasher.update(data)
+                parts += (struct.pack("<sQ", b"s" if isinstance(value, str) else b"b", len(data)), data)
             case int():
-                hasher.update(struct.pack("<sq", b"i", value))
+                parts.append(struct.pack("<sq", b"i", value))
             case float():
-                hasher.update(struct.pack("<sd", b"f", value + 0.0))
-    return hasher.hexdigest(CHECKSUM_BYTES)
+                parts.append(struct.pack("<sd", b"f", value + 0.0))
+    return blake3(b"".join(parts)).hexdigest(CHECKSUM_BYTES)

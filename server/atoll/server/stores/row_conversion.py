@@ -55,14 +55,14 @@ def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
 
 @cache
 def select_all(kind: type[R], table: Table) -> Select[Any]:
-    """A query for the columns of a ``kind``; cached."""
+    """A query for the columns of a ``kind``, in the order of its fields; cached."""
     return select(*(table.c[field.name] for field in fields(kind)))
 
 
 def fetch_one(connection: Connection, kind: type[R], query: Select[Any], values: Values = NO_VALUES) -> R | None:
     """The only row of the query, None if there is none; ``values`` are those of its parameters."""
-    row = connection.execute(query, values).mappings().one_or_none()
-    return None if row is None else kind(**row)
+    row = connection.execute(query, values).one_or_none()
+    return None if row is None else kind(*row)
 
 
 def checksummed(kind: type[R], table: Table) -> Select[Any]:
@@ -77,10 +77,8 @@ def fetch_sound(connection: Connection, kind: type[C], query: Select[Any], value
         StoreDamagedError: naming a row that was changed on disk.
     """
     found = []
-    for row in connection.execute(query, values).mappings():
-        columns = dict(row)
-        written = columns.pop("checksum")
-        record = kind(**columns)
+    for *columns, written in connection.execute(query, values):
+        record = kind(*columns)
         if record.checksum != written:
             raise StoreDamagedError(f"the record of {record.title} was changed on disk")
         found.append(record)
@@ -89,4 +87,4 @@ def fetch_sound(connection: Connection, kind: type[C], query: Select[Any], value
 
 def fetch_all(connection: Connection, kind: type[R], query: Select[Any], values: Values = NO_VALUES) -> tuple[R, ...]:
     """All rows of the query."""
-    return tuple(kind(**row) for row in connection.execute(query, values).mappings())
+    return tuple(kind(*row) for row in connection.execute(query, values))
