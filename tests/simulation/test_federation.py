@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from atoll.client import Evaluation, Model, Participant, Task, Update
+from atoll.server.stores import history
 from atoll.simulation import (
     Aggregation,
     Cohort,
@@ -22,6 +23,7 @@ from atoll.simulation import (
     SetupError,
     Straggler,
 )
+from atoll.simulation.result import read
 
 MODEL: dict[str, npt.NDArray[Any]] = {
     "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
@@ -208,3 +210,19 @@ def test_a_factory_that_makes_no_participants_is_told_so() -> None:
     federation = Federation(participants=str, population=2)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"participants\(0\) gave a str; return an atoll.client.Participant"):
         federation.run(Job(rounds=1, cohort=Cohort(size=1)), initial=MODEL)
+
+
+def test_updates_that_are_made_chunk_by_chunk_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = played(rounds=2).digest
+    monkeypatch.setattr("atoll.client.in_process.HELD_BYTES", 0)
+    assert played(rounds=2).digest == whole
+
+
+@pytest.mark.parametrize(("sampler", "learns"), [("uniform", False), ("least_recent", True)])
+def test_histories_are_kept_for_samplers_that_look_back(
+    sampler: Literal["uniform", "least_recent"], *, learns: bool
+) -> None:
+    job = Job(rounds=2, cohort=Cohort(size=3, sampler=sampler))
+    result = Federation(participants=Stepping, population=6).run(job, initial=MODEL)
+    names = [f"p{number}" for number in range(6)]
+    assert bool(read(result._folder, lambda connection: history.of(connection, names))) is learns

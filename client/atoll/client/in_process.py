@@ -7,6 +7,7 @@ encoded and named by its digest by the very code of a session (``Work``); what w
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,10 +31,30 @@ if TYPE_CHECKING:
     from atoll.wire.chunks import ChunkHeader
     from atoll.wire.layout import Layout
 
-__all__ = ["Completed", "Order", "Performer", "declared_examples", "locate"]
+__all__ = ["Completed", "Order", "Performer", "Pieces", "declared_examples", "locate"]
 
+HELD_BYTES = 8 << 20
+"""Updates of so many bytes are made once and held; larger ones are made chunk by chunk whenever they are read."""
 Piece = tuple["ChunkHeader", npt.NDArray[Any]]
 """A chunk of an update: its header, and its payload as it would be sent."""
+Look = Callable[["ChunkHeader", npt.NDArray[Any]], object]
+"""Shown each chunk of an update, once and in order."""
+
+
+class Pieces:
+    """The chunks of an update in order; the same at each iteration, until the participant works again."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._held: tuple[Piece, ...] | None = None
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._upload.pieces() if self._held is None else iter(self._held)
+
+    def hold(self) -> None:
+        """Keep them in memory, for longer than the participant's arrays stay as they are."""
+        if self._held is None:
+            self._held = tuple(self)
 
 
 class _Standing(TaskControl):
@@ -103,11 +124,13 @@ class Completed:
 
     Attributes:
         report: the report, with the digest of the update.
-        pieces: the update's chunks in order; none for an evaluation.
+        pieces: the update's chunks; None for an evaluation.
+        payload_bytes: bytes of their payloads.
     """
 
     report: transfer_pb2.ReportRequest
-    pieces: tuple[Piece, ...]
+    pieces: Pieces | None
+    payload_bytes: int = 0
 
 
 class Performer:
@@ -126,14 +149,14 @@ class Performer:
         """The reason for which the participant declines; None if it takes the task."""
         return self._protection.objection(invitation.task) or participant.objection(invitation.task)
 
-    def perform(self, participant: Participant, invitation: Invitation, model: Model) -> Completed:
-        """Evaluate and train as the task asks.
+    def perform(self, participant: Participant, invitation: Invitation, model: Model, look: Look) -> Completed:
+        """Evaluate and train as the task asks; ``look`` is shown the update.
 
         Raises:
             TrainerError: if the participant's code failed; its cause is that code's exception.
             UpdateError: if what it returned breaks the contract.
         """
-        work = _Work.of(participant, invitation, model, self._protection, self._transfers)
+        work = _Work.of(participant, invitation, model, self._protection, self._transfers, look)
         work.perform_steps()
         return work.completed[0]
 
@@ -154,11 +177,18 @@ class _Work(Work):
     """``Work`` on a model that is there already, whose report and update are kept."""
 
     model: Model | None = None
+    look: Look = lambda _header, _payload: None
     completed: list[Completed] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, participant: Participant, invitation: Invitation, model: Model, protection: Protection, sizes: _ChunkSize
+        cls,
+        participant: Participant,
+        invitation: Invitation,
+        model: Model,
+        protection: Protection,
+        sizes: _ChunkSize,
+        look: Look,
     ) -> _Work:
         """The work of one task; what only transfers need is not there."""
         absent = cast("Any", None)
@@ -173,16 +203,23 @@ class _Work(Work):
             protection=protection,
             logs_failures=False,
             model=model,
+            look=look,
         )
 
     def _inputs(self) -> tuple[Model, Task]:
         return cast("Model", self.model), self.invitation.task
 
     def _deliver(self, upload: Upload | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
-        pieces = () if upload is None else tuple(upload.pieces())
-        if upload is not None:
-            request.digest = upload.digest
-        self.completed.append(Completed(request, pieces))
+        if upload is None:
+            self.completed.append(Completed(request, None))
+            return transfer_pb2.ReportResponse()
+        pieces = Pieces(upload)
+        if upload.total_bytes <= HELD_BYTES:
+            pieces.hold()
+        for header, payload in pieces:
+            self.look(header, payload)
+        request.digest = upload.digest
+        self.completed.append(Completed(request, pieces, upload.total_bytes))
         return transfer_pb2.ReportResponse()
 
 

@@ -18,6 +18,7 @@ from atoll.operator.history import History
 from atoll.server.aggregation import warm_for
 from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec
+from atoll.server.runs.drawing import looks_back
 from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.runs.sessions import Introduction
 from atoll.server.stores.store import PARTIALS_FOLDER
@@ -168,6 +169,7 @@ class _Simulation:
             tell=self.participants.tell,
             forget=self.pool.forget,
             evaluators=evaluators,
+            learns=looks_back(job),
         )
         self.participants.server = server
         try:

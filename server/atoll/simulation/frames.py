@@ -5,11 +5,11 @@ A frame is the length of its text (u32, little-endian) and the text. Bytes trave
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -53,15 +53,25 @@ def request_from(parts: Sequence[Any]) -> TaskRequest:
     return TaskRequest(parts[0], parts[1], _bytes(parts[2]))
 
 
-def outcome_to(outcome: Outcome) -> Message:
-    """What a worker has done."""
-    return asdict(replace(outcome, report=b"")) | {"report": _text(outcome.report)}
+def outcome_to(outcome: Outcome) -> list[Any]:
+    """What a worker has done; in the order of ``Outcome``'s fields."""
+    return [
+        outcome.participant,
+        outcome.seconds,
+        _text(outcome.report),
+        outcome.payload_bytes,
+        outcome.squares,
+        outcome.rejection,
+        outcome.declined,
+        outcome.failure,
+        outcome.traceback,
+    ]
 
 
-def outcome_from(message: Message) -> Outcome:
+def outcome_from(parts: Sequence[Any]) -> Outcome:
     """See ``outcome_to``."""
-    fields = message | {"report": _bytes(message["report"]), "squares": tuple(message["squares"])}
-    return Outcome(**fields)
+    participant, seconds, report, payload_bytes, squares, *why = parts
+    return Outcome(participant, seconds, _bytes(report), payload_bytes, tuple(squares), *why)
 
 
 def sum_to(key: SumKey, items: Sequence[FoldItem]) -> Message:
@@ -78,8 +88,8 @@ def sum_from(message: Message) -> tuple[SumKey, list[FoldItem]]:
 
 
 def _text(content: bytes) -> str:
-    return base64.b64encode(content).decode()
+    return binascii.b2a_base64(content, newline=False).decode()
 
 
 def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)
+    return binascii.a2b_base64(text)

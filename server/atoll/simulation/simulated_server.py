@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from sqlalchemy import Connection, insert
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.identity import Authority, ParticipantKind
+from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import NodePool
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.evaluators import Evaluator
@@ -36,6 +37,15 @@ ORGANISATION = "simulation"
 _STORAGE = StorageSettings(reserve_mib=0, keep_events=0, sweep_s=7 * 86_400.0)
 _ROWS = 10_000
 SILENCE_S = 60.0
+
+
+class SummedOnArrival(NodePool):
+    """Nodes whose sums have each update since it was made, or ask for it with ``partial``."""
+
+    def due(self, key: SumKey, node: str, item: FoldItem) -> Sequence[FoldItem]:
+        """See ``NodePool``."""
+        del key, node, item
+        return ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,7 @@ class SimulatedServer:
         tell: Tell,
         forget: Forget,
         evaluators: Mapping[str, Evaluator],
+        learns: bool = True,
         silence_s: float = SILENCE_S,
     ) -> SimulatedServer:
         """Open the state in an empty folder.
@@ -68,6 +79,7 @@ class SimulatedServer:
             tell: hears what participants are told.
             forget: has the runners forget updates.
             evaluators: judge released models, by name.
+            learns: whether histories of participants are kept, for jobs that look back.
             silence_s: virtual seconds that a member may be away before it counts as gone.
         """
         store = Store.open(folder, writer_type=InlineWriter, reader_type=InlineReader)
@@ -79,9 +91,10 @@ class SimulatedServer:
             blobs=store.blobs,
             spool=spool,
             sessions=sessions,
-            nodes=NodePool(),
+            nodes=SummedOnArrival(),
             executor=InlineExecutor(),
             evaluators=evaluators,
+            learns=learns,
             clock=clock,
             silence_s=silence_s,
             keep_models=1,

@@ -18,16 +18,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from atoll.client import Model, Participant, Policy
 from atoll.client.errors import TrainerError
-from atoll.client.in_process import Completed, Order, Performer, declared_examples
-from atoll.server.aggregation import Accumulator, RejectedUpdateError, inspect
+from atoll.client.in_process import Completed, Order, Performer, Pieces, declared_examples
+from atoll.server.aggregation import Accumulator, Inspection, RejectedUpdateError, inspect
 from atoll.server.disk.file_locks import share
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.rounds import RunPolicy
 from atoll.server.rounds.weights import integer_weight
 from atoll.simulation.errors import SetupError, SimulationError
+from atoll.wire.chunks import ChunkHeader
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 
 log = logging.getLogger(__name__)
@@ -140,7 +144,7 @@ class TaskRunner:
         self._participants: OrderedDict[str, Participant] = OrderedDict()
         self._rounds: dict[tuple[str, int, int], _Round] = {}
         self._sums: dict[tuple[str, int, int], Accumulator] = {}
-        self._kept: dict[tuple[str, int, int, str], Completed] = {}
+        self._kept: dict[tuple[str, int, int, str], tuple[Pieces, float]] = {}
         self._spare: Accumulator | None = None
 
     def facts(self, participant: str, seed: int | str) -> Facts:
@@ -159,23 +163,34 @@ class TaskRunner:
         """Do a task of an open round, and add its update to the round's sum."""
         began = time.perf_counter()
         live = self._rounds[key]
-        name = request.participant
+        name, found = request.participant, list[Inspection]()
+
+        def look(header: ChunkHeader, payload: npt.NDArray[Any]) -> None:
+            found.append(inspect(payload.data, header.encoding, header.range.size))
+
         try:
             with self._participant(name, request.seed) as participant:
                 invitation = live.order.for_member(request.own)
                 objection = self._performer.objection(participant, invitation)
                 if objection is not None:
                     return Outcome(name, time.perf_counter() - began, declined=objection)
-                completed = self._performer.perform(participant, invitation, live.model)
+                completed = self._performer.perform(participant, invitation, live.model, look)
         except Exception as error:  # noqa: BLE001 - any error of the participant's code is that member's failure
             return self._failed(name, error, time.perf_counter() - began)
-        if not completed.pieces:
+        if completed.pieces is None:
             return Outcome(name, time.perf_counter() - began, completed.report.SerializeToString())
-        return self._received(live.opening, name, completed, began)
+        return self._received(live.opening, name, completed, completed.pieces, found, began)
 
-    def _received(self, opening: Opening, name: str, completed: Completed, began: float) -> Outcome:
-        """The server's part: inspect the update, and fold it."""
-        found = [inspect(payload.data, header.encoding, header.range.size) for header, payload in completed.pieces]
+    def _received(
+        self,
+        opening: Opening,
+        name: str,
+        completed: Completed,
+        pieces: Pieces,
+        found: Sequence[Inspection],
+        began: float,
+    ) -> Outcome:
+        """The server's part: judge the update by what inspecting its chunks has found, and fold it."""
         squares = tuple(one.sum_squares for one in found)
         rejection = ""
         if opening.sum_key is None:
@@ -183,19 +198,19 @@ class TaskRunner:
         elif not all(one.finite and one.max_abs <= opening.policy.max_abs for one in found):
             rejection = f"values are not finite or beyond {opening.policy.max_abs:g}"
         elif opening.keep:
-            self._kept[*opening.key, name] = completed
+            pieces.hold()
+            self._kept[*opening.key, name] = pieces, sqrt(fsum(squares))
         else:
             weight = integer_weight(
                 opening.policy.counted_weight(completed.report.weight), opening.sum_key.grid.weight_shift
             )
             update_id = _update_id(opening.key, name, completed.report.digest)
             try:
-                self._fold(opening.sum_key, update_id, weight, completed, sqrt(fsum(squares)))
+                self._fold(opening.sum_key, update_id, weight, pieces, sqrt(fsum(squares)))
             except RejectedUpdateError as error:
                 rejection = str(error.detail)
-        size = sum(header.payload_bytes for header, _ in completed.pieces)
         report = completed.report.SerializeToString()
-        return Outcome(name, time.perf_counter() - began, report, size, squares, rejection)
+        return Outcome(name, time.perf_counter() - began, report, completed.payload_bytes, squares, rejection)
 
     def partial(self, key: SumKey, items: Sequence[FoldItem]) -> Accumulator:
         """The sum of exactly these updates.
@@ -212,8 +227,7 @@ class TaskRunner:
                 kept = self._kept.get((item.run, item.round, item.attempt, item.participant))
                 if kept is None:
                     raise SimulationError(f"update {item.update_id} is no longer here to be summed")
-                norm = sqrt(fsum(inspect(p.data, h.encoding, h.range.size).sum_squares for h, p in kept.pieces))
-                self._fold(key, item.update_id, item.weight, kept, norm)
+                self._fold(key, item.update_id, item.weight, *kept)
         return found
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
@@ -280,9 +294,18 @@ class TaskRunner:
             self._sums[attempt] = found
         return found
 
-    def _fold(self, key: SumKey, update_id: str, weight: int, completed: Completed, norm: float) -> None:
-        chunks = ((header, payload.data) for header, payload in completed.pieces)
-        self._sum(key).fold(update_id, weight, chunks, norm if key.grid.clip else 0.0)
+    def _fold(self, key: SumKey, update_id: str, weight: int, pieces: Pieces, norm: float) -> None:
+        self._sum(key).fold(update_id, weight, _Buffers(pieces), norm if key.grid.clip else 0.0, again=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Chunks as an accumulator takes them."""
+
+    pieces: Pieces
+
+    def __iter__(self) -> Iterator[tuple[ChunkHeader, memoryview]]:
+        return ((header, payload.data) for header, payload in self.pieces)
 
 
 class _Mapped:

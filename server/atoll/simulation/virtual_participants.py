@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ from atoll.server.aggregation import Grid
 from atoll.server.errors import ConflictError, TooLateError
 from atoll.server.ingest.coordinator_api import Commit
 from atoll.server.ingest.node import SumKey
-from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, wants
+from atoll.server.rounds import Effect, LateMode, Patience, Phase, RoundKey, RoundKind, RunState, wants
 from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
@@ -33,9 +33,12 @@ from atoll.wire.v1 import participation_pb2, transfer_pb2
 log = logging.getLogger(__name__)
 
 BATCH = 256
+"""Reports after which the run's state is looked at anew."""
+TOGETHER = 32
 """Reports that are handed to the run together."""
 SHOWN = 3
 """Failures of participants' code that are logged with their traceback."""
+_Posted = asyncio.Future[tuple[Effect, ...]]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -203,20 +206,28 @@ class VirtualParticipants:
         self._pool.expect(key, [one.request for one in timely[: _wanted(active, key, timely)]])
 
     async def _deliver(self, key: Key, batch: Sequence[Arrival], active: ActiveRun) -> None:
-        """Hand in the reports of a batch, together."""
-        done: list[tuple[str, Outcome]] = []
+        """Hand in the reports of a batch; the run takes the first while later ones are still made."""
+        state, done, posted = active.driver.state, list[tuple[str, Outcome]](), list[_Posted]()
         for arrival in batch:
             name = arrival.request.participant
             if not arrival.reports:
                 self._drop_out(arrival.number)
                 continue
-            if not wants(active.driver.state, RoundKey(*key[1:]), name):
+            if not wants(state, RoundKey(*key[1:]), name):
                 continue
             node, outcome = await self._pool.outcome(key, arrival.request)
             if outcome.traceback:
                 self._note_failure(key, outcome)
             done.append((node, outcome))
-        await asyncio.gather(*(self._post(key, node, outcome) for node, outcome in done))
+            if len(done) == TOGETHER:
+                posted += self._post(key, done)
+                done = []
+        posted += self._post(key, done)
+        for one in posted:
+            try:
+                await one
+            except (ConflictError, TooLateError) as error:
+                log.debug("a report for round %s is not taken: %s", key, error)
 
     def _note_failure(self, key: Key, outcome: Outcome) -> None:
         if self._strict:
@@ -227,19 +238,21 @@ class VirtualParticipants:
             text = outcome.traceback.rstrip()
             log.warning("participant %s failed in round %d%s\n%s", outcome.participant, key[1] + 1, more, text)
 
-    async def _post(self, key: Key, node: str, outcome: Outcome) -> None:
-        coordinator, name = self.server.coordinator, outcome.participant
-        if not outcome.report:
-            await coordinator.replied(name, _reply(key, outcome))
-            return
-        report = transfer_pb2.ReportRequest.FromString(outcome.report)
-        if outcome.squares:
-            self.server.spool.note((*key, name), outcome.squares)
-        commit = Commit(name, report, node, outcome.payload_bytes, outcome.norm, outcome.rejection)
-        try:
-            await coordinator.commit(commit)
-        except (ConflictError, TooLateError) as error:
-            log.debug("the report of %s is not taken: %s", name, error)
+    def _post(self, key: Key, done: Iterable[tuple[str, Outcome]]) -> Iterator[_Posted]:
+        """Post what became of tasks, so that the run stores it together."""
+        coordinator = self.server.coordinator
+        for node, outcome in done:
+            name = outcome.participant
+            if not outcome.report:
+                posted = coordinator.post_reply(name, _reply(key, outcome))
+            else:
+                report = transfer_pb2.ReportRequest.FromString(outcome.report)
+                if outcome.squares:
+                    self.server.spool.note((*key, name), outcome.squares)
+                commit = Commit(name, report, node, outcome.payload_bytes, outcome.norm, outcome.rejection)
+                posted = coordinator.post_report(commit)
+            if posted is not None:
+                yield posted
 
 
 def _reply(key: Key, outcome: Outcome) -> participation_pb2.TaskReply:

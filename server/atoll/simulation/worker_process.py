@@ -6,14 +6,16 @@ shared until it is written to. It ends when the simulation does: the socket clos
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ from atoll.server.ingest.partial_file import write_partial
 from atoll.simulation.frames import LENGTH, Message, framed, opening_from, outcome_to, request_from, sum_from
 from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.threads import one_thread
+
+TELL_EVERY_S = 0.02
+"""A worker tells what it has done at least this often, unless a single task takes longer."""
 
 
 def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket.socket]:
@@ -41,6 +46,7 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
             one.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the simulation hears it, and closes the socket
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        gc.freeze()  # what the parent has made is not looked through again: its pages stay shared
         with one_thread():
             _serve(runner, theirs)
         status = 0
@@ -55,20 +61,47 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
 def _serve(runner: TaskRunner, connection: socket.socket) -> None:
     work = _Answers(runner)
     while (message := _received(connection)) is not None:
-        answer = work.to(message)
-        if answer is not None:
+        if message["do"] == "work":
+            for done in _done(runner, message):
+                connection.sendall(framed({"done": done}))
+        elif (answer := work.to(message)) is not None:
             connection.sendall(framed(answer))
     runner.close()
 
 
+def _done(runner: TaskRunner, message: Message) -> Iterator[list[Any]]:
+    """Do the tasks of a message; what became of them, several at a time.
+
+    The last but one is told of at once, so that more tasks arrive while the worker is at the last.
+    """
+    key, tasks = tuple(message["key"]), message["tasks"]
+    told, found = time.monotonic(), []
+    for left, task in zip(reversed(range(len(tasks))), tasks, strict=True):
+        found.append(_outcome(runner, key, task))
+        if left <= 1 or time.monotonic() - told >= TELL_EVERY_S:
+            yield found
+            told, found = time.monotonic(), []
+
+
+def _outcome(runner: TaskRunner, key: tuple[str, int, int], task: list[Any]) -> list[Any] | Message:
+    try:
+        return outcome_to(runner.work(key, request_from(task)))
+    except Exception as error:  # noqa: BLE001 - the simulation raises it
+        return _failure(error)
+
+
+def _failure(error: Exception) -> Message:
+    said = str(error.detail) if isinstance(error, ServerError) else str(error)
+    return {"error": said or type(error).__name__, "traceback": traceback.format_exc()}
+
+
 class _Answers:
-    """What a runner answers to each message; None where no answer is awaited."""
+    """What a runner answers to each message but tasks; None where no answer is awaited."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
         self._to: dict[str, Callable[[Message], Any]] = {
             "facts": self._facts,
-            "work": lambda said: outcome_to(runner.work(tuple(said["key"]), request_from(said["request"]))),
             "partial": self._partial,
             "open": lambda said: runner.open(opening_from(said)),
             "drop": lambda said: runner.drop(said["run"], tuple(said["through"])),
@@ -81,8 +114,7 @@ class _Answers:
         try:
             found = self._to[message["do"]](message)
         except Exception as error:  # noqa: BLE001 - the simulation raises it
-            said = str(error.detail) if isinstance(error, ServerError) else str(error)
-            return {"number": number, "error": said or type(error).__name__, "traceback": traceback.format_exc()}
+            return {"number": number, **_failure(error)}
         return None if number is None else {"number": number, "found": found}
 
     def _facts(self, message: Message) -> list[list[Any]]:
