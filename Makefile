@@ -12,12 +12,19 @@ TOOL := $(TOOLS)/python/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
-# The suite's lanes, which run side by side: much of each is waiting. `test-federation` is everything else.
+# The suite's lanes, which run side by side: much of each is waiting. `test-federation` is everything else. A lane of one
+# process gets less of a busy machine than one of several, so what needs one process is in two lanes.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py
 SILO_SYSTEM_TESTS := $(wildcard tests/system/test_silo*.py)
 SYSTEM_TESTS := tests/system
-# The fast tests' two lanes, alike in processor time.
+SERVER_TESTS := tests/server
+# The fast tests' two lanes, alike in processor time, and files whose tests take seconds of it: statistics, fuzzing, fits.
 FAST := "not system and not ranks"
+SLOW_TESTS := tests/accounting tests/benchmarks tests/fuzz tests/client/_privacy/test_randomisers.py \
+  tests/server/privacy_audit tests/server/cli/test_privacy_audit.py tests/server/rounds/test_schedules.py \
+  tests/server/privacy/test_drawn_counts.py tests/server/privacy/test_accounting.py tests/server/privacy/noise \
+  tests/datacenter/scaling tests/datacenter/cli/test_scaling.py tests/datacenter/cli/test_join.py \
+  tests/datacenter/plan/test_verify.py tests/datacenter/data/test_batches.py tests/datacenter/data/test_opening.py
 FAST_TESTS := tests/server/runs tests/server/process tests/server/access tests/server/rpc tests/server/stores tests/server/privacy \
   tests/client
 ROOMS := protos common client server datacenter tests benchmarks examples packaging
@@ -29,7 +36,7 @@ PIP_OF_TOOLS := pip==25.1
 BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 
-.PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-federation test-fast test-fast-server \
+.PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
   test-fast-rest test-newest node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check site lock clean
 
@@ -44,8 +51,8 @@ demo-private: $(VENV)/.demo ## the same over 200 participants with differential 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
 
-test: $(VENV)/.dev ## the whole test suite, in four lanes side by side
-	$(MAKE) --no-print-directory --jobs=4 test-silo test-silo-system test-system test-federation
+test: $(VENV)/.dev ## the whole test suite, in five lanes side by side
+	$(MAKE) --no-print-directory --jobs=5 test-silo test-server test-federation test-system test-silo-system
 
 test-silo: $(VENV)/.dev ## training in a silo
 	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo        /'
@@ -56,25 +63,28 @@ test-silo-system: $(VENV)/.dev ## silos and their server as real processes, and 
 test-system: $(VENV)/.dev ## servers and clients as real processes, and their faults
 	set -o pipefail; $(BIN)/pytest $(SYSTEM_TESTS) $(addprefix --ignore ,$(SILO_SYSTEM_TESTS)) 2>&1 | sed -u 's/^/system      /'
 
+test-server: $(VENV)/.dev ## the server's modules
+	set -o pipefail; $(BIN)/pytest $(SERVER_TESTS) 2>&1 | sed -u 's/^/server      /'
+
 test-federation: $(VENV)/.dev ## everything else
-	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS)) 2>&1 | sed -u 's/^/federation  /'
+	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) $(SERVER_TESTS)) 2>&1 | sed -u 's/^/federation  /'
 
 node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
 
-test-fast: $(VENV)/.dev ## without the tests that start many processes, in two lanes side by side
+test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in two lanes side by side
 	$(MAKE) --no-print-directory --jobs=2 test-fast-server test-fast-rest
 
 test-fast-server: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest -m $(FAST) $(FAST_TESTS) 2>&1 | sed -u 's/^/server  /'
+	set -o pipefail; $(BIN)/pytest -m $(FAST) $(FAST_TESTS) $(addprefix --ignore ,$(SLOW_TESTS)) 2>&1 | sed -u 's/^/server  /'
 
 test-fast-rest: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest -m $(FAST) $(addprefix --ignore ,$(FAST_TESTS)) 2>&1 | sed -u 's/^/rest    /'
+	set -o pipefail; $(BIN)/pytest -m $(FAST) $(addprefix --ignore ,$(FAST_TESTS) $(SLOW_TESTS)) 2>&1 | sed -u 's/^/rest    /'
 
 test-newest: ## the fast tests with the newest version of each dependency, in a new environment; KEEP=torch keeps torch's version
 	rm -rf $(VENV)-newest
 	mkdir -p $(TOOLS)
 	grep --extended-regexp '^($(KEEP))==' constraints.txt > $(TOOLS)/newest.txt || true
-	$(MAKE) VENV=$(VENV)-newest CONSTRAINTS=$(TOOLS)/newest.txt test-fast
+	$(MAKE) VENV=$(VENV)-newest CONSTRAINTS=$(TOOLS)/newest.txt SLOW_TESTS= test-fast
 
 lint: $(VENV)/.dev $(TOOLS)/node_modules/.installed
 	$(BIN)/ruff check $(ROOMS)

@@ -8,6 +8,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -41,14 +42,15 @@ _DETAILS = (  # codes that no class of their own stands behind
 )
 
 
-def entries() -> list[Entry]:
+@cache
+def entries() -> tuple[Entry, ...]:
     """Every code that the server's source names, once, by code."""
     found = {entry.code: entry for entry in _DETAILS}
     for path in _sources():
         for entry in _in_module(path):
             if entry.code.split(".", maxsplit=1)[0] not in _LOCAL:
                 found.setdefault(entry.code, entry)
-    return [found[code] for code in sorted(found)]
+    return tuple(found[code] for code in sorted(found))
 
 
 def table() -> str:
@@ -81,6 +83,7 @@ def _sources() -> list[Path]:
     return [path for path in sorted((ROOT / "server").rglob("*.py")) if "migrations" not in path.parts]
 
 
+@cache
 def _parsed(path: Path) -> tuple[ModuleType, ast.Module]:
     name = ".".join(path.relative_to(ROOT / "server").with_suffix("").parts)
     return importlib.import_module(name), ast.parse(path.read_text())

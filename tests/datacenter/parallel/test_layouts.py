@@ -9,11 +9,15 @@ import pytest
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import assert_same, method, small_in_two, train
 
+TWO_BLOCKS: dict[str, Any] = {"model": {"layers": 2}, "optimiser": {"epsilon": 1e-6}}
+"""AdamW divides by almost nothing where a gradient is about its epsilon: with 1e-8 rounding shows in one element of a
+tensor-parallel layout."""
+
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process."""
-    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1))[0]
+    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS))[0]
     return found
 
 
@@ -33,7 +37,7 @@ def alone() -> dict[str, Any]:
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    found = run_ranks(train, ranks, small_in_two(ranks, **sections))
+    found = run_ranks(train, ranks, small_in_two(ranks, **TWO_BLOCKS, **sections))
     assert len(found[0]["parameters"]) == len(alone["parameters"])
     for one in found:
         assert_same(one, alone)

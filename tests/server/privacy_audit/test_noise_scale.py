@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,8 +18,10 @@ from tests.server.privacy_audit.contracts import BANDED, BLT, GAUSSIAN, POISSON,
 
 CORRELATED = {"tree": TREE, "banded": BANDED, "blt": BLT}
 ALL = {"gaussian": GAUSSIAN, "poisson": POISSON, **CORRELATED}
-SHARES = [0.75, 0.5, 0.3, 0.2]
+SHARES = [0.75, pytest.param(0.5, marks=pytest.mark.every_fault), pytest.param(0.3, marks=pytest.mark.every_fault), 0.2]
+"""Noise over its claim: the share that is hardest to see, the easiest, and those between."""
 Integers = npt.NDArray[np.int64]
+designed = cache(design)
 
 
 def noise(rounds: int, elements: int, seed: int = 0) -> npt.NDArray[np.float64]:
@@ -53,15 +57,18 @@ def test_right_noise_is_refuted_as_rarely_as_stated(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("terms", ALL.values(), ids=ALL)
-def test_noise_below_the_claim_is_refuted_by_the_audit(terms: Contract) -> None:
+def test_noise_as_claimed_is_not_refuted_by_the_audit(terms: Contract) -> None:
+    assert not audit(designed(terms)).noise.refuted
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("terms", ALL.values(), ids=ALL)
+def test_noise_below_the_claim_is_refuted_by_the_audit(terms: Contract, share: float) -> None:
     """True epsilons from 6.5 to 86 where 4.4 is claimed: canaries alone do not show them."""
-    plan = design(terms)
-    assert not audit(plan).noise.refuted
-    for share in SHARES:
-        found = audit(plan, safeguards=Safeguards(noise=share))
-        assert found.refuted
-        assert found.noise.missing[0] == "all rounds"
-        assert found.noise.share == pytest.approx(share, rel=0.05)
+    found = audit(designed(terms), safeguards=Safeguards(noise=share))
+    assert found.refuted
+    assert found.noise.missing[0] == "all rounds"
+    assert found.noise.share == pytest.approx(share, rel=0.05)
 
 
 @pytest.mark.parametrize("terms", CORRELATED.values(), ids=CORRELATED)
