@@ -13,7 +13,7 @@ from atoll.text.installing import install_hint, install_line
 ROOT = Path(__file__).parents[1]
 FILES = ("README.md", "Dockerfile", "Makefile", "pyproject.toml")
 FOLDERS = ("protos", "common", "client", "server", "datacenter", "docs", "examples", "benchmarks", "deploy")
-TOLD = {".md", ".py", ".toml", ".html", ".service", ".yml", ""}
+TOLD = {".md", ".py", ".ipynb", ".toml", ".html", ".service", ".yml", ""}
 """Endings of files that tell people, or processes, what to install; the last: Dockerfile, Makefile."""
 COMMAND = re.compile(r"\bpip install\b[^`\n]*")
 OURS = re.compile(r"""(?<![\w./-])(\.|atoll)(\[|["'\s;,]|$)""")

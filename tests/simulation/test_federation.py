@@ -74,6 +74,7 @@ def test_a_run_gives_the_weighted_mean_and_a_history() -> None:
     assert rows[0]["train/number"] == pytest.approx(2.0)
     assert rows[0]["phase"] == "released"
     assert "<progress" in result._repr_html_()
+    assert repr(result) == f"<Result of run {result.run.run}: finished, 2/2 rounds, model {result.digest[:16]}>"
 
 
 def test_the_same_seed_gives_the_same_bits_and_members() -> None:

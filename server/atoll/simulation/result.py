@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 ALL = 1 << 62
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A run that has ended.
 
@@ -52,10 +52,15 @@ class Result:
     history: History
     seconds: float
     virtual_s: float
-    _folder: Path = field(repr=False)
+    _folder: Path
 
     def __post_init__(self) -> None:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        run = self.run
+        rounds = f"{run.rounds_released}/{run.rounds_total} rounds"
+        return f"<Result of run {run.run}: {run.status}, {rounds}, model {self.digest[:16]}>"
 
     @property
     def run(self) -> RunSummary:

@@ -1,0 +1,41 @@
+"""The notebooks run from the first cell to the last, in a kernel as Jupyter starts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.patience import WAIT_S
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def shown(cell: Any) -> dict[str, Any]:
+    """What a cell's last line shows, by type of content."""
+    return {kind: text for output in cell.get("outputs", ()) for kind, text in output.get("data", {}).items()}
+
+
+@pytest.mark.system
+def test_the_simulation_compares_optimisers_over_three_divisions() -> None:
+    notebook = nbformat.read(EXAMPLES / "simulation.ipynb", as_version=4)
+    kernel = {"metadata": {"path": str(EXAMPLES)}}
+    NotebookClient(notebook, timeout=2 * WAIT_S, kernel_name="python3", resources=kernel).execute()
+    holdings, table, plot, result = (found for cell in notebook.cells if (found := shown(cell)))
+    assert "<svg" in holdings["text/html"]
+    accuracies = [float(found) for found in re.findall(r"<td>(0\.\d+) ±", table["text/html"])]
+    assert len(accuracies) == 6
+    assert min(accuracies) > 0.5  # chance is 0.1
+    assert "image/png" in plot
+    assert "25 of 25 rounds released" in result["text/html"]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_stored_without_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert [cell.outputs for cell in notebook.cells if cell.cell_type == "code" and cell.outputs] == []
