@@ -54,7 +54,9 @@ def synced_by(syncs: FolderSyncs, folder: Path, monkeypatch: pytest.MonkeyPatch,
     synced: list[Path] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink()))
-        syncs.request(folder, 1, made=made).finish()
+        if made:
+            syncs.before_making(folder)
+        syncs.request(folder, 1).finish()
     return synced
 
 
@@ -89,7 +91,12 @@ def test_a_folder_made_again_during_a_sync_has_its_parents_synced_by_the_next(
 ) -> None:
     syncs, folder, late = FolderSyncs(), tmp_path / "attempt", list[SyncRequest]()
     folder.mkdir()
-    disk = Disk(lambda: late.append(syncs.request(folder, 1, made=True)))
+
+    def make_again() -> None:
+        syncs.before_making(folder)
+        late.append(syncs.request(folder, 1))
+
+    disk = Disk(make_again)
     monkeypatch.setattr(os, "fsync", disk.fsync)
     syncs.request(folder, 1).finish()
     late[0].finish()

@@ -1,5 +1,6 @@
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,65 @@ def test_the_same_again_is_kept_once(spool: Spool) -> None:
         spool, ref(), grant(), DIGEST, CHUNK
     )
     assert spool.held(RUN).files == 1
+
+
+def synced_by(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> list[Path]:
+    """The files and folders that a call syncs."""
+    synced: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        call()
+    return synced
+
+
+def test_the_same_again_is_compared_and_not_synced_again(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row could not be stored, or its answer was lost."""
+    done = commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
+    assert synced_by(monkeypatch, lambda: commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)) == []
+    assert commit_small_update(spool, ref(), grant(), DIGEST, CHUNK) == done
+    elsewhere = Spool(spool.root)
+    assert synced_by(monkeypatch, lambda: commit_small_update(elsewhere, ref(), grant(), DIGEST, CHUNK)) != []
+
+
+@pytest.mark.parametrize("faulty", [Path.is_file, Path.is_dir], ids=["file", "folder"])
+def test_a_folder_made_again_by_a_report_that_failed_is_synced_with_its_parents_by_the_next(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, faulty: Callable[[Path], bool]
+) -> None:
+    """Else a power cut could take the folder's name, and with it what was acknowledged."""
+    commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
+    spool.drop_run(RUN)
+    with monkeypatch.context() as patch:
+        failing_fsync(patch, faulty)
+        with pytest.raises(StorageError):
+            commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
+    synced = synced_by(monkeypatch, lambda: commit_small_update(spool, ref(BOB), grant(), DIGEST, CHUNK))
+    assert synced[1:] == [spool.root / RUN / "0.0", spool.root / RUN, spool.root]
+
+
+def test_who_writes_into_a_folder_that_another_is_just_making_has_its_parents_synced(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
+    spool.drop_run(RUN)
+    synced: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if not synced:  # Alice has made the folder and syncs her file; Bob's report overtakes hers
+            synced.append(Path())
+            synced.extend(synced_by(monkeypatch, lambda: commit_small_update(spool, ref(BOB), grant(), DIGEST, CHUNK)))
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
+    assert {spool.root / RUN / "0.0", spool.root / RUN, spool.root} <= set(synced)
 
 
 def test_it_is_one_file_synced_with_its_folders_before_the_commit_returns(

@@ -21,9 +21,10 @@ from atoll.server.disk.space import Room
 from atoll.server.errors import TooLateError
 from atoll.server.identity import Authority, ParticipantKind
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.coordinator_api import Commit, ReportReceipt
+from atoll.server.ingest.coordinator_api import Commit, ReportReceipt, UploadGrant
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode, NodePool
+from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.rounds import DeadlinePassed, Phase, RunState
 from atoll.server.runs.coordinator import ActiveRun, Coordinator
@@ -33,7 +34,7 @@ from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session, Sessions
 from atoll.server.stores import Store, participants, rounds, runs
 from atoll.server.telemetry.observer import NO_OBSERVER, Observer
-from atoll.wire.chunks import ElementRange, header_of, update_digest
+from atoll.wire.chunks import Chunk, ElementRange, header_of, update_digest
 from atoll.wire.encoding import Encoding
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, transfer_pb2
@@ -132,6 +133,15 @@ class Client:
         segment.append(header, memoryview(payload), float(np.abs(values).max()), float((values**2).sum()))
         segment.close()
         return commit_upload(spool, upload, values.size, update_digest([header]), first).digest
+
+    def spool_small(self, key: Key, values: Values) -> str:
+        """Write and commit an update that came within its report, as a transfer service does; gives its digest."""
+        payload = values.tobytes()
+        chunk = Chunk(header_of(ElementRange.run(0, values.size), Encoding.FLOAT32, payload), memoryview(payload), None)
+        upload = UploadRef(key.run, key.round, key.attempt, self.name, "0" * 32)
+        grant = UploadGrant(elements=values.size, max_abs=32.0, max_bytes=1 << 20, max_weight=100, max_uploads=8)
+        spool, digest = self.federation.services.spool, update_digest([chunk.header])
+        return commit_small_update(spool, upload, grant, digest, chunk).digest
 
     async def report(
         self, key: Key, values: Values, weight: int = 10, *, first: int = 0, **metrics: float

@@ -1,7 +1,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,21 @@ from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import ServerError, StorageError, UnavailableError
 from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Disposition
-from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.node_pool import LocalNode
-from atoll.server.rounds import Aggregate, Aggregated, CohortDrawn, DrawCohort, Phase, Rejected, RoundKey
+from atoll.server.ingest.small_update_files import WHOLE
+from atoll.server.rounds import (
+    Aggregate,
+    Aggregated,
+    CohortDrawn,
+    DrawCohort,
+    Fold,
+    Phase,
+    Rejected,
+    RoundGrid,
+    RoundKey,
+    RoundKind,
+)
 from atoll.server.runs import candidates, driver
 from atoll.server.runs import performer as performing
 from atoll.server.runs.aggregator import Aggregator
@@ -154,6 +166,24 @@ class TestPlay:
         assert (await bob.next("stop")).key == task.key
 
 
+class TestDraws:
+    async def test_a_draw_that_is_replaced_before_its_answer_is_posted_gives_its_members_back(
+        self, federation: Federation
+    ) -> None:
+        """The task that would post it is cancelled before it begins, and so cannot give them back itself."""
+        run = await federation.submit(job(size=2))
+        performer, pool = federation.active(run).performer, federation.coordinator._pool
+        await performer._tasks.close()  # the engine's own draw, which waits for participants
+        alice, bob = await federation.clients("alice", "bob")
+        performer.begin(DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=()))
+        assert pool._taken("another run") == {alice.name, bob.name}
+        bob.leave()
+        performer.begin(DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=(alice.name,)))
+        assert pool._taken("another run") == set()
+        other = await federation.submit(job(size=1))
+        assert (await alice.next("participate")).key.run == other
+
+
 class TestTransactions:
     async def test_a_round_is_summed_charged_and_followed_by_the_next_in_one(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
@@ -233,6 +263,73 @@ class TestSums:
             alice.name: ("dropped", False),
             bob.name: ("counted", True),
         }
+
+    @pytest.mark.parametrize("together", [1, 2, 64])
+    async def test_a_small_update_that_rots_is_left_out_by_the_sum(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, together: int
+    ) -> None:
+        """Whether it was to be folded alone, with another, or with the sum."""
+        monkeypatch.setattr(node_pool, "TOGETHER", together)
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        task = await alice.next("participate")
+        digest = await asyncio.to_thread(alice.spool_small, task.key, update_values(1))
+        flip(next(federation.services.spool.root.glob(f"{run}/0.0/{alice.name}.0{WHOLE}")), -1)
+        assert (await alice.claim(task.key, digest)).disposition is Disposition.COUNTED
+        await bob.claim(task.key, await asyncio.to_thread(bob.spool_small, task.key, update_values(2)))
+        row = await federation.ended(run)
+        assert federation.model(row.current_model) == mean_of(2)
+        status, detail = (await federation.members(run))[alice.name]
+        assert status == "rejected"
+        assert "does not match its checksum" in detail
+        found = await federation.store.reader.run(lambda connection: reports.of_attempt(connection, run, 0, 0))
+        assert {row.participant: row.disposition for row in found} == {alice.name: "dropped", bob.name: "counted"}
+
+    async def test_a_small_update_that_rots_below_the_quorum_is_a_round_to_try_again(
+        self, federation: Federation
+    ) -> None:
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        task = await alice.next("participate")
+        digest = await asyncio.to_thread(alice.spool_small, task.key, update_values(1))
+        flip(next(federation.services.spool.root.glob(f"{run}/0.0/{alice.name}.0{WHOLE}")), -1)
+        await alice.claim(task.key, digest)
+        again = await alice.next("participate")
+        assert (again.key.round, again.key.attempt) == (0, 1)
+        await alice.claim(again.key, await asyncio.to_thread(alice.spool_small, again.key, update_values(2)))
+        assert federation.model((await federation.ended(run)).current_model) == mean_of(2)
+
+    @pytest.mark.parametrize(("together", "folded_at"), [(64, [300.0] * 3), (2, [200.0, 200.0, 300.0])])
+    async def test_the_row_of_a_small_update_says_when_it_was_added_to_the_sum(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, folded_at: list[float]
+    ) -> None:
+        monkeypatch.setattr(node_pool, "TOGETHER", together)
+        now, settled = [0.0], asyncio.Queue[RoundKey]()
+        due, fold = Aggregator.due, Aggregator.fold
+
+        def watched_due(aggregator: Aggregator, effect: Fold, grid: RoundGrid) -> Sequence[FoldItem]:
+            found = due(aggregator, effect, grid)
+            if not found:
+                settled.put_nowait(effect.key)
+            return found
+
+        async def watched(aggregator: Aggregator, effect: Fold, grid: RoundGrid, items: Sequence[FoldItem]) -> None:
+            await fold(aggregator, effect, grid, items)
+            settled.put_nowait(effect.key)
+
+        monkeypatch.setattr(Aggregator, "due", watched_due)
+        monkeypatch.setattr(Aggregator, "fold", watched)
+        async with opened(tmp_path, clock=lambda: now[0]) as federation:
+            clients = await federation.clients("alice", "bob", "carol")
+            run = await federation.submit(job(size=3))
+            for at, client in enumerate(clients):
+                now[0] = 100.0 * (at + 1)
+                await client.report((await client.next("participate")).key, update_values(at))
+                await asyncio.wait_for(settled.get(), WAIT_S)
+            await federation.ended(run)
+            found = await federation.store.reader.run(lambda connection: reports.of_attempt(connection, run, 0, 0))
+        assert sorted(row.received_at for row in found) == [100.0, 200.0, 300.0]
+        assert sorted(row.folded_at or 0.0 for row in found) == folded_at
 
     async def test_an_update_that_turns_out_damaged_in_the_sum_is_left_out(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch

@@ -67,28 +67,34 @@ class SyncRequest:
 class FolderSyncs:
     """Makes the names in folders durable, once for all threads that wait for the same folder (group commit).
 
-    The first sync of a folder includes its parents, which hold its own name; so does the first one after this process
-    has made the folder again.
+    The first sync of a folder includes its parents, which hold its own name; so does the first one that succeeds after
+    ``before_making``.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._folders: OrderedDict[Path, _Folder] = OrderedDict()
 
-    def request(self, folder: Path, parents: int, *, made: bool = False) -> SyncRequest:
+    def before_making(self, folder: Path) -> None:
+        """Have the next sync include the parents: the caller creates the folder now.
+
+        Called before the folder is there: whatever is written into it is then synced with the parents, also if its
+        creator is slower than another thread, or fails.
+        """
+        known = self._of(folder)
+        with known.counting:
+            known.parents_due = known.begun + 1
+
+    def request(self, folder: Path, parents: int) -> SyncRequest:
         """Ask for a sync of a folder, and of its nearest ``parents`` if they may lack its name.
 
         Args:
             folder: what to sync.
             parents: how many of its parents; always the same number for one folder.
-            made: whether the caller has just created the folder.
         """
         known = self._of(folder)
         with known.counting:
-            number = known.begun + 1
-            if made:
-                known.parents_due = number
-            return SyncRequest(folder, parents, known, number)
+            return SyncRequest(folder, parents, known, known.begun + 1)
 
     def _of(self, folder: Path) -> _Folder:
         with self._lock:

@@ -173,8 +173,11 @@ class NodePool:
             return ()
         return self._small.pop((key, node))
 
-    async def fold(self, key: SumKey, node: str, items: Sequence[FoldItem]) -> None:
+    async def fold(self, key: SumKey, node: str, items: Sequence[FoldItem]) -> Sequence[FoldItem]:
         """Fold the updates that are ``due`` where they were received, if that node is still there.
+
+        Returns:
+            The updates that are in the sum now: these, or none if the sum has to find the damaged one.
 
         Raises:
             UnavailableError: if no node is there.
@@ -183,15 +186,17 @@ class NodePool:
         chosen = self._choose(node)
         if key.elements > SMALL_ELEMENTS:
             await chosen.fold(key, items)
-        else:
-            await self._fold_together(chosen, key, items)
+            return items
+        return await self._fold_together(chosen, key, items)
 
     @staticmethod
-    async def _fold_together(node: Node, key: SumKey, items: Sequence[FoldItem]) -> None:
+    async def _fold_together(node: Node, key: SumKey, items: Sequence[FoldItem]) -> Sequence[FoldItem]:
         try:
             await node.fold(key, items)
         except ServerError as error:  # which one is to blame is not known here; a secret draw's members are not named
             log.info("small updates of run %s are left to the sum: %s", key.run, error.detail.code)
+            return []
+        return items
 
     @contextlib.asynccontextmanager
     async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 
 from atoll.server.disk.space import storage_error, write_at
 from atoll.server.errors import CorruptDataError, LimitExceededError
@@ -25,6 +28,38 @@ WHOLE = ".whole"
 UNFINISHED = ".unfinished"
 MOST_FILES = 16
 """Maximum number of different small updates of one participant for one attempt."""
+MOST_KEPT = 4096
+"""Files that ``KeptSmallUpdates`` remembers; the one stored longest ago is forgotten first, and written again."""
+
+
+class KeptSmallUpdates:
+    """Small updates that this process has made durable, with their folder. Thread-safe.
+
+    A report is repeated if its answer was lost, or if the database refused its row. Its update is then compared with
+    the file, and neither written nor synced again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._paths: OrderedDict[tuple[Path, str, Record], Path] = OrderedDict()
+
+    def add(self, folder: Path, participant: str, record: Record, path: Path) -> None:
+        """The update lies in this file, and file and folder are on the disk."""
+        with self._lock:
+            self._paths[folder, participant, record] = path
+            if len(self._paths) > MOST_KEPT:
+                self._paths.popitem(last=False)
+
+    def has(self, folder: Path, participant: str, record: Record, payload: memoryview) -> bool:
+        """Whether the update is on the disk, as far as this process knows, and still whole."""
+        with self._lock:
+            path = self._paths.get((folder, participant, record))
+        if path is None:
+            return False
+        try:
+            return path.read_bytes() == content_of(record, payload)
+        except OSError:  # gone, or unreadable: writing it again says more
+            return False
 
 
 def whole_path(folder: Path, participant: str, number: int) -> Path:
@@ -32,7 +67,9 @@ def whole_path(folder: Path, participant: str, number: int) -> Path:
     return folder / f"{participant}.{number}{WHOLE}"
 
 
-def write_small_update(folder: Path, participant: str, record: Record, payload: memoryview) -> bool:
+def write_small_update(
+    folder: Path, participant: str, record: Record, payload: memoryview, before_making: Callable[[Path], None]
+) -> Path:
     """Write an update and sync it, but not its folder, which the caller syncs. An identical update is kept once.
 
     Every system call lets other threads have the interpreter's lock, and waits for it afterwards: so nothing is looked
@@ -43,22 +80,23 @@ def write_small_update(folder: Path, participant: str, record: Record, payload: 
         participant: whose update it is.
         record: of its one chunk, at position ``RECORD_BYTES``.
         payload: its bytes.
+        before_making: called with the folder if it has to be created, just before.
 
     Returns:
-        Whether the folder was created.
+        The file that holds the update.
 
     Raises:
         LimitExceededError: if the participant has ``MOST_FILES`` others there.
         OSError: if the disk refuses; the update is not stored then.
     """
-    content = b"".join((record.pack(), payload))
+    content = content_of(record, payload)
     temporary = folder / f"{participant}.{secrets.token_hex(8)}{UNFINISHED}"
     try:
-        made = _write_synced(temporary, content)
+        _write_synced(temporary, content, before_making)
         for number in range(MOST_FILES):
             path = whole_path(folder, participant, number)
             if _named(temporary, path) or path.read_bytes() == content:
-                return made
+                return path
     finally:
         with contextlib.suppress(OSError):  # leftovers are never read, and are deleted with the round
             temporary.unlink()
@@ -94,6 +132,11 @@ def open_small_update(folder: Path, participant: str, digest: str, number: int) 
     return update
 
 
+def content_of(record: Record, payload: memoryview) -> bytes:
+    """The content of the file of an update."""
+    return b"".join((record.pack(), payload))
+
+
 def _named(temporary: Path, path: Path) -> bool:
     """Give a synced file its final name; False if another one has it.
 
@@ -107,24 +150,23 @@ def _named(temporary: Path, path: Path) -> bool:
     return True
 
 
-def _write_synced(path: Path, content: bytes) -> bool:
-    """Create a file and sync it; whether its folder had to be created for it.
+def _write_synced(path: Path, content: bytes, before_making: Callable[[Path], None]) -> None:
+    """Create a file, and its folder if needed, and sync the file.
 
     Raises:
         OSError: if the disk refuses.
     """
-    made = False
     try:
         descriptor = _created(path)
     except FileNotFoundError:
+        before_making(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made, descriptor = True, _created(path)
+        descriptor = _created(path)
     try:
         write_at(descriptor, memoryview(content), 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return made
 
 
 def _created(path: Path) -> int:

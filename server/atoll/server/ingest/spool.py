@@ -26,7 +26,12 @@ from atoll.server.ingest.committed import (
 from atoll.server.ingest.folder_syncs import FolderSyncs
 from atoll.server.ingest.records import Record, read_extent, read_index
 from atoll.server.ingest.segment import DATA, INDEX, Segment
-from atoll.server.ingest.small_update_files import MOST_FILES, open_small_update, write_small_update
+from atoll.server.ingest.small_update_files import (
+    MOST_FILES,
+    KeptSmallUpdates,
+    open_small_update,
+    write_small_update,
+)
 from atoll.server.ingest.upload_quota import Extents, QuotaKey, Shares, UploadQuota, UploadQuotas, Usage
 from atoll.server.ingest.verified import Verified
 from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
@@ -107,6 +112,7 @@ class Spool:
         self._quotas = UploadQuotas()
         self._verified = Verified()
         self._syncs = FolderSyncs()
+        self._kept = KeptSmallUpdates()
 
     def folder(self, upload: UploadRef) -> Path:
         """The folder of an upload's segments."""
@@ -235,8 +241,11 @@ class Spool:
             OSError: if the disk refuses; the update is then not stored.
         """
         folder = self._attempt_folder(upload.run, upload.round, upload.attempt)
-        made = write_small_update(folder, upload.participant, record, payload)
-        self._syncs.request(folder, parents=2, made=made).finish()
+        if self._kept.has(folder, upload.participant, record, payload):
+            return
+        path = write_small_update(folder, upload.participant, record, payload, self._syncs.before_making)
+        self._syncs.request(folder, parents=2).finish()
+        self._kept.add(folder, upload.participant, record, path)
 
     @contextlib.contextmanager
     def committed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from blake3 import blake3
@@ -54,7 +54,7 @@ class Aggregator:
         self._layout = layout
         self._services = services
         self._privacy = privacy
-        self._candidates = Candidates(driver, spec, layout, services, privacy)
+        self._candidates = Candidates(driver, spec, layout, services, privacy, self._note_folded)
         self._candidate: Candidate | None = None
         self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
         self._folded: dict[tuple[int, int, str], float] = {}  # until the uploads are dropped
@@ -70,19 +70,18 @@ class Aggregator:
     def due(self, effect: Fold, grid: RoundGrid) -> Sequence[FoldItem]:
         """The updates to fold now that this one has come; see ``NodePool.due``."""
         item = self._candidates.item(effect.update, effect.weight)
-        found = self._services.nodes.due(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
-        if not found:
-            self._note_folded(effect)
-        return found
+        return self._services.nodes.due(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
 
     async def fold(self, effect: Fold, grid: RoundGrid, items: Sequence[FoldItem]) -> None:
         """Fold these updates, which are due since that of the effect has come."""
-        await self._services.nodes.fold(self._candidates.sum_key(effect.key, grid), effect.update.node, items)
-        self._note_folded(effect)
+        key = self._candidates.sum_key(effect.key, grid)
+        self._note_folded(await self._services.nodes.fold(key, effect.update.node, items))
 
-    def _note_folded(self, effect: Fold) -> None:
-        key = effect.update.key
-        self._folded[key.round, key.attempt, effect.update.participant] = self._services.clock()
+    def _note_folded(self, items: Iterable[FoldItem]) -> None:
+        """These updates are in the sum, since now or since before."""
+        now = self._services.clock()
+        for item in items:
+            self._folded.setdefault((item.round, item.attempt, item.participant), now)
 
     async def aggregate(self, effect: Aggregate) -> Aggregated:
         """Make the round's result, durably: a candidate model, or the digest of an evaluation's metrics.

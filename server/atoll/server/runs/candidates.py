@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from atoll.server.aggregation import (
@@ -52,15 +52,25 @@ class Candidate:
 
 
 class Candidates:
-    """Makes the candidates of one run, and removes those that are not released."""
+    """Makes the candidates of one run, and removes those that are not released.
+
+    ``folded`` is told of the updates of each sum, once all of them are in it.
+    """
 
     def __init__(
-        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, privacy: RunPrivacy
+        self,
+        driver: RunDriver,
+        spec: JobSpec,
+        layout: Layout,
+        services: Services,
+        privacy: RunPrivacy,
+        folded: Callable[[Iterable[FoldItem]], None],
     ) -> None:
         self._driver = driver
         self._layout = layout
         self._services = services
         self._privacy = privacy
+        self._folded = folded
         self._optimiser = optimiser_of(spec)
         self._averaged = averaged_tensors(spec, layout)
         self._mean_decay = None if spec.iterate_averaging is None else spec.iterate_averaging.decay
@@ -100,6 +110,7 @@ class Candidates:
             yield EmptySum(key.elements, key.grid)
             return
         async with self._services.nodes.partials(key, items) as parts:
+            self._folded(item for _, item in items)
             yield MergedSum(parts)
 
     def _write(self, key: SumKey, total: PartialSum, items: Sequence[FoldItem], states: Mapping[str, str]) -> Candidate:
