@@ -28,13 +28,13 @@ from atoll.server.rounds import (
     RoundKey,
     RoundKind,
 )
-from atoll.server.runs import candidates, driver
-from atoll.server.runs import performer as performing
+from atoll.server.runs import candidates, driver, effect_tasks
 from atoll.server.runs.aggregator import Aggregator
+from atoll.server.runs.draw_effects import DrawEffects
 from atoll.server.runs.drawing import CohortPool
 from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.effect_tasks import EffectTasks
 from atoll.server.runs.journal import SqlJournal
-from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.pushing import Pusher
 from atoll.server.runs.stepping import Entry
 from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
@@ -52,7 +52,7 @@ QUIET = "final = false\nbefore_training = false"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(performing, "_FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(effect_tasks, "_FIRST_RETRY_S", 0.01)
 
 
 @pytest.fixture
@@ -353,14 +353,14 @@ class TestSums:
         """Neither the folds nor the sum may take what they cannot reach for lost."""
         waiting, root, fold = asyncio.Event(), federation.services.spool.root, LocalNode.fold
         monkeypatch.setattr(LocalNode, "fold", failing(99, OUTAGE, fold))
-        trouble = RunPerformer._trouble
+        trouble = EffectTasks.note_trouble
 
-        def told(performer: RunPerformer, what: str, why: str) -> None:
+        def told(tasks: EffectTasks, what: str, why: str) -> None:
             if what == "aggregation" and "cannot be reached" in why:
                 waiting.set()
-            trouble(performer, what, why)
+            trouble(tasks, what, why)
 
-        monkeypatch.setattr(RunPerformer, "_trouble", told)
+        monkeypatch.setattr(EffectTasks, "note_trouble", told)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         tasks = [await client.next("participate") for client in (alice, bob)]
@@ -507,7 +507,7 @@ class TestOutages:
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Aggregator, "aggregate", failing(99, OUTAGE, Aggregator.aggregate))
-        monkeypatch.setattr(RunPerformer._retrying, "__defaults__", (0.0,))
+        monkeypatch.setattr(EffectTasks.retrying, "__defaults__", (0.0,))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
@@ -526,7 +526,7 @@ class TestOutages:
             return await aggregate(aggregator, effect)
 
         monkeypatch.setattr(Aggregator, "aggregate", while_it_fails)
-        monkeypatch.setattr(RunPerformer._retrying, "__defaults__", (0.0,))
+        monkeypatch.setattr(EffectTasks.retrying, "__defaults__", (0.0,))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
@@ -597,7 +597,7 @@ class TestCrashes:
         ("place", "method", "job_name"),
         [
             (CohortPool, "draw", "draw"),
-            (RunPerformer, "_prepared", "prepare"),
+            (DrawEffects, "_prepared", "prepare"),
             (Aggregator, "grid", "prepare"),
             (Aggregator, "aggregate", "aggregate"),
             (Aggregator, "charge", "charge"),

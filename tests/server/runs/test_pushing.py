@@ -11,9 +11,9 @@ from atoll.server.identity import ParticipantKind
 from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.rounds import MemberStatus, Phase, PrepareRound, RoundPrepared, RoundState, RunState
 from atoll.server.runs import invitations, pushing
+from atoll.server.runs.draw_effects import DrawEffects
 from atoll.server.runs.instructions import Invitation, serialised
 from atoll.server.runs.invitations import Invitations
-from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore, runs
 from atoll.wire.digest import BlobManifest
@@ -269,13 +269,13 @@ class TestSilence:
     ) -> None:
         """It was not watched then, because it was not yet a member of an open round."""
         alice, bob = await federation.clients("alice", "bob")
-        prepared = RunPerformer._prepared
+        prepared = DrawEffects._prepared
 
-        def leaving(performer: RunPerformer, effect: PrepareRound, window_s: float) -> RoundPrepared:
+        def leaving(effects: DrawEffects, effect: PrepareRound, window_s: float) -> RoundPrepared:
             bob.leave()
-            return prepared(performer, effect, window_s)
+            return prepared(effects, effect, window_s)
 
-        monkeypatch.setattr(RunPerformer, "_prepared", leaving)
+        monkeypatch.setattr(DrawEffects, "_prepared", leaving)
         run = await federation.submit(job(size=2, quorum=1))
         await federation.state(run, stands(bob, MemberStatus.SILENT))
         assert (await alice.next("participate")).key.run == run

@@ -1,0 +1,76 @@
+"""Performs the effects that sum a round: ``Fold`` and ``Aggregate``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+
+from atoll.server.errors import ServerError
+from atoll.server.ingest.node import FoldItem
+from atoll.server.rounds import Aggregate, Fold, Rejected, RoundGrid
+from atoll.server.runs.aggregator import Aggregator
+from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.effect_tasks import UNUSABLE, EffectTasks
+from atoll.server.runs.tasks import TaskName
+
+log = logging.getLogger(__name__)
+
+
+class SumEffects:
+    """Adds the updates of one run's rounds, and leaves out those that can no longer be read."""
+
+    def __init__(self, driver: RunDriver, tasks: EffectTasks, aggregator: Aggregator) -> None:
+        self._driver = driver
+        self._tasks = tasks
+        self._aggregator = aggregator
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def fold(self, effect: Fold) -> None:
+        """Start to fold the update, and those that waited for it; it may wait for others itself."""
+        live, update = self._driver.state.round, effect.update
+        if live is None or live.key != effect.key or live.grid is None:
+            return
+        grid = live.grid
+        name = TaskName("fold", effect.key, f"{update.participant} {update.key} {update.digest}")
+        if due := self._aggregator.due(effect, grid):
+            self._tasks.start(name, lambda: self._fold(effect, grid, due))
+        else:
+            self._tasks.note(name)
+
+    async def _fold(self, effect: Fold, grid: RoundGrid, due: Sequence[FoldItem]) -> None:
+        update = effect.update
+        try:
+            # Folds of one node would wait for each other, and block its threads for arriving chunks.
+            async with self._locks[update.node]:
+                await self._aggregator.fold(effect, grid, due)
+        except UNUSABLE as error:
+            await self._tasks.answer(Rejected(update.key, update.participant, str(error.detail)))
+        except ServerError as error:
+            level = logging.DEBUG if self._tasks.has_secret_draw else logging.INFO
+            log.log(level, "run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
+
+    def aggregate(self, effect: Aggregate) -> None:
+        """Sum the round; a sum under way is given up for this one."""
+        self._tasks.start(TaskName("aggregate", effect.key), lambda: self._aggregate(effect), replaces=True)
+
+    async def _aggregate(self, effect: Aggregate) -> None:
+        # The sum is read without a lock, so all folds into it must have ended.
+        await self._tasks.ended(lambda name: name.kind == "fold" and name.key == effect.key)
+        try:
+            done = await self._tasks.retrying("aggregation", lambda: self._aggregator.aggregate(effect))
+        except ServerError as error:
+            await self._leave_out(effect, error)
+        else:
+            await self._tasks.answer(done)
+
+    async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
+        """Reject the updates that can no longer be read, since the sum failed; raise if all can be read."""
+        damaged = await self._tasks.retrying("the look for damage", lambda: self._aggregator.unreadable(effect))
+        if not damaged:
+            raise error
+        said = error.detail.code if self._tasks.has_secret_draw else error.logged
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, said)
+        for update, reason in damaged:
+            await self._tasks.answer(Rejected(update.key, update.participant, reason))
