@@ -12,6 +12,7 @@ import pytest
 from tests.conformance import node_client
 from tests.conformance.__main__ import main
 from tests.conformance.scenarios import SCENARIOS
+from tests.patience import WAIT_S
 
 HERE = Path(__file__).parent
 ATOLL = str(Path(sys.executable).with_name("atoll"))
@@ -42,7 +43,9 @@ def test_the_client_in_node_passes(tmp_path: Path, capfd: pytest.CaptureFixture[
 
 @node_client.needed
 def test_the_client_in_node_reads_the_vectors() -> None:
-    done = subprocess.run(node_client.command("vectors.js"), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        node_client.command("vectors.js"), capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -22,6 +22,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.parallel.context import cut_batches
 from atoll.datacenter.train.build import make_passes, make_step
+from tests.patience import WAIT_S
 
 ALL_STEPS, FEW_STEPS = 10, 4
 STEPS = ALL_STEPS if "ATOLL_TESTS_EVERY_STEP" in os.environ else FEW_STEPS
@@ -94,7 +95,7 @@ def train(sections: dict[str, Any], steps: int = STEPS) -> dict[str, Any]:
         ``losses`` and ``norms`` by step, and ``parameters`` and ``buffers``: this rank's, gathered over their meshes.
     """
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         dims = ParallelDims.of(job.mesh, world.size)
         meshes = Meshes.build(dims, world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
@@ -156,7 +157,7 @@ def gradients(sections: dict[str, Any], backend: str = "inductor") -> dict[str, 
     """
     job = SiloJob.model_validate(sections)
     compiled = partialmethod(nn.Module.compile, backend=backend)
-    with join_world(60.0) as world, patch.object(nn.Module, "compile", compiled):
+    with join_world(WAIT_S) as world, patch.object(nn.Module, "compile", compiled):
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_passes(job, spec_of(job.model), meshes, world.device)
         batches = cut_batches(share(job, meshes, 0), job, meshes)

@@ -17,6 +17,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.step import Step
 from tests.datacenter.training import share, small, whole
+from tests.patience import WAIT_S
 
 
 @dataclass
@@ -89,7 +90,7 @@ def go_on(sections: dict[str, Any], folder: str, last: int) -> dict[str, Any]:
     Returns:
         ``resumed`` (steps, -1 if from the beginning), ``losses`` from there, ``parameters``, ``leftover``, ``random``.
     """
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         run = Run.start(SiloJob.model_validate(sections), folder, world)
         resumed = run.checkpoints.resume(run.state)
         leftover = run.state.extras["leftover"]

@@ -24,6 +24,7 @@ from atoll.datacenter.mesh import join_world
 from atoll.datacenter.models import spec_of
 from tests.datacenter.checkpoint.going_on import Run, go_on, sections_of
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 
 def flip_bit(path: Path) -> None:
@@ -38,7 +39,7 @@ def cut_short(path: Path) -> None:
 
 def raised(error: type[Exception], sections: dict[str, Any], folder: str) -> str:
     """Return the message of a resume that must fail."""
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         run = Run.start(SiloJob.model_validate(sections), folder, world)
         with pytest.raises(error) as caught:
             run.checkpoints.resume(run.state)
@@ -95,7 +96,7 @@ def test_another_model_is_refused_by_name_and_shape_before_training_and_before_a
 
 def full_disk(folder: str) -> dict[str, Any]:
     """Limit rank 1's files to a few bytes, for a while."""
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         run = Run.start(SiloJob.model_validate(sections_of(checkpoint={"keep": 1})), folder, world)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -133,7 +134,7 @@ def while_it_is_written(folder: str) -> None:
         assert released.wait(60)
         return write_tensors(path, entries)
 
-    with patch.object(storage, "write_tensors", slow), join_world(60.0) as world:
+    with patch.object(storage, "write_tensors", slow), join_world(WAIT_S) as world:
         run = Run.start(SiloJob.model_validate(sections_of()), folder, world)
         run.until(2)
         wanted = {name: value.detach().clone() for name, value in run.state.model_tensors().items()}

@@ -19,6 +19,7 @@ from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import small
+from tests.patience import WAIT_S
 
 PAGE = Path(__file__).parents[3] / "docs" / "datacenter" / "data.md"
 BATCH = BatchSection(sequence=16, global_batch=4)
@@ -35,7 +36,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def trained(folder: str, sections: dict[str, Any]) -> float | None:
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         return train(SiloJob.model_validate(sections), Path(folder), world, Unwatched(), console=False).loss
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.system
 def undisturbed(job: str) -> None:
     """Run the job on this rank, without a launcher that could restart it."""
     path = Path(job)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         train(load_job(path), path.parent, world, Unwatched(), console=False)
 
 

@@ -26,6 +26,7 @@ from atoll.wire.chunks import ElementRange, check_coverage
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import small
+from tests.patience import WAIT_S
 
 MOE = {"layers": 2, "moe": {"experts": 4, "expert_dim": 32}}
 ZERO3 = {"method": "zero3"}
@@ -40,7 +41,7 @@ def hold(sections: dict[str, Any], split: int) -> dict[str, Any]:
     """Return a rank's pieces: what it holds and which part it sends, as ranges and values."""
     module.SPLIT_ELEMENTS = split
     made = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         spec = spec_of(made.model)
         meshes = Meshes.build(ParallelDims.of(made.mesh, world.size), world.device.type)
         passes = make_passes(made, spec, meshes, world.device)
@@ -107,7 +108,7 @@ def test_ranks_hold_the_right_elements_and_send_each_once(ranks: int, sections: 
 
 def holding(names: list[list[str]]) -> str:
     """Return pieces of two tensors; each rank holds the ones assigned to it."""
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         layout = Layout((TensorSpec("a", (3, 2), Dtype.FLOAT32), TensorSpec("b", (5,), Dtype.FLOAT32)))
         shapes = {"a": (3, 2), "b": (5,)}
         tensors = {name: nn.Parameter(torch.zeros(shapes[name])) for name in names[world.rank]}

@@ -84,7 +84,7 @@ def take_part(
         (JOB if privacy is None else PRIVATE | {"privacy": privacy})
         | {"federation": FEDERATION | {"overlap_steps": overlap}}
     )
-    with join_world(60.0) as world, ExitStack() as stack:
+    with join_world(WAIT_S) as world, ExitStack() as stack:
         trainer = stack.enter_context(open_trainer(job, Path(folder), world, Failing(fails), console=False))
         endpoint, session_thread, spending = Endpoint(address, None, "p1"), None, None
         if world.is_first:

@@ -14,6 +14,7 @@ from atoll.datacenter.machine.cost import COLLECTIVES
 from atoll.datacenter.machine.measured import Extent, measure_machine
 from atoll.datacenter.mesh import join_world
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 TINY = Extent(4096, (32,), 1 << 16)
 CPU = torch.device("cpu")
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 def measured(ranks_per_node: int) -> dict[str, Any]:
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_node)
     told: list[int] = []
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         found = measure_machine(
             world,
             TINY,

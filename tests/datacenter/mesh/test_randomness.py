@@ -13,6 +13,7 @@ from atoll.datacenter.mesh import Meshes, ParallelDims, join_world, seed_ranks
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "silo"
 STEPS = 5
@@ -42,7 +43,7 @@ def test_the_ranks_of_a_tp_group_share_a_seed_and_others_have_their_own() -> Non
 
 
 def trained(folder: str, sections: dict[str, Any]) -> float | None:
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         job = SiloJob.model_validate({**JOB, **sections})
         return train(job, Path(folder), world, Unwatched(), console=False).loss
 

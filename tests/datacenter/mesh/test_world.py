@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.mesh.world import backend_of
+from tests.patience import WAIT_S
 
 
 def test_a_world_of_one_computes_and_leaves_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +18,7 @@ def test_a_world_of_one_computes_and_leaves_the_environment_as_it_is(monkeypatch
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         value = torch.ones(2)
         dist.all_reduce(value)
         assert (world.rank, world.size, world.local_rank) == (0, 1, 0)

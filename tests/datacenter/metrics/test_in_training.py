@@ -16,6 +16,7 @@ from atoll.datacenter.scaling import read_runs
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 JOB: dict[str, Any] = {
     "job": {"name": "told", "steps": 6},
@@ -27,7 +28,7 @@ JOB: dict[str, Any] = {
 
 
 def train_and_tell(folder: str) -> int:
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         train(SiloJob.model_validate(JOB), Path(folder), world, Unwatched(), console=False)
     return dist.get_rank()
 
@@ -53,5 +54,5 @@ def test_records_add_up_and_a_trace_is_told_of_in_the_next_record(tmp_path: Path
 
 def test_rates_that_are_not_there_end_it_before_training(tmp_path: Path) -> None:
     job = SiloJob.model_validate(JOB | {"metrics": {"rates": "h900"}})
-    with join_world(60.0) as world, pytest.raises(RatesError, match='no rates of "h900"'):
+    with join_world(WAIT_S) as world, pytest.raises(RatesError, match='no rates of "h900"'):
         train(job, tmp_path, world, Unwatched(), console=False)

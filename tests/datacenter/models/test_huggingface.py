@@ -21,6 +21,7 @@ from atoll.datacenter.models.huggingface import check_weights, load_weights, sav
 from atoll.datacenter.parallel.apply import make_model
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import small, whole
+from tests.patience import WAIT_S
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -151,7 +152,7 @@ def test_shards_are_read_and_written_with_their_index(tmp_path: Path) -> None:
 def start(sections: dict[str, Any]) -> dict[str, Tensor]:
     """Make the job's model on this rank and give its whole parameters."""
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         module = make_model(job, spec_of(job.model), meshes, world.device)
         return {name: whole(value) for name, value in module.named_parameters()}

@@ -23,6 +23,7 @@ from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.models.test_huggingface import reference
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import Example, assert_same, small, train
+from tests.patience import WAIT_S
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0, "targets": ["wq", "wv", "wo", "w1", "w2"]}
 STEPS = 5
@@ -61,7 +62,7 @@ def test_only_adapters_move(alone: dict[str, Any]) -> None:
 def states(sections: dict[str, Any]) -> dict[str, int]:
     """Elements of optimiser states on this rank, and of what is trained."""
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
         tokens = torch.zeros(2, 8, dtype=torch.int64)

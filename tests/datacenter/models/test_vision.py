@@ -18,6 +18,7 @@ from atoll.datacenter.train.build import make_step
 from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import Example, assert_same, small, whole
+from tests.patience import WAIT_S
 
 VISION: dict[str, Any] = {"kind": "vision", "vocab": 10, "layers": 2, "dim": 32, "heads": 4, "kv_heads": 4}
 STEPS = 5
@@ -33,7 +34,7 @@ def train_digits(sections: dict[str, Any], steps: int) -> dict[str, Any]:
     """Train on this rank; as ``tests.datacenter.training.train``, and the share of held-out digits named rightly."""
     job = SiloJob.model_validate(sections)
     images, labels = digits()
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
         rank, ranks, total = meshes.data["batch"].get_local_rank(), meshes.dims.batch, job.batch.global_batch

@@ -19,6 +19,7 @@ from atoll.datacenter.parallel.uneven import Balance, Stopwatch, shares
 from atoll.datacenter.train.build import make_step
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import STEPS, examples, named_whole, small, train
+from tests.patience import WAIT_S
 
 SPEEDS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12)
 
@@ -66,7 +67,7 @@ class Ticks:
 def trained_unevenly() -> dict[str, Any]:
     """The small job; rank 1's forward passes take three times as long as the others'."""
     job = SiloJob.model_validate(small(data_parallel={"uneven": True}, batch={"global_batch": 8, "micro_batch": 1}))
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
         assert isinstance(step.passes, PlainPasses)

@@ -15,6 +15,7 @@ from atoll.datacenter.job import SiloJob
 from atoll.datacenter.plan.layout import Task, layout_of
 from atoll.datacenter.plan.verify import fake_world, verify
 from tests.datacenter.plan.jobs import small
+from tests.patience import WAIT_S
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -60,7 +61,7 @@ def in_a_process_of_its_own(job: dict[str, Any], ranks: int) -> list[dict[str, A
     process.start()
     sending.close()
     try:
-        assert receiving.poll(100), "no answer within 100 s"
+        assert receiving.poll(WAIT_S), f"no answer within {WAIT_S} s"
         rows: list[dict[str, Any]] = receiving.recv()
     finally:
         process.kill()

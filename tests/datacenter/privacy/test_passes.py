@@ -16,6 +16,7 @@ from atoll.datacenter.privacy import Budget, Mechanism, Secret
 from atoll.datacenter.train.build import make_step
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import Example, assert_same, small, whole
+from tests.patience import WAIT_S
 
 SECRET = (3, 4)
 HUGE = 1e6
@@ -47,7 +48,7 @@ def mechanism(job: SiloJob) -> Mechanism | None:
 def train(sections: dict[str, Any]) -> dict[str, Any]:
     """Train on this rank of the world; as ``tests.datacenter.training.train``."""
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device, mechanism(job))
         outcomes = [step(number, examples(job, meshes, number)) for number in range(STEPS)]
@@ -62,7 +63,7 @@ def train(sections: dict[str, Any]) -> dict[str, Any]:
 def gradients(sections: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Whole gradients of one step, and what this rank holds of each."""
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_step(job, spec_of(job.model), meshes, world.device, mechanism(job)).passes
         passes(examples(job, meshes, 0), BATCH * job.batch.sequence)
@@ -102,7 +103,7 @@ def test_without_noise_and_clipping_it_is_plain_training(
 def clipped_one_by_one(limit: float) -> dict[str, Tensor]:
     """Algorithm 1 of Abadi et al. 2016, without noise, a sequence at a time by PyTorch alone."""
     job = SiloJob.model_validate(small())
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         spec = spec_of(job.model)
         (module,) = make_step(job, spec, meshes, world.device).passes.parts
@@ -164,7 +165,7 @@ def test_noise_is_another_at_each_step_and_in_each_parameter() -> None:
 def two_steps(sections: dict[str, Any]) -> dict[str, float]:
     """Correlations of what an all-ignored batch leaves: noise alone, also where a sample is empty."""
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_step(job, spec_of(job.model), meshes, world.device, mechanism(job)).passes
         empty = Example(torch.zeros(1, 16, dtype=torch.int64), torch.full((1, 16), -100))

@@ -14,6 +14,7 @@ from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import RankError, run_ranks
 from tests.datacenter.train.test_trainer import JOB, records, run
+from tests.patience import WAIT_S
 
 PRIVATE: dict[str, Any] = {
     **JOB,
@@ -44,7 +45,7 @@ def test_epsilon_is_told_and_goes_on_after_a_stop(tmp_path: Path) -> None:
 
 
 def refused(folder: str, sections: dict[str, Any]) -> None:
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         train(SiloJob.model_validate(sections), Path(folder), world, Unwatched(), console=False)
 
 

@@ -14,6 +14,7 @@ from atoll.datacenter.mesh import join_world
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 JOB: dict[str, Any] = {
     "job": {"name": "bytes", "steps": 6, "seed": 3},
@@ -34,7 +35,7 @@ class StopsAfter(Unwatched):
 
 
 def run(folder: str, sections: dict[str, Any], stop: int) -> dict[str, Any]:
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         return asdict(train(SiloJob.model_validate(sections), Path(folder), world, StopsAfter(stop), console=False))
 
 

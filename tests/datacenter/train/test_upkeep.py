@@ -13,6 +13,7 @@ from atoll.datacenter.parallel.uneven import EVERY_STEPS
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 JOB: dict[str, Any] = {
     "job": {"name": "upkeep", "steps": 5, "seed": 3},
@@ -32,7 +33,7 @@ class StopsAfter(Unwatched):
 
 
 def run(folder: str, sections: dict[str, Any], stop: int = -1) -> float | None:
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         job = SiloJob.model_validate({**JOB, **sections})
         return train(job, Path(folder), world, StopsAfter(stop), console=False).loss
 

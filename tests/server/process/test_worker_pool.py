@@ -207,6 +207,7 @@ async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
         process.suspend()
     async with asyncio.timeout(WAIT_S):
         again = {await arrivals.names.get(), await arrivals.names.get()}
+    monkeypatch.undo()  # a busy worker may take longer than a second to answer
     assert again == {"worker-0", "worker-1"}
     assert not any(process.is_running() for process in frozen)
     await report(crowd, people[2], at, 2)

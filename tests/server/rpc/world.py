@@ -73,7 +73,7 @@ def job(  # the parts of a job file that tests change
     rounds: int = 1,
     size: int = 1,
     quorum: int | None = None,
-    window_s: float = 60.0,
+    window_s: float = WAIT_S,
     straggler: str = "",
     evaluation: str = "final = false\nbefore_training = false",
 ) -> bytes:

@@ -228,7 +228,7 @@ async def test_a_window_may_be_learned(federation: Federation) -> None:
     await federation.store.writer.run(lambda connection: history.put(connection, [known]))
     learned = parse_job(
         job().replace(
-            b"report_window_s = 60.0", b"learned = { factor = 2.0, min_s = 1.0, max_s = 100.0, initial_s = 50.0 }"
+            b"report_window_s = 300.0", b"learned = { factor = 2.0, min_s = 1.0, max_s = 100.0, initial_s = 50.0 }"
         )
     )
     effect = PrepareRound(KEY, RoundKind.TRAIN, ((alice.name, 10),), (), 10)

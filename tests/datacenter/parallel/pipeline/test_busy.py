@@ -15,6 +15,7 @@ from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.train.build import make_passes
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import share, small
+from tests.patience import WAIT_S
 
 
 class Stage:
@@ -45,7 +46,7 @@ def test_what_is_not_computing_is_waiting() -> None:
 
 def measured(sections: dict[str, Any]) -> float:
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_passes(job, spec_of(job.model), meshes, world.device)
         assert isinstance(passes, PipelinePasses)

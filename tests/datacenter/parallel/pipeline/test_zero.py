@@ -15,6 +15,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_passes
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import method, share, small
+from tests.patience import WAIT_S
 
 GROUPS = 3
 """Units of sharding on a rank: two blocks, and what is beside them."""
@@ -36,7 +37,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 def count(sections: dict[str, Any]) -> list[int]:
     """All-gathers and reduce-scatters of a step after the first, in which PyTorch also learns the shapes."""
     job = SiloJob.model_validate(sections)
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_passes(job, spec_of(job.model), meshes, torch.device("cpu"))
         passes(share(job, meshes, 0), 1.0)

@@ -16,6 +16,7 @@ from atoll.datacenter.mesh import join_world
 from atoll.datacenter.train.asynchrony import train_asynchronously
 from atoll.datacenter.train.pulse import Unwatched
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
 DIGITS: dict[str, Any] = {
     "job": {"name": "digits", "steps": 30},
@@ -30,7 +31,7 @@ DIGITS: dict[str, Any] = {
 
 def run(folder: str, asynchrony: dict[str, Any]) -> dict[str, Any]:
     job = SiloJob.model_validate({**DIGITS, "asynchrony": asynchrony})
-    with join_world(60.0) as world:
+    with join_world(WAIT_S) as world:
         summary = train_asynchronously(job, Path(folder), world, Unwatched(), console=False)
     return {"steps": summary.steps, "loss": summary.loss}
 

@@ -491,7 +491,7 @@ async def test_a_refused_update_changes_nobody_elses_part(federation: Federation
 @pytest.mark.parametrize("cohort", ['sampler = "poisson"\nrate = 1e-9', EVERYONE])
 async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federation: Federation, cohort: str) -> None:
     clients = await federation.clients("alice", "bob")
-    toml = private_job(cohort=cohort, noise=LOUD).replace(b"report_window_s = 60.0", b"report_window_s = 0.5")
+    toml = private_job(cohort=cohort, noise=LOUD).replace(b"report_window_s = 300.0", b"report_window_s = 0.5")
     assert b"report_window_s = 0.5" in toml
     run = await federation.submit(toml)
     if "1.0" in cohort:

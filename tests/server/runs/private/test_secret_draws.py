@@ -194,7 +194,7 @@ async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.M
 async def test_all_outside_a_private_run_is_the_same_whoever_it_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sampler: str
 ) -> None:
-    other = job(size=2, straggler=LEARNED).replace(b"report_window_s = 60.0\n", b"")
+    other = job(size=2, straggler=LEARNED).replace(b"report_window_s = 300.0\n", b"")
     other = other.replace(b"[straggler]", f'sampler = "{sampler}"\nmin_available = 6\n[straggler]'.encode())
     pairs = list(itertools.islice(seeds(), ROUNDS))
     plays = []
