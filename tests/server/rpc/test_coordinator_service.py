@@ -10,12 +10,8 @@ from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import coordinator_service
-from atoll.server.rpc.coordinator_service import (
-    CoordinatorService,
-    RemoteCoordinator,
-    receipt_from_proto,
-    receipt_to_proto,
-)
+from atoll.server.rpc.coordinator_service import CoordinatorService, RemoteCoordinator
+from atoll.server.rpc.ingest_messages import receipt_from_proto, receipt_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server
 

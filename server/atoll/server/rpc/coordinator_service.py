@@ -8,50 +8,31 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Role
-from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, ReportReceipt, UploadGrant
 from atoll.server.rpc.authentication import Context
+from atoll.server.rpc.ingest_messages import (
+    commit_from_proto,
+    commit_to_proto,
+    grant_from_proto,
+    grant_to_proto,
+    receipt_from_proto,
+    receipt_to_proto,
+    role_of,
+)
 from atoll.server.rpc.internal_calls import as_server_errors
-from atoll.wire.v1 import ingest_pb2, participation_pb2, transfer_pb2
+from atoll.wire.v1 import ingest_pb2, participation_pb2
 from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceServicer, CoordinatorServiceStub
 
 if TYPE_CHECKING:
     from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceAsyncStub
 
-_RECEIPTS = {
-    Disposition.COUNTED: transfer_pb2.ReportResponse.DISPOSITION_COUNTED,
-    Disposition.CARRIED: transfer_pb2.ReportResponse.DISPOSITION_CARRIED,
-    Disposition.DROPPED: transfer_pb2.ReportResponse.DISPOSITION_DROPPED,
-}
-_DISPOSITIONS = {number: disposition for disposition, number in _RECEIPTS.items()}
 IDENTITY_CACHE_S = 1.0
 """Seconds that a worker remembers who holds a certificate. Workers are told of revocations; if that fails, they still
 ask again after this time."""
 CALL_S = 30.0
 """The longest wait for the coordinator's answer."""
 _CACHED = 16_384
-
-
-def receipt_to_proto(receipt: ReportReceipt) -> transfer_pb2.ReportResponse:
-    """A receipt as its protobuf message."""
-    return transfer_pb2.ReportResponse(disposition=_RECEIPTS[receipt.disposition], digest=receipt.digest)
-
-
-def receipt_from_proto(message: transfer_pb2.ReportResponse) -> ReportReceipt:
-    """The receipt of a protobuf message."""
-    return ReportReceipt(_DISPOSITIONS[message.disposition], message.digest)
-
-
-def role_of(text: str) -> Role:
-    """The role of this name.
-
-    Raises:
-        InvalidRequestError: if there is none.
-    """
-    if text not in set(Role):
-        raise InvalidRequestError("caller.role", f"role {text[:20]!r}: there are {', '.join(Role)}")
-    return Role(text)
 
 
 class CoordinatorService(CoordinatorServiceServicer):
@@ -71,16 +52,7 @@ class CoordinatorService(CoordinatorServiceServicer):
         """See ``CoordinatorApi.grant_upload``."""
         at = request.round
         grant = await self._coordinator.grant_upload(request.participant, at.run, at.round, at.attempt)
-        return ingest_pb2.GrantUploadResponse(
-            elements=grant.elements,
-            max_abs=grant.max_abs,
-            max_bytes=grant.max_bytes,
-            max_weight=grant.max_weight,
-            max_uploads=grant.max_uploads,
-            first=grant.first,
-            max_chunks=grant.max_chunks,
-            receipt=receipt_to_proto(grant.receipt) if grant.receipt is not None else None,
-        )
+        return grant_to_proto(grant)
 
     async def GrantDownload(
         self, request: ingest_pb2.GrantDownloadRequest, context: Context
@@ -91,17 +63,8 @@ class CoordinatorService(CoordinatorServiceServicer):
 
     async def Commit(self, request: ingest_pb2.CommitRequest, context: Context) -> ingest_pb2.CommitResponse:
         """See ``CoordinatorApi.commit``."""
-        commit = Commit(
-            participant=request.participant,
-            report=request.report,
-            node=request.node,
-            payload_bytes=request.payload_bytes,
-            norm=request.norm,
-            rejection=request.rejection,
-            late=request.late,
-            upload_at=request.upload_at,
-        )
-        return ingest_pb2.CommitResponse(response=receipt_to_proto(await self._coordinator.commit(commit)))
+        receipt = await self._coordinator.commit(commit_from_proto(request))
+        return ingest_pb2.CommitResponse(response=receipt_to_proto(receipt))
 
 
 class RemoteCoordinator:
@@ -143,16 +106,7 @@ class RemoteCoordinator:
         async with as_server_errors("coordinator"):
             request = ingest_pb2.GrantUploadRequest(participant=participant, round=key)
             answer = await self._stub.GrantUpload(request, timeout=CALL_S)
-        return UploadGrant(
-            elements=answer.elements,
-            max_abs=answer.max_abs,
-            max_bytes=answer.max_bytes,
-            max_weight=answer.max_weight,
-            max_uploads=answer.max_uploads,
-            receipt=receipt_from_proto(answer.receipt) if answer.HasField("receipt") else None,
-            first=answer.first,
-            max_chunks=answer.max_chunks,
-        )
+        return grant_from_proto(answer)
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
         """See ``CoordinatorApi``."""
@@ -162,16 +116,6 @@ class RemoteCoordinator:
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""
-        request = ingest_pb2.CommitRequest(
-            participant=commit.participant,
-            report=commit.report,
-            node=commit.node,
-            payload_bytes=commit.payload_bytes,
-            norm=commit.norm,
-            rejection=commit.rejection,
-            late=commit.late,
-            upload_at=commit.upload_at,
-        )
         async with as_server_errors("coordinator"):
-            answer = await self._stub.Commit(request, timeout=CALL_S)
+            answer = await self._stub.Commit(commit_to_proto(commit), timeout=CALL_S)
         return receipt_from_proto(answer.response)

@@ -25,7 +25,7 @@ from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.coordinator_service import receipt_to_proto
+from atoll.server.rpc.ingest_messages import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
 from atoll.server.rpc.upload_locks import UploadLocks
 from atoll.server.runs.reporting import ReportRefusedError

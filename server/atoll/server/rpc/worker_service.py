@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import grpc.aio
 
-from atoll.server.aggregation import Grid
 from atoll.server.errors import ServerError
 from atoll.server.identity import RevokedError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.rpc.authentication import Context
-from atoll.server.rpc.coordinator_service import role_of
+from atoll.server.rpc.ingest_messages import fold_to_proto, items_of, key_of, partial_to_proto, role_of
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.wire.v1 import ingest_pb2, participation_pb2
 from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceServicer, WorkerServiceStub
@@ -60,16 +58,16 @@ class WorkerService(WorkerServiceServicer):
 
     async def Fold(self, request: ingest_pb2.FoldRequest, context: Context) -> ingest_pb2.FoldResponse:
         """See ``IngestNode.fold``."""
-        key = _key_of(request)
-        await self._call(self._node.fold, key, _items_of(request.items))
+        key = key_of(request)
+        await self._call(self._node.fold, key, items_of(request.items))
         return ingest_pb2.FoldResponse()
 
     async def WritePartial(
         self, request: ingest_pb2.WritePartialRequest, context: Context
     ) -> ingest_pb2.WritePartialResponse:
         """See ``IngestNode.write_partial``."""
-        key = _key_of(request)
-        weight = await self._call(self._node.write_partial, key, _items_of(request.items), Path(request.path))
+        key = key_of(request)
+        weight = await self._call(self._node.write_partial, key, items_of(request.items), Path(request.path))
         return ingest_pb2.WritePartialResponse(total_weight=weight)
 
     async def DropRound(self, request: ingest_pb2.DropRoundRequest, context: Context) -> ingest_pb2.DropRoundResponse:
@@ -108,24 +106,13 @@ class WorkerCalls:
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """Fold in the worker."""
-        request = ingest_pb2.FoldRequest(
-            round=_round(key), elements=key.elements, first=key.first, grid=_grid(key), items=_items(items)
-        )
         async with as_server_errors(self._name):
-            await self._stub.Fold(request, timeout=WORK_S)
+            await self._stub.Fold(fold_to_proto(key, items), timeout=WORK_S)
 
     async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
         """Have the worker write a partial sum."""
-        request = ingest_pb2.WritePartialRequest(
-            round=_round(key),
-            elements=key.elements,
-            first=key.first,
-            grid=_grid(key),
-            items=_items(items),
-            path=str(path),
-        )
         async with as_server_errors(self._name):
-            await self._stub.WritePartial(request, timeout=WORK_S)
+            await self._stub.WritePartial(partial_to_proto(key, items, str(path)), timeout=WORK_S)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """Drop a run's sums up to this attempt of a round."""
@@ -149,38 +136,3 @@ class WorkerCalls:
         async with as_server_errors(self._name):
             answer = await self._stub.GetMetrics(ingest_pb2.GetMetricsRequest(), timeout=METRICS_S)
         return answer.exposition
-
-
-def _round(key: SumKey) -> participation_pb2.RoundKey:
-    return participation_pb2.RoundKey(run=key.run, round=key.round, attempt=key.attempt)
-
-
-def _grid(key: SumKey) -> ingest_pb2.GridSpec:
-    return ingest_pb2.GridSpec(**asdict(key.grid))
-
-
-def _items(items: Sequence[FoldItem]) -> list[ingest_pb2.FoldItem]:
-    return [
-        ingest_pb2.FoldItem(
-            origin=participation_pb2.RoundKey(run=item.run, round=item.round, attempt=item.attempt),
-            participant=item.participant,
-            digest=item.digest,
-            integer_weight=item.weight,
-        )
-        for item in items
-    ]
-
-
-def _key_of(request: ingest_pb2.FoldRequest | ingest_pb2.WritePartialRequest) -> SumKey:
-    at, grid = request.round, request.grid
-    spec = Grid(grid.fraction_bits, grid.max_abs, grid.weight_shift, grid.weight_total_bits, grid.clip)
-    return SumKey(at.run, at.round, at.attempt, request.elements, spec, request.first)
-
-
-def _items_of(items: Sequence[ingest_pb2.FoldItem]) -> list[FoldItem]:
-    return [
-        FoldItem(
-            item.origin.run, item.origin.round, item.origin.attempt, item.participant, item.digest, item.integer_weight
-        )
-        for item in items
-    ]
