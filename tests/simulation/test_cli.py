@@ -129,3 +129,15 @@ def test_sweep_options_are_read_as_a_job_file_writes_values() -> None:
 def test_sweep_options_that_cannot_be_read_are_named(options: tuple[str, ...]) -> None:
     with pytest.raises(BadInputError, match=f"--sweep {options[-1]!r}"):
         grid_of(options)
+
+
+def test_a_folder_keeps_the_run_and_is_for_one(called: Callable[..., Result], tmp_path: Path) -> None:
+    digests = {json.loads(called(4, "--folder", "kept", "--json").stdout)["digest"] for _ in range(2)}
+    assert len(digests) == 1
+    assert (tmp_path / "kept" / "atoll.sqlite3").exists()
+    other = called(5, "--folder", "kept")
+    assert other.exit_code != 0
+    assert "population was 4 and is 5" in " ".join(other.output.split())
+    swept = called(4, "--folder", "kept", "--repeat", "2")
+    assert swept.exit_code != 0
+    assert "leave it out with --sweep and --repeat" in " ".join(swept.output.split())

@@ -31,6 +31,22 @@ def test_timers_fire_in_their_order() -> None:
     assert play(main) == [10, 20, 30]
 
 
+def test_time_depends_on_timers_alone_and_not_on_how_it_came_there() -> None:
+    """0.1 + 0.2 is not 0.3 in binary: a jump ends at the timer itself, and a timer of 0.3 does not fire with it."""
+
+    async def main(loop: VirtualLoop) -> list[float]:
+        seconds: list[float] = []
+        for start, end in ((0.1, 0.3), (1e7, 1e7 + 0.1)):
+            loop.pass_to(start)
+            loop.call_later(0.2, lambda: seconds.append(loop.time()))
+            await loop.until(end)
+            seconds.append(loop.time())
+            await asyncio.sleep(1.0)
+        return seconds
+
+    assert play(main) == [0.3, 0.1 + 0.2, 1e7 + 0.1, 1e7 + 0.2]
+
+
 def test_time_stands_still_while_something_outside_is_awaited() -> None:
     async def main(loop: VirtualLoop) -> tuple[float, bool]:
         done, passed = asyncio.Event(), asyncio.Event()

@@ -64,6 +64,7 @@ class Simulated:
     "--sweep", multiple=True, metavar="KEY=VALUE,...", help="Play the job once for each value; several make a grid."
 )
 @click.option("--repeat", type=click.IntRange(1, 1000), help="Play each so often, with other seeds.")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="State, to go on from if killed.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
 @json_option
 def simulate(*, job: Path, output: Path | None, json_output: bool, **options: Any) -> None:
@@ -79,6 +80,8 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
         if played.model is None:
             raise BadInputError(f"{job}: model.initial: is missing; a simulation begins with a safetensors file")
         if options["sweep"] or options["repeat"]:
+            if options["folder"] is not None:
+                raise BadInputError("--folder keeps one run: leave it out with --sweep and --repeat")
             _compare(played, output, json_output=json_output, **options)
             return
         result = _played(played, quiet=json_output, **options)
@@ -97,7 +100,10 @@ def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
     federation = _federation(**options)
     with steps(f"simulating {job.job.name}") as show:
         return federation.run(
-            job, progress=None if quiet else lambda done, total: show(done, total, "rounds"), **_common(job, **options)
+            job,
+            progress=None if quiet else lambda done, total: show(done, total, "rounds"),
+            folder=options["folder"],
+            **_common(job, **options),
         )
 
 

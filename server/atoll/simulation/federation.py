@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,40 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client import Participant, Policy
-from atoll.operator.history import History
 from atoll.server.aggregation import warm_for
-from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec
-from atoll.server.runs.drawing import looks_back
 from atoll.server.runs.evaluators import Evaluator, InPlace
-from atoll.server.runs.sessions import Introduction
 from atoll.server.stores.store import PARTIALS_FOLDER
-from atoll.settings import to_toml
 from atoll.simulation.behaviour import Behaviour
-from atoll.simulation.errors import RunFailedError, SetupError
+from atoll.simulation.errors import SetupError
 from atoll.simulation.initial import Initial, InitialModel, initial_model
+from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
 from atoll.simulation.population import Population
 from atoll.simulation.process_pool import ProcessPool
-from atoll.simulation.result import Result, detail_from
-from atoll.simulation.simulated_server import SimulatedServer, make_folder
-from atoll.simulation.task_runner import KEEP_PARTICIPANTS, Facts, TaskRunner
+from atoll.simulation.result import Result
+from atoll.simulation.resuming.asked import asked_for
+from atoll.simulation.resuming.results_folder import ResultsFolder
+from atoll.simulation.simulated_server import temporary_folder
+from atoll.simulation.task_runner import KEEP_PARTICIPANTS, TaskRunner
 from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop, play
 from atoll.simulation.worker_pool import InlinePool, WorkerPool
-from atoll.wire.encoding import Encoding
-from atoll.wire.views import tensor_views
 
-STARTS_AT = 1_704_067_200.0
-"""Epoch seconds at virtual second 0: Monday, 2024-01-01, 00:00 UTC."""
-STUCK_S = 366 * 86_400.0
-"""Virtual seconds without any change of the run after which it is given up."""
 HOLDOUT = "holdout"
 """Name of the evaluator that ``run(evaluate=...)`` installs."""
-_ENCODINGS = frozenset(Encoding)
 Make = Callable[[Any], Participant]
 Evaluate = Callable[[Mapping[str, npt.NDArray[Any]]], Mapping[str, float] | float]
-Examples = int | Sequence[int]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -96,6 +82,7 @@ class Federation:
         strict: bool = False,
         workers: int = 0,
         progress: Progress | None = None,
+        folder: str | Path | None = None,
     ) -> Result:
         """Play a job to its end.
 
@@ -106,9 +93,11 @@ class Federation:
             strict: whether the first failure of participants' code raises ``ParticipantError``.
             workers: processes that participants work in; 0: this one, which a debugger can follow.
             progress: told of the released rounds and of all, after each change.
+            folder: keeps the state, so that the same call goes on in the middle of a round if this process is killed,
+                and ends with the same bits. Once the run has ended, the same call gives its result at once.
 
         Raises:
-            SetupError: if the job cannot be played by this federation.
+            SetupError: if the job cannot be played by this federation, or the folder has another simulation.
             ParticipantError: see ``strict``.
             RunFailedError: if the run fails, with the server's reason.
         """
@@ -118,143 +107,42 @@ class Federation:
         evaluators: dict[str, Evaluator] = {}
         if evaluate is not None:
             evaluators[played.evaluation.server or HOLDOUT] = InPlace(_named(evaluate))
-        warm_for(played.aggregation.wire_encoding)  # before the workers are forked, who have it then too
-        folder = make_folder()
-        try:
-            pool = self._pool(folder, workers)
+        if folder is None:
+            with temporary_folder() as path:
+                plan = Plan(path, played, model, people, evaluators, self.examples)
+                return self._play(plan, workers, progress, strict=strict)
+        asked = self._asked(played, people, model, evaluate)
+        with ResultsFolder.taken(Path(folder), asked) as results:
+            plan = Plan(results.path, played, model, people, evaluators, self.examples, results, asked)
+            result = finished(plan) or self._play(plan, workers, progress, strict=strict)
+            results.tidy()
+            return result
 
-            async def main(loop: VirtualLoop) -> Result:
-                participants = VirtualParticipants(pool, people, self.behaviour, strict=strict)
-                simulation = _Simulation(loop, pool, participants, people, folder, progress)
-                return await simulation.run(played, model, evaluators, self.examples)
-
-            return play(main)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-    def _pool(self, folder: Path, workers: int) -> WorkerPool:
-        runner = TaskRunner(self.participants, self.policy, folder / "participants", self.keep)
-        return InlinePool(runner) if workers == 0 else ProcessPool(runner, workers, folder / PARTIALS_FOLDER)
-
-
-@dataclass(frozen=True)
-class _Simulation:
-    """One run on a virtual loop."""
-
-    loop: VirtualLoop
-    pool: WorkerPool
-    participants: VirtualParticipants
-    people: Population
-    folder: Path
-    progress: Progress | None
-
-    async def run(
-        self, job: JobSpec, model: Initial, evaluators: Mapping[str, Evaluator], examples: Examples | None
-    ) -> Result:
-        try:
-            return await self._run(job, model, evaluators, examples)
-        except ServerError as error:
-            raise SetupError(str(error.detail)) from error
-        finally:
-            await self.pool.close()
-
-    async def _run(
-        self, job: JobSpec, model: Initial, evaluators: Mapping[str, Evaluator], examples: Examples | None
-    ) -> Result:
-        began = time.perf_counter()
-        server = await SimulatedServer.open(
-            self.folder,
-            clock=lambda: STARTS_AT + self.loop.time(),
-            tell=self.participants.tell,
-            forget=self.pool.forget,
-            evaluators=evaluators,
-            learns=looks_back(job),
-        )
-        self.participants.server = server
-        try:
-            run_id = await self._begin(server, job, model, examples)
-            await self._ended(server, run_id)
-            return await self._result(server, run_id, model, began)
-        finally:
-            await self.participants.close()
-            await server.close()
-
-    async def _begin(self, server: SimulatedServer, job: JobSpec, model: Initial, examples: Examples | None) -> str:
-        for node in self.pool.nodes:
-            server.services.nodes.add(node)
-        await server.enrol(self.people.names)
-        self.participants.enter(await self._introductions(examples))
-        with server.services.blobs.create(expected_bytes=model.layout.size_bytes) as writer:
-            for piece in model.pieces():
-                writer.write(piece)
-            blob = writer.commit().name
-        return await server.coordinator.submit(
-            job_toml=to_toml(job).encode(),
-            file_name="job.toml",
-            layout=model.layout,
-            initial_blob=blob,
-            operator="simulation",
+    def _asked(self, job: JobSpec, people: Population, model: Initial, evaluate: Evaluate | None) -> dict[str, Any]:
+        return asked_for(
+            job,
+            people,
+            model,
+            self.behaviour,
+            participants=self.participants,
+            evaluate=evaluate,
+            examples=self.examples,
+            policy=self.policy,
         )
 
-    async def _introductions(self, examples: Examples | None) -> dict[str, Introduction]:
-        if examples is None:
-            facts = await self.pool.facts(dict(self.people.seeds()))
-        else:
-            first = self.people.names[0]
-            shown = (await self.pool.facts({first: self.people.seed_of(first)}))[first]
-            counts = [examples] * len(self.people) if isinstance(examples, int) else examples
-            facts = {
-                name: Facts(int(count), shown.can_evaluate)
-                for name, count in zip(self.people.names, counts, strict=True)
-            }
-        made = {one: Introduction(one.examples, _ENCODINGS, one.can_evaluate) for one in set(facts.values())}
-        return {name: made[one] for name, one in facts.items()}
+    def _play(self, plan: Plan, workers: int, progress: Progress | None, *, strict: bool) -> Result:
+        warm_for(plan.job.aggregation.wire_encoding)  # before the workers are forked, who have it then too
+        pool = self._pool(plan, workers)
 
-    async def _ended(self, server: SimulatedServer, run_id: str) -> None:
-        """Wait until the run has ended or pauses.
+        async def main(loop: VirtualLoop) -> Result:
+            participants = VirtualParticipants(pool, plan.people, self.behaviour, strict=strict)
+            return await Simulation(plan, loop, pool, participants, progress).run()
 
-        Raises:
-            RunFailedError: if it has broken down.
-        """
-        active = server.coordinator.active(run_id)
-        while active is not None:
-            state, changed = active.driver.state, active.driver.changed
-            if self.progress is not None:
-                self.progress(state.version, state.policy.rounds)
-            if active.driver.broken is not None:
-                raise RunFailedError(str(active.driver.broken.detail))
-            if state.status.ended or state.status == "paused":
-                return
-            waiting = asyncio.ensure_future(changed.wait())
-            either: set[asyncio.Future[Any]] = {waiting, self.participants.failed}
-            await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if changed is active.driver.changed and not self.participants.failed.done():
-                raise RunFailedError(
-                    f"the run waits for {STUCK_S / 86_400:.0f} virtual days: {len(server.sessions)} participants are "
-                    f"connected, and nothing changes any more ({active.performer.trouble or state.status}); check the "
-                    "availability of participants and cohort.min_available"
-                )
-            if self.participants.failed.done():
-                self.participants.failed.result()
+        return play(main)
 
-    async def _result(self, server: SimulatedServer, run_id: str, model: Initial, began: float) -> Result:
-        detail = await server.services.reader.run(lambda connection: detail_from(connection, run_id, members=False))
-        if detail.run.status in ("failed", "cancelled"):
-            raise RunFailedError(f"the run has {detail.run.status}: {detail.run.reason}")
-        with server.services.blobs.open(detail.run.model_blob) as blob:
-            content = bytearray(blob.read(0, model.layout.size_bytes))
-        weights = tensor_views(model.layout, memoryview(content))
-        return Result(
-            weights,
-            detail.run.model_blob,
-            model.layout,
-            History(detail),
-            time.perf_counter() - began,
-            self.loop.time(),
-            self.folder,
-        )
+    def _pool(self, plan: Plan, workers: int) -> WorkerPool:
+        runner = TaskRunner(self.participants, self.policy, plan.participant_folders, self.keep)
+        return InlinePool(runner) if workers == 0 else ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
 
 
 def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:

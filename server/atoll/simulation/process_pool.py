@@ -18,7 +18,7 @@ from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import opening_to, sum_to
 from atoll.simulation.inline import InlineExecutor
 from atoll.simulation.task_runner import Facts, Opening, Outcome, TaskRequest, TaskRunner
-from atoll.simulation.virtual_time import VirtualLoop
+from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_link import Task, WorkerLink
 from atoll.simulation.worker_pool import Key
 from atoll.simulation.worker_process import forked
@@ -77,13 +77,14 @@ class ProcessPool:
             names = everyone[start : start + _FACTS]
             link.participants.update(name for name, _ in names)
             asked.append(link.ask("facts", {"of": names}))
-        with _loop().held():
+        with virtual_loop().held():
             answers = await asyncio.gather(*asked)
         found = [Facts(examples, can_evaluate) for answer in answers for examples, can_evaluate in answer]
         return {name: one for (name, _), one in zip(everyone, found, strict=True)}
 
     async def open(self, opening: Opening) -> None:
         """See ``WorkerPool``."""
+        await self._opened()
         message = opening_to(opening)
         for link in self._links:
             link.tell("open", message)
@@ -105,7 +106,7 @@ class ProcessPool:
         task = self._tasks.pop((key, request.participant))
         if task.done.done():
             return task.done.result()
-        with _loop().held():
+        with virtual_loop().held():
             return await task.done
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
@@ -177,7 +178,7 @@ class _Calls:
         """Have the worker write its sum."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with _loop().held():
+            with virtual_loop().held():
                 await self.link.ask("partial", {**sum_to(key, items), "path": str(path)})
         except (WorkerError, SetupError) as error:
             raise NotFoundError("spool.missing", str(error)) from error
@@ -192,13 +193,6 @@ class _Calls:
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """There are none."""
-
-
-def _loop() -> VirtualLoop:
-    loop = asyncio.get_running_loop()
-    if not isinstance(loop, VirtualLoop):
-        raise TypeError(f"a simulation runs on a VirtualLoop, not on a {type(loop).__name__}")
-    return loop
 
 
 def _reap(pid: int) -> None:

@@ -53,9 +53,11 @@ class Result:
     seconds: float
     virtual_s: float
     _folder: Path
+    _folder_stays: bool = False
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        if not self._folder_stays:
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def __repr__(self) -> str:
         run = self.run

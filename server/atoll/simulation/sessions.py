@@ -37,9 +37,10 @@ class VirtualSessions(Sessions):
         self._tell = tell
         self._outbox: asyncio.Queue[Instruction | None] = asyncio.Queue()
 
-    def join(self, participant: str, introduction: Introduction) -> None:
-        """A participant connects."""
-        session = VirtualSession(participant, introduction, self._outbox, self._clock(), lambda: None, tell=self._tell)
+    def join(self, participant: str, introduction: Introduction, counted_from: float | None = None) -> None:
+        """A participant connects; its time online is counted from now on, or from an earlier epoch second."""
+        since = self._clock() if counted_from is None else counted_from
+        session = VirtualSession(participant, introduction, self._outbox, since, lambda: None, tell=self._tell)
         self.admit(session)
 
     def leave(self, participant: str) -> None:

@@ -1,14 +1,15 @@
 """The server of a simulation: its coordinator, stores and accounts, in one process and without a port.
 
-The database, the models and the ledger lie in a folder that is memory wherever the machine has a file system in memory,
-and are removed with the result. Nothing is written for the next start, so nothing is synced to a disk.
+The database, the models and the ledger lie in a folder. Without one of the caller's it is memory wherever the machine
+has a file system in memory, and is removed with the result: nothing is written for the next start then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,10 @@ from atoll.server.stores import Participant, Store
 from atoll.server.stores.row_conversion import to_row
 from atoll.server.stores.schema import participants
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.telemetry.observer import NO_OBSERVER
 from atoll.simulation.inline import InlineExecutor, InlineReader, InlineWriter
+from atoll.simulation.resuming.boundaries import Boundaries
+from atoll.simulation.resuming.round_writer import RoundReader, RoundWriter
 from atoll.simulation.sessions import Tell, VirtualSessions
 from atoll.simulation.spool import Forget, VirtualSpool
 
@@ -50,7 +54,7 @@ class SummedOnArrival(NodePool):
 
 @dataclass(frozen=True)
 class SimulatedServer:
-    """The parts of a server that a simulation uses; ``close`` removes what only the run needed."""
+    """The parts of a server that a simulation uses."""
 
     folder: Path
     store: Store
@@ -60,7 +64,7 @@ class SimulatedServer:
     spool: VirtualSpool
 
     @classmethod
-    async def open(
+    def open(
         cls,
         folder: Path,
         *,
@@ -69,20 +73,22 @@ class SimulatedServer:
         forget: Forget,
         evaluators: Mapping[str, Evaluator],
         learns: bool = True,
+        boundaries: Boundaries | None = None,
         silence_s: float = SILENCE_S,
     ) -> SimulatedServer:
-        """Open the state in an empty folder.
+        """Open the state in a folder; ``coordinator.start`` comes next.
 
         Args:
-            folder: takes database, models and ledger.
+            folder: has database, models and ledger; or is empty.
             clock: epoch seconds, of the virtual time.
             tell: hears what participants are told.
             forget: has the runners forget updates.
             evaluators: judge released models, by name.
             learns: whether histories of participants are kept, for jobs that look back.
+            boundaries: commits the state at these; None: every write is a commit.
             silence_s: virtual seconds that a member may be away before it counts as gone.
         """
-        store = Store.open(folder, writer_type=InlineWriter, reader_type=InlineReader)
+        store = _store(folder, by_round=boundaries is not None)
         sessions = VirtualSessions(clock, tell)
         spool = VirtualSpool(folder / SPOOL_FOLDER, forget)
         services = Services(
@@ -99,11 +105,14 @@ class SimulatedServer:
             silence_s=silence_s,
             keep_models=1,
             room=_STORAGE.room(folder),
+            observer=NO_OBSERVER if boundaries is None else boundaries,
+            members_stay=True,
         )
+        if boundaries is not None and isinstance(store.writer, RoundWriter):
+            boundaries.services, boundaries.writer = services, store.writer
         authority = Authority.open(folder / "ca", now=clock())
         book = CertificateBook(authority, store.writer, store.reader, clock, lifetime_s=365 * 86_400.0)
         coordinator = Coordinator(services, book, _STORAGE, insecure=True)
-        await coordinator.start()
         return cls(folder, store, services, coordinator, sessions, spool)
 
     async def enrol(self, names: Iterable[str]) -> None:
@@ -122,19 +131,37 @@ class SimulatedServer:
         return self.folder / BLOBS_FOLDER / blob[:2] / blob
 
     async def close(self) -> None:
-        """Stop the runs and close the stores; only the database stays, to be read."""
+        """Stop the runs and close the stores."""
         await self.coordinator.stop()
         self.spool.close()
         self.store.close()
-        for part in self.folder.iterdir():
-            if part.is_dir():
-                shutil.rmtree(part, ignore_errors=True)
 
 
-def make_folder() -> Path:
-    """An empty folder, in memory where there is enough of it."""
+def _store(folder: Path, *, by_round: bool) -> Store:
+    if not by_round:
+        return Store.open(folder, writer_type=InlineWriter, reader_type=InlineReader)
+    store = Store.open(folder, writer_type=RoundWriter, reader_type=RoundReader)
+    if isinstance(store.reader, RoundReader) and isinstance(store.writer, RoundWriter):
+        store.reader.writer = store.writer
+    return store
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder, in memory where there is enough of it; removed if the block fails.
+
+    Afterwards it has its files and no folders: a result needs the database alone.
+    """
     try:
         roomy = shutil.disk_usage(MEMORY).free >= LEAST_MEMORY_BYTES
     except OSError:
         roomy = False
-    return Path(tempfile.mkdtemp(prefix="atoll-simulation-", dir=MEMORY if roomy else None))
+    folder = Path(tempfile.mkdtemp(prefix="atoll-simulation-", dir=MEMORY if roomy else None))
+    try:
+        yield folder
+        for part in folder.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -31,6 +31,7 @@ from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.rounds import RunPolicy
 from atoll.server.rounds.weights import integer_weight
 from atoll.simulation.errors import SetupError, SimulationError
+from atoll.simulation.resuming.participant_folders import ParticipantFolders
 from atoll.wire.chunks import ChunkHeader
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 
@@ -132,13 +133,15 @@ class TaskRunner:
     Args:
         make: makes a participant.
         policy: what may be sent.
-        states: folder of the participants' own files.
+        folders: of the participants that keep files.
         keep: participants' objects that are kept.
     """
 
-    def __init__(self, make: Make, policy: Policy | None, states: Path, keep: int = KEEP_PARTICIPANTS) -> None:
+    def __init__(
+        self, make: Make, policy: Policy | None, folders: ParticipantFolders, keep: int = KEEP_PARTICIPANTS
+    ) -> None:
         self._make = make
-        self._states = states
+        self._folders = folders
         self._keep = keep
         self._performer = Performer(policy, chunk_bytes=DEFAULT_CHUNK_BYTES)
         self._participants: OrderedDict[str, Participant] = OrderedDict()
@@ -264,10 +267,8 @@ class TaskRunner:
                 f"participants({seed!r}) gave a {type(found).__name__}; return an atoll.client.Participant"
             )
         if type(found).prepare is not Participant.prepare:
-            folder = self._states / name
-            folder.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(found):
-                found.prepare(folder)
+                found.prepare(self._folders.of(name))
                 yield found
             return
         self._participants[name] = found

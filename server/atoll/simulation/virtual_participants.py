@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from typing import Any
 
 from atoll.server.aggregation import Grid
@@ -22,11 +21,13 @@ from atoll.server.rounds import Effect, LateMode, Patience, Phase, RoundKey, Rou
 from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
-from atoll.simulation.behaviour import Behaviour, Presence
+from atoll.simulation.attendance import Attendance, Attended
+from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.errors import ParticipantError
 from atoll.simulation.population import Population
 from atoll.simulation.simulated_server import SimulatedServer
 from atoll.simulation.task_runner import Opening, Outcome, TaskRequest
+from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_pool import Key, WorkerPool
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 
@@ -70,6 +71,7 @@ class VirtualParticipants:
 
     Attributes:
         server: the server; set before the first invitation.
+        attendance: who is connected.
         failed: has the error that ends the simulation, if there is one.
     """
 
@@ -79,51 +81,37 @@ class VirtualParticipants:
         self._pool = pool
         self._population = population
         self._behaviour = behaviour
-        self._presence = Presence(behaviour, population)
-        self._introductions: Mapping[str, Introduction] = {}
-        self._away_until: dict[str, float] = {}
+        self.attendance = Attendance(population, behaviour)
         self._strict = strict
         self._called: dict[Key, _Called] = {}
         self._latest: tuple[bytes, Key] = (b"", ("", 0, 0))
         self._failures = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_until: dict[str, float] = {}
+        self._delivering = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def enter(self, introductions: Mapping[str, Introduction]) -> None:
         """Connect the participants, each when it is there."""
-        self._introductions = introductions
-        if self._presence.everyone_stays:
-            for name, introduction in introductions.items():
-                self.server.sessions.join(name, introduction)
-        else:
-            self._begin(self._come_and_go(), "presence")
+        self.attendance.sessions = self.server.sessions
+        self.attendance.begin(introductions)
+        self._begin(self.attendance.come_and_go(), "presence")
 
-    async def _come_and_go(self) -> None:
-        loop = asyncio.get_running_loop()
-        changes = sorted(self._presence.changes())
-        for at, together in groupby(changes, key=lambda change: change[0]):
-            if at > loop.time():
-                await asyncio.sleep(at - loop.time())
-            for _, number, comes in together:
-                if comes:
-                    self._join(number)
-                else:
-                    self.server.sessions.leave(self._population.names[number])
+    def go_on(self, introductions: Mapping[str, Introduction], at: Attended) -> None:
+        """Connect those who were connected at an instant, which is now, and the others when they are there."""
+        self.attendance.sessions = self.server.sessions
+        self.attendance.go_on(introductions, at)
+        self._begin(self.attendance.come_and_go(), "presence")
 
-    def _join(self, number: int) -> None:
-        """Connect a participant, unless it is away or is connected already."""
-        name, now = self._population.names[number], asyncio.get_running_loop().time()
-        there = self._presence.next_there(number, now) <= now and self._away_until.get(name, 0.0) <= now
-        if there and self.server.sessions.get(name) is None:
-            self.server.sessions.join(name, self._introductions[name])
+    @property
+    def at_rest(self) -> bool:
+        """Whether no task is in work whose report is still to be handed in."""
+        return self._delivering == 0
 
-    def _drop_out(self, number: int) -> None:
-        """A participant leaves without its work, and comes back later."""
-        name, loop = self._population.names[number], asyncio.get_running_loop()
-        self._away_until[name] = loop.time() + self._behaviour.back_s
-        self.server.sessions.leave(name)
-        loop.call_at(self._away_until[name], self._join, number)
+    def fail(self, error: Exception) -> None:
+        """End the simulation with an error, unless there was one before."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
 
     def tell(self, participant: str, instruction: Instruction) -> None:
         """What a participant is told over its session."""
@@ -158,8 +146,8 @@ class VirtualParticipants:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self.failed.done():
-            self.failed.set_exception(error)
+        if isinstance(error, Exception):
+            self.fail(error)
 
     async def _play(self, key: Key) -> None:
         """One attempt at a round, from its invitations to the last report that may count."""
@@ -170,13 +158,14 @@ class VirtualParticipants:
         await self._pool.open(_opening(key, called.shared, active, self.server))
         arrivals = self._arrivals(key, called.requests, carries=_carries(active.driver.state))
         self._expect(key, arrivals, active)
-        while arrivals and (wanted := _wanted(active, key, arrivals)):
+        while arrivals and _wanted(active, key, arrivals):
+            await virtual_loop().until(arrivals[0].at)
+            wanted = _wanted(active, key, arrivals)  # the round may have closed meanwhile
             batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
-            del arrivals[: len(batch)]
-            loop = asyncio.get_running_loop()
-            if batch[0].at > loop.time():
-                await asyncio.sleep(batch[0].at - loop.time())
+            self._delivering += 1
             await self._deliver(key, batch, active)
+            self._delivering -= 1
+            del arrivals[: len(batch)]
 
     def _arrivals(self, key: Key, requests: Sequence[TaskRequest], *, carries: bool) -> list[Arrival]:
         """When each member reports or drops out; without those that never do."""
@@ -189,7 +178,7 @@ class VirtualParticipants:
             if share is not None:
                 found.append(Arrival(start + share * task_s, number, request, reports=False))
                 continue
-            at = self._presence.next_there(number, start + task_s)
+            at = self.attendance.presence.next_there(number, start + task_s)
             if carries:
                 self._busy_until[name] = at
             if at < math.inf:
@@ -211,7 +200,7 @@ class VirtualParticipants:
         for arrival in batch:
             name = arrival.request.participant
             if not arrival.reports:
-                self._drop_out(arrival.number)
+                self.attendance.drop_out(arrival.number)
                 continue
             if not wants(state, RoundKey(*key[1:]), name):
                 continue

@@ -4,12 +4,16 @@ Timers of the server (deadlines, retries, silence) and of participants (speed, a
 a report window of ten minutes costs no time. When no callback is ready, time jumps to the next timer. While work of
 another process is awaited (``held``), time stands still, so the order of events does not depend on how fast a machine
 is.
+
+Time is a function of the timers alone: a jump ends exactly at the next timer, however it was made up. So a simulation
+that goes on from a recorded instant passes the same instants as one that was never interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import selectors
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,17 +26,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 T = TypeVar("T")
-LEAST_S = 1e-6
-"""Shortest jump, and resolution of the clock: a float of many days does not change by a nanosecond."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for files only while time is held; otherwise waiting is what makes time pass."""
+    """Waits for files only while time is held; otherwise waiting is what makes time pass, by ``jump``."""
 
-    def __init__(self) -> None:
+    def __init__(self, jump: Callable[[], None]) -> None:
         super().__init__()
-        self.now_s = 0.0
         self.holds = 0
+        self._jump = jump
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """See ``selectors``; a wait without end and without a hold cannot happen to a run that is watched."""
@@ -41,7 +43,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None and timeout > 0:
             found = super().select(0)
             if not found:
-                self.now_s += max(timeout, LEAST_S)
+                self._jump()
             return found
         return super().select(timeout)
 
@@ -49,24 +51,53 @@ class _JumpingSelector(selectors.DefaultSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual seconds, from 0."""
 
+    _scheduled: list[asyncio.TimerHandle]  # asyncio's heap of timers
+
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-        # asyncio fires timers that are due before now + resolution; with its nanosecond the sum would be now itself.
-        self._clock_resolution = LEAST_S
+        self._now_s = 0.0
+        self._selecting = _JumpingSelector(self._jump)
+        super().__init__(self._selecting)
+        self.pass_to(0.0)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
-        return self._jumping.now_s
+        """Virtual seconds since the begin of the simulation."""
+        return self._now_s
+
+    def pass_to(self, second: float) -> None:
+        """Let time pass to a second that is not in the past."""
+        self._now_s = max(self._now_s, second)
+        # asyncio fires timers before now + resolution: those of this very instant, and none later.
+        self._clock_resolution = math.ulp(self._now_s)
+
+    async def until(self, second: float) -> None:
+        """Wait for a second. Unlike a sleep for a difference it ends exactly then; at once if it has passed."""
+        if second > self._now_s:
+            reached = self.create_future()
+            timer = self.call_at(second, _reach, reached)
+            try:
+                await reached
+            finally:
+                timer.cancel()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """No time passes inside: something outside of this process is awaited."""
-        self._jumping.holds += 1
+        self._selecting.holds += 1
         try:
             yield
         finally:
-            self._jumping.holds -= 1
+            self._selecting.holds -= 1
+
+    def _jump(self) -> None:
+        self.pass_to(self._scheduled[0].when())
+
+
+def virtual_loop() -> VirtualLoop:
+    """The running loop of a simulation."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise TypeError(f"a simulation runs on a VirtualLoop, not on a {type(loop).__name__}")
+    return loop
 
 
 def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
@@ -95,6 +126,11 @@ def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
 
 def _nothing() -> None:
     pass
+
+
+def _reach(reached: asyncio.Future[None]) -> None:
+    if not reached.done():
+        reached.set_result(None)
 
 
 def _runs_a_loop() -> bool:

@@ -1,7 +1,8 @@
 """A worker process: a runner that answers to the simulation over a socket.
 
 It is forked, so any factory works, closures and functions of a notebook too, and data that the factory refers to is
-shared until it is written to. It ends when the simulation does: the socket closes then.
+shared until it is written to. It ends when the simulation does: the socket closes then. If the simulation
+is killed, the system ends it at once, in the middle of a task: a later call must not find it still at work.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from atoll.processes.parents import end_with_parent
 from atoll.server.errors import ServerError
 from atoll.server.ingest.partial_file import write_partial
 from atoll.simulation.frames import LENGTH, Message, framed, opening_from, outcome_to, request_from, sum_from
@@ -34,6 +36,7 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
     mine, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads hold nothing that the worker uses
         pid = os.fork()
@@ -46,6 +49,7 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
             one.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the simulation hears it, and closes the socket
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with_parent(parent)
         gc.freeze()  # what the parent has made is not looked through again: its pages stay shared
         with one_thread():
             _serve(runner, theirs)

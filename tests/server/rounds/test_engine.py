@@ -1,5 +1,7 @@
 """Effects that the engine asks for again after a restart."""
 
+from dataclasses import replace
+
 import pytest
 
 from atoll.server.rounds import (
@@ -82,6 +84,17 @@ def test_the_deadline_keeps_its_time_and_no_clock_jump_makes_it_longer_than_the_
     assert prepared.deadline_at == 135.0
     deadline = resume(story.state, now)[-1]
     assert deadline == StartDeadline(story.key, 135.0, remaining_s)
+
+
+def test_resumed_at_the_instant_of_its_opening_a_round_has_its_whole_window() -> None:
+    """A simulation's does so; the difference of epoch seconds is rounded, and would move the deadline."""
+    story = Story().on(Started())
+    story.now = 1_704_067_200.1
+    story.on(story.drawn("pa", "pb"))
+    prepared = replace(story.prepared(), window_s=0.3, deadline_at=story.now + 0.3)
+    story.on(prepared)
+    assert prepared.deadline_at - story.now != 0.3
+    assert resume(story.state, story.now)[-1] == StartDeadline(story.key, prepared.deadline_at, 0.3)
 
 
 @pytest.mark.parametrize(("later", "delay_s"), [(-1e6, 5.0), (0.0, 5.0), (2.0, 3.0), (1e6, 0.0)])

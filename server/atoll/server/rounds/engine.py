@@ -106,8 +106,13 @@ _Pending = Callable[[RunState, float], tuple[Effect, ...]]
 
 
 def _open(state: RunState, now: float) -> tuple[Effect, ...]:
-    """A clock that jumped makes the rest of the window neither negative nor longer than the whole."""
+    """A clock that jumped makes the rest of the window neither negative nor longer than the whole.
+
+    At the instant of the opening the rest is the whole, exactly: a difference of epoch seconds is rounded.
+    """
     rnd = live(state)
+    if now <= rnd.opened_at:
+        return open_effects(state, rnd.window_s)
     return open_effects(state, min(rnd.window_s, max(0.0, rnd.deadline_at - now)))
 
 

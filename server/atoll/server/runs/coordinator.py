@@ -403,7 +403,8 @@ class Coordinator:
         active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy)
         self._active[run.id] = active
         if resumed:
-            performer.members.expect_back()
+            if not services.members_stay:
+                performer.members.expect_back()
             if state.round is not None and state.round.phase in _UNDER_WAY:
                 privacy.hold()
         driver.start(performer)

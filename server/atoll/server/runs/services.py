@@ -47,6 +47,8 @@ class Services:
         silo_silence_s: seconds that a silo may be disconnected.
         silos: participants of kind silo that have checked in.
         learns: whether histories of participants are kept, for samplers and report windows that look back.
+        members_stay: whether members are still connected when a run resumes, as in a simulation; otherwise they get
+            time to return.
     """
 
     writer: Writer
@@ -68,6 +70,7 @@ class Services:
     silo_silence_s: float = 60.0
     silos: set[str] = field(default_factory=set)
     learns: bool = True
+    members_stay: bool = False
 
     def patience_s(self, participant: str) -> float:
         """Seconds that a member may be disconnected before it counts as gone."""

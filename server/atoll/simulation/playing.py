@@ -1,0 +1,261 @@
+"""The run of one simulation, from its begin or its last commit to its result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from atoll.operator.history import History
+from atoll.server.control import RunDetail
+from atoll.server.errors import ServerError
+from atoll.server.jobs import JobSpec
+from atoll.server.runs.drawing import looks_back
+from atoll.server.runs.evaluators import Evaluator
+from atoll.server.runs.sessions import Introduction
+from atoll.server.stores import BlobStore
+from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from atoll.server.stores.store import BLOBS_FOLDER
+from atoll.settings import to_toml
+from atoll.simulation.errors import RunFailedError, SetupError, SimulationError
+from atoll.simulation.initial import Initial
+from atoll.simulation.population import Population
+from atoll.simulation.result import Result, detail_from, read
+from atoll.simulation.resuming.boundaries import Boundaries
+from atoll.simulation.resuming.kept_state import put_begin
+from atoll.simulation.resuming.participant_folders import ParticipantFolders
+from atoll.simulation.resuming.results_folder import PARTICIPANTS_FOLDER, ResultsFolder
+from atoll.simulation.simulated_server import SimulatedServer
+from atoll.simulation.task_runner import Facts
+from atoll.simulation.virtual_participants import VirtualParticipants
+from atoll.simulation.virtual_time import VirtualLoop
+from atoll.simulation.worker_pool import WorkerPool
+from atoll.wire.encoding import Encoding
+from atoll.wire.views import tensor_views
+
+STARTS_AT = 1_704_067_200.0
+"""Epoch seconds at virtual second 0: Monday, 2024-01-01, 00:00 UTC."""
+STUCK_S = 366 * 86_400.0
+"""Virtual seconds without any change of the run after which it is given up."""
+_ENCODINGS = frozenset(Encoding)
+Examples = int | Sequence[int]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played, and where its state is.
+
+    Attributes:
+        folder: takes the state.
+        job: what to play.
+        model: the first one.
+        people: the population.
+        evaluators: judge released models, by name.
+        examples: what each declares; None: each is asked.
+        results: the folder as one that a later call goes on from; None: it is temporary.
+        asked: what was asked for, which a later call must ask for too.
+    """
+
+    folder: Path
+    job: JobSpec
+    model: Initial
+    people: Population
+    evaluators: Mapping[str, Evaluator]
+    examples: Examples | None
+    results: ResultsFolder | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def participant_folders(self) -> ParticipantFolders:
+        """The folders of participants that keep files."""
+        if self.results is not None:
+            return self.results.participant_folders
+        return ParticipantFolders(self.folder / PARTICIPANTS_FOLDER)
+
+
+class Simulation:
+    """One run on a virtual loop.
+
+    Args:
+        plan: what is played.
+        loop: the virtual time.
+        pool: does the tasks.
+        participants: play the rounds.
+        progress: told of the released rounds and of all, after each change.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        loop: VirtualLoop,
+        pool: WorkerPool,
+        participants: VirtualParticipants,
+        progress: Progress | None,
+    ) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._pool = pool
+        self._participants = participants
+        self._progress = progress
+        self._kept = None if plan.results is None else plan.results.kept
+        self._boundaries: Boundaries | None = None
+        if plan.results is not None:
+            before = None if self._kept is None else self._kept.boundary
+            self._boundaries = Boundaries(
+                participants.attendance,
+                plan.participant_folders,
+                before,
+                at_rest=lambda: participants.at_rest,
+                fail=self._cannot_commit,
+            )
+
+    async def run(self) -> Result:
+        """Play to the end. Raises as ``Federation.run``."""
+        try:
+            return await self._run()
+        except ServerError as error:
+            raise SetupError(str(error.detail)) from error
+        finally:
+            await self._pool.close()
+
+    async def _run(self) -> Result:
+        began = time.perf_counter()
+        if self._kept is not None:
+            self._loop.pass_to(self._kept.boundary.second)
+        server = SimulatedServer.open(
+            self._plan.folder,
+            clock=lambda: STARTS_AT + self._loop.time(),
+            tell=self._participants.tell,
+            forget=self._pool.forget,
+            evaluators=self._plan.evaluators,
+            learns=looks_back(self._plan.job),
+            boundaries=self._boundaries,
+        )
+        self._participants.server = server
+        try:
+            for node in self._pool.nodes:
+                server.services.nodes.add(node)
+            run_id = await (self._begin(server) if self._kept is None else self._go_on(server))
+            await self._ended(server, run_id)
+            detail = await server.services.reader.run(lambda connection: detail_from(connection, run_id, members=False))
+            seconds = time.perf_counter() - began
+            if self._boundaries is not None:
+                self._boundaries.writer.commit()  # what the run's end has tidied up
+                seconds = self._boundaries.seconds
+            return _result(self._plan, server.services.blobs, detail, seconds, self._loop.time())
+        finally:
+            await self._participants.close()
+            await server.close()
+
+    async def _begin(self, server: SimulatedServer) -> str:
+        """Begin the run; its id."""
+        plan = self._plan
+        await server.coordinator.start()
+        await server.enrol(plan.people.names)
+        facts = await self._facts()
+        self._participants.enter(_introductions(facts))
+        if self._boundaries is not None:
+            await server.services.writer.run(put_begin, plan.asked, [facts[name] for name in plan.people.names])
+        with server.services.blobs.create(expected_bytes=plan.model.layout.size_bytes) as writer:
+            for piece in plan.model.pieces():
+                writer.write(piece)
+            blob = writer.commit().name
+        return await server.coordinator.submit(
+            job_toml=to_toml(plan.job).encode(),
+            file_name="job.toml",
+            layout=plan.model.layout,
+            initial_blob=blob,
+            operator="simulation",
+        )
+
+    async def _go_on(self, server: SimulatedServer) -> str:
+        """Resume the run at its last commit; its id."""
+        kept, boundaries = self._kept, self._boundaries
+        if kept is None or boundaries is None:
+            raise SimulationError("there is no commit to go on from")
+        boundaries.hold(kept.boundary.run)
+        facts = dict(zip(self._plan.people.names, kept.facts, strict=True))
+        self._participants.go_on(_introductions(facts), kept.boundary.attended)
+        await server.coordinator.start()
+        return kept.boundary.run
+
+    async def _facts(self) -> dict[str, Facts]:
+        people, examples = self._plan.people, self._plan.examples
+        if examples is None:
+            return await self._pool.facts(dict(people.seeds()))
+        first = people.names[0]
+        shown = (await self._pool.facts({first: people.seed_of(first)}))[first]
+        counts = [examples] * len(people) if isinstance(examples, int) else examples
+        return {name: Facts(int(count), shown.can_evaluate) for name, count in zip(people.names, counts, strict=True)}
+
+    async def _ended(self, server: SimulatedServer, run_id: str) -> None:
+        """Wait until the run has ended or pauses.
+
+        Raises:
+            RunFailedError: if it has broken down.
+        """
+        active = server.coordinator.active(run_id)
+        while active is not None:
+            state, changed = active.driver.state, active.driver.changed
+            if self._progress is not None:
+                self._progress(state.version, state.policy.rounds)
+            if active.driver.broken is not None:
+                raise RunFailedError(str(active.driver.broken.detail))
+            if state.status.ended or state.status == "paused":
+                await active.driver.stop()  # what it tidies up goes with the simulation
+                return
+            waiting = asyncio.ensure_future(changed.wait())
+            either: set[asyncio.Future[Any]] = {waiting, self._participants.failed}
+            await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if changed is active.driver.changed and not self._participants.failed.done():
+                raise RunFailedError(
+                    f"the run waits for {STUCK_S / 86_400:.0f} virtual days: {len(server.sessions)} participants are "
+                    f"connected, and nothing changes any more ({active.performer.trouble or state.status}); check the "
+                    "availability of participants and cohort.min_available"
+                )
+            if self._participants.failed.done():
+                self._participants.failed.result()
+
+    def _cannot_commit(self, error: Exception) -> None:
+        said = str(error.detail) if isinstance(error, ServerError) else str(error)
+        self._participants.fail(SimulationError(f"folder = {self._plan.folder} cannot be written: {said}"))
+
+
+def finished(plan: Plan) -> Result | None:
+    """The result of a simulation that has ended in its folder; None if it has not.
+
+    Raises:
+        RunFailedError: if the run failed.
+    """
+    kept = None if plan.results is None else plan.results.kept
+    if kept is None or not kept.boundary.ended:
+        return None
+    at = kept.boundary
+    detail = read(plan.folder, lambda connection: detail_from(connection, at.run, members=False))
+    blobs = DirectoryBlobStore(plan.folder / BLOBS_FOLDER)
+    try:
+        return _result(plan, blobs, detail, at.seconds, at.second)
+    finally:
+        blobs.close()
+
+
+def _introductions(facts: Mapping[str, Facts]) -> dict[str, Introduction]:
+    made = {one: Introduction(one.examples, _ENCODINGS, one.can_evaluate) for one in set(facts.values())}
+    return {name: made[one] for name, one in facts.items()}
+
+
+def _result(plan: Plan, blobs: BlobStore, detail: RunDetail, seconds: float, virtual_s: float) -> Result:
+    run, layout = detail.run, plan.model.layout
+    if run.status in ("failed", "cancelled"):
+        raise RunFailedError(f"the run has {run.status}: {run.reason}")
+    with blobs.open(run.model_blob) as blob:
+        content = bytearray(blob.read(0, layout.size_bytes))
+    weights = tensor_views(layout, memoryview(content))
+    return Result(
+        weights, run.model_blob, layout, History(detail), seconds, virtual_s, plan.folder, plan.results is not None
+    )

@@ -1,0 +1,18 @@
+"""Simulations that go on after they were killed.
+
+A simulation with a folder keeps its database there and commits once a round: when the next round has been opened. The
+commit (``boundaries``) has all that the server stores, with the draw of the round, and what else the rest of the
+simulation depends on: the virtual second, who is connected, who will come back when. So a folder is always in the state
+of an instant at which nothing was computed yet for the round. A later call resumes the run from there as a restarted
+server does (``Coordinator.start``), at that second, and computes the round's tasks again. Files that participants keep
+get back the content that they had at that instant (``participant_folders``).
+
+::
+
+    results_folder        who may use a folder, and what it holds
+    asked                 what was asked for, to be asked for again
+    kept_state            what a commit holds besides the server's tables
+    boundaries            when and what to commit
+    round_writer          a database that commits only then
+    participant_folders   participants' own files
+"""

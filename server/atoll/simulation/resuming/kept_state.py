@@ -1,0 +1,111 @@
+"""What a commit of a simulation holds besides the server's tables: one more table, of a few named values."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Column, Connection, LargeBinary, MetaData, Table, Text, inspect, select
+
+from atoll.server.stores import dialects
+from atoll.simulation.attendance import Attended
+from atoll.simulation.task_runner import Facts
+
+_KEPT = Table("simulation", MetaData(), Column("name", Text, primary_key=True), Column("content", LargeBinary))
+_ASKED, _FACTS, _BOUNDARY = "asked", "facts", "boundary"
+_HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The instant of a commit: a round has been opened, and nobody was invited yet, or the run has ended.
+
+    Attributes:
+        number: of the commit, from 1.
+        run: the run's id.
+        second: the virtual second.
+        seconds: how long the simulation has taken so far, in all processes that played it.
+        ended: whether the run has ended or pauses.
+        attended: who is connected.
+    """
+
+    number: int
+    run: str
+    second: float
+    seconds: float
+    ended: bool
+    attended: Attended
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """A folder's last commit: what was asked for, what each participant declared, and the instant."""
+
+    asked: Mapping[str, Any]
+    facts: Sequence[Facts]
+    boundary: Boundary
+
+
+def put_begin(connection: Connection, asked: Mapping[str, Any], facts: Sequence[Facts]) -> None:
+    """Store what does not change: what was asked for, and what participants declared, in the population's order."""
+    _KEPT.create(connection, checkfirst=True)
+    _put(connection, _ASKED, json.dumps(asked).encode())
+    examples = np.array([one.examples for one in facts], np.int64)
+    can_evaluate = np.array([one.can_evaluate for one in facts], np.bool_)
+    _put(connection, _FACTS, _packed({}, {"examples": examples, "can_evaluate": can_evaluate}))
+
+
+def put_boundary(connection: Connection, boundary: Boundary) -> None:
+    """Store the instant of a commit, in its transaction."""
+    attended = boundary.attended
+    head: dict[str, Any] = {
+        "number": boundary.number,
+        "run": boundary.run,
+        "second": boundary.second,
+        "seconds": boundary.seconds,
+        "ended": boundary.ended,
+        "changes": attended.changes,
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "numbers": attended.numbers,
+        "counted_from": attended.counted_from,
+        "away": attended.away,
+        "back_at": attended.back_at,
+    }
+    _put(connection, _BOUNDARY, _packed(head, arrays))
+
+
+def kept_state(connection: Connection) -> KeptState | None:
+    """The last commit; None if there is none yet."""
+    if not inspect(connection).has_table(_KEPT.name):
+        return None
+    found = {row.name: row.content for row in connection.execute(select(_KEPT))}
+    if _BOUNDARY not in found:
+        return None
+    _, facts = _unpacked(found[_FACTS])
+    head, arrays = _unpacked(found[_BOUNDARY])
+    attended = Attended(changes=head.pop("changes"), **arrays)
+    declared = zip(facts["examples"].tolist(), facts["can_evaluate"].tolist(), strict=True)
+    return KeptState(json.loads(found[_ASKED]), [Facts(*one) for one in declared], Boundary(attended=attended, **head))
+
+
+def _put(connection: Connection, name: str, content: bytes) -> None:
+    dialects.upsert(connection, _KEPT, [{"name": name, "content": content}])
+
+
+def _packed(head: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    file = io.BytesIO()
+    text = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    np.savez(file, allow_pickle=False, **{_HEAD: text, **arrays})
+    return file.getvalue()
+
+
+def _unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as found:
+        arrays = {name: found[name] for name in found.files}
+    return json.loads(arrays.pop(_HEAD).tobytes()), arrays

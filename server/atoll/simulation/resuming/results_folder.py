@@ -1,0 +1,138 @@
+"""The folder of a simulation that goes on after it was killed: who may use it, and what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, PARTIALS_FOLDER, SPOOL_FOLDER
+from atoll.simulation.errors import SetupError
+from atoll.simulation.result import read
+from atoll.simulation.resuming.asked import differences
+from atoll.simulation.resuming.kept_state import KeptState, kept_state
+from atoll.simulation.resuming.participant_folders import ParticipantFolders
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = "simulation.lock"
+CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER, UNDO_FOLDER = "ca", "participants", "undo"
+_FOLDERS = (BLOBS_FOLDER, SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER, UNDO_FOLDER)
+_PASSING = (SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, UNDO_FOLDER)
+_FILES = (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", "server.lock")
+
+
+@dataclass(frozen=True)
+class ResultsFolder:
+    """A folder in use by this process.
+
+    Attributes:
+        path: the folder.
+        kept: its last commit; None if nothing was committed yet.
+    """
+
+    path: Path
+    kept: KeptState | None
+
+    @classmethod
+    @contextlib.contextmanager
+    def taken(cls, path: Path, asked: Mapping[str, Any]) -> Iterator[ResultsFolder]:
+        """Use a folder, made if it does not exist, for what is asked for; it is at the last commit then.
+
+        Raises:
+            SetupError: if another process uses it, or it holds another simulation or something else.
+        """
+        with _locked(path):
+            kept = _kept(path)
+            found = cls(path, kept)
+            if kept is None:
+                found._empty()
+            elif said := differences(kept.asked, asked):
+                raise SetupError(
+                    f"folder = {path} holds another simulation: {said}; ask for the same again, or give another folder"
+                )
+            elif not kept.boundary.ended:
+                found.participant_folders.restore(kept.boundary.number)
+            yield found
+
+    @property
+    def participant_folders(self) -> ParticipantFolders:
+        """The folders of participants that keep files."""
+        return ParticipantFolders(self.path / PARTICIPANTS_FOLDER, self.path / UNDO_FOLDER)
+
+    def tidy(self) -> None:
+        """Remove what is not needed after the run's end."""
+        for name in _PASSING:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def _empty(self) -> None:
+        """Remove what a simulation left that was killed before its first commit."""
+        for name in _FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the folder's lock. Worker processes inherit it, so it is free once the last of them has ended."""
+    descriptor = _opened(path)
+    try:
+        _lock(descriptor, path)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / LOCK_FILE).exists():
+            foreign = [name for name in (*_FOLDERS, *_FILES) if (path / name).exists()]
+            if foreign:
+                raise SetupError(f"folder = {path} has {foreign[0]}, which no simulation made; give an empty folder")
+        return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SetupError(f"folder = {path} cannot be used: {error.strerror}; give a folder to write to") from error
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        if not holder.isdigit() or _is_alive(int(holder)):
+            raise SetupError(
+                f"folder = {path} is in use by process {holder or 'unknown'}; wait for its end, or give another folder"
+            ) from None
+        log.info("waiting for the workers of process %s, which was killed, to end", holder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _kept(path: Path) -> KeptState | None:
+    if not (path / DATABASE_FILE).exists():
+        return None
+    try:
+        return read(path, kept_state)
+    except SQLAlchemyError as error:
+        raise SetupError(f"folder = {path}: its database cannot be read: {error}; give another folder") from error
