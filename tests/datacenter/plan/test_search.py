@@ -62,7 +62,7 @@ def test_nothing_fits_says_what_is_closest_and_what_would_help() -> None:
     with pytest.raises(NothingFitsError) as refused:
         search(Task.of(example("llama-70b", batch={"global_batch": 8})), 8, H100)
     text = str(refused.value)
-    assert "fits 74.5 GiB of NVIDIA H100 SXM 80 GB; closest: " in text
+    assert "fits 75.6 GiB of NVIDIA H100 SXM 80 GB; closest: " in text
     assert "states" in text
     assert "with zero3 and data_parallel.cpu_offload = true: " in text
     assert "on 16 ranks: " in text

@@ -30,7 +30,7 @@ def print_details(one: Prediction) -> None:
     """Print memory, time and collectives of one layout, by part."""
     memory = [(name, f"{part.value / _GIB:.2f}") for name, part in one.peak.memory.parts().items()]
     memory += [("context (assumed)", f"{CONTEXT_BYTES / _GIB:.2f}"), ("together", f"{one.memory.value / _GIB:.2f}")]
-    has = one.machine.rates.memory_bytes / _GIB
+    has = one.machine.usable_bytes / _GIB
     print_table(
         ("memory", "GiB>"),
         memory,

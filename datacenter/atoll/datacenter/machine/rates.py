@@ -98,7 +98,7 @@ def _sheet(
     source: str,
     tera: Mapping[str, float],
     *,
-    memory_gb: float,
+    memory_gib: float,
     memory_tb_per_s: float,
     intra_gb_per_s: float,
     inter_gb_per_s: float,
@@ -108,7 +108,7 @@ def _sheet(
         source=source,
         matmul_flops_per_s=MatmulRates(**{known: rate * 1e12 for known, rate in tera.items()}),
         memory_bytes_per_s=memory_tb_per_s * 1e12,
-        memory_bytes=int(memory_gb * 1e9),
+        memory_bytes=int(memory_gib * 2**30),
         ranks_per_node=8,
         intra=Link(alpha_s=_NVLINK_ALPHA_S, bytes_per_s=intra_gb_per_s * 1e9),
         inter=Link(alpha_s=_NETWORK_ALPHA_S, bytes_per_s=inter_gb_per_s * 1e9),
@@ -130,7 +130,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
             "NVIDIA A100 data sheet (2021): dense rates, half of NVLink's 600 GB/s; "
             "DGX A100: 200 Gb/s InfiniBand a GPU",
             {"float32": 19.5, "tfloat32": 156, "bfloat16": 312, "float16": 312},
-            memory_gb=80,
+            memory_gib=80e9 / 2**30,
             memory_tb_per_s=2.039,
             intra_gb_per_s=300,
             inter_gb_per_s=25,
@@ -138,9 +138,9 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
         "h100": _sheet(
             "NVIDIA H100 SXM 80 GB",
             "NVIDIA H100 architecture white paper (2022), table 2: dense rates, half of NVLink's 900 GB/s; DGX H100: "
-            "400 Gb/s InfiniBand a GPU",
+            "400 Gb/s InfiniBand a GPU; memory as its driver tells",
             _HOPPER,
-            memory_gb=80,
+            memory_gib=79.6,
             memory_tb_per_s=3.35,
             intra_gb_per_s=450,
             inter_gb_per_s=50,
@@ -148,9 +148,9 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
         "h200": _sheet(
             "NVIDIA H200 SXM 141 GB",
             "NVIDIA H200 data sheet (2023): the H100's rates, 141 GB at 4.8 TB/s, half of NVLink's 900 GB/s; DGX H200: "
-            "400 Gb/s InfiniBand a GPU",
+            "400 Gb/s InfiniBand a GPU; memory as its driver tells",
             _HOPPER,
-            memory_gb=141,
+            memory_gib=140.4,
             memory_tb_per_s=4.8,
             intra_gb_per_s=450,
             inter_gb_per_s=50,
@@ -160,7 +160,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
             "NVIDIA DGX B200 and HGX B200 data sheets (2024), an eighth of each, dense (half of the rates with "
             "sparsity), half of NVLink's 1.8 TB/s, 400 Gb/s InfiniBand a GPU",
             {"float32": 75, "tfloat32": 1125, "bfloat16": 2250, "float16": 2250, "float8": 4500},
-            memory_gb=180,
+            memory_gib=180e9 / 2**30,
             memory_tb_per_s=8,
             intra_gb_per_s=900,
             inter_gb_per_s=50,
@@ -170,7 +170,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
             "AMD Instinct MI300X data sheet (2023): dense rates, seven Infinity Fabric links of 64 GB/s each way; "
             "400 Gb/s network a GPU; hop latencies are NVIDIA's",
             {"float32": 163.4, "tfloat32": 653.7, "bfloat16": 1307.4, "float16": 1307.4, "float8": 2614.9},
-            memory_gb=192,
+            memory_gib=192e9 / 2**30,
             memory_tb_per_s=5.3,
             intra_gb_per_s=448,
             inter_gb_per_s=50,

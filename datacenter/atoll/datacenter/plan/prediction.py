@@ -44,8 +44,8 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the memory fits the device."""
-        return self.memory.value <= self.machine.rates.memory_bytes
+        """Whether the memory fits the device, with a margin for fragmentation."""
+        return self.memory.value <= self.machine.usable_bytes
 
     @property
     def step(self) -> Figure:

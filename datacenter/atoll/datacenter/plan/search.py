@@ -114,7 +114,7 @@ def _lightest_that_fits(
     task: Task, candidate: Candidate, machine: Machine, wanted: Wanted | None, found: Found
 ) -> Layout | None:
     """Return the layout with the least recomputation that fits."""
-    room = machine.rates.memory_bytes - CONTEXT_BYTES
+    room = machine.usable_bytes - CONTEXT_BYTES
     for checkpointing in _recomputations(task, candidate):
         layout = candidate.layout(checkpointing)
         if wanted is not None and not wanted(layout):
@@ -153,7 +153,7 @@ def _no_candidates(task: Task, ranks: int) -> str:
 
 def _closest(task: Task, found: Found, machine: Machine) -> list[str]:
     """Describe the closest layout, and by how much each remedy would reduce it."""
-    have = machine.rates.memory_bytes / 2**30
+    have = machine.usable_bytes / 2**30
     if found.smallest is None:
         return [f"none of {found.considered} layouts fits {have:.1f} GiB"]
     _, layout = found.smallest

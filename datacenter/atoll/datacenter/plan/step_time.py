@@ -56,12 +56,21 @@ OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9,
 """Shares of rates measured by ``atoll silo bench``, which large operators reach by themselves: assumed."""
 
 
+FRAGMENTED = 0.05
+"""Share of a device's memory that the allocator cannot use, because it lies between tensors: assumed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Rates of a machine, and the share of them that a step reaches."""
 
     rates: MachineRates
     efficiency: Efficiency
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory of a device that a job may plan to fill, including the device's own context."""
+        return int((1 - FRAGMENTED) * self.rates.memory_bytes)
 
     @classmethod
     def of(cls, rates: MachineRates) -> Machine:
