@@ -29,6 +29,7 @@ from benchmarks import (
 )
 from benchmarks.options import Case, Options
 from benchmarks.runner import exit_with, run_all
+from benchmarks.simulation import cases as simulation
 
 _SIZES = frozenset({"model_mb", "clients", "rounds", "tls"})
 CASES: dict[str, Case] = {
@@ -46,6 +47,9 @@ CASES: dict[str, Case] = {
     "privacy-mechanisms": Case(privacy_mechanisms.run),
     "privacy-noise": Case(privacy_noise.run),
     "privacy-round": Case(privacy_round.run, _SIZES),
+    "simulation": Case(simulation.run, frozenset({"model_mb", "clients", "rounds"})),
+    "simulation-million": Case(simulation.run_million, frozenset({"clients", "rounds"}), by_name_only=True),
+    "simulation-peers": Case(simulation.run_peers, frozenset({"rounds"}), by_name_only=True),
     "soak": Case(soak.run, frozenset({"minutes"}), by_name_only=True),
 }
 
@@ -74,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which: {', '.join(CASES)}; default: all but connected-10000 and soak",
+        help=f"which: {', '.join(CASES)}; default: all but "
+        + ", ".join(name for name, case in CASES.items() if case.by_name_only),
     )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")
     parser.add_argument("--model-mb", type=float, help="size of the model, in 10^6 bytes")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import os
 import socket
+import sys
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +53,7 @@ class ProcessPool:
             raise SetupError(f"workers = {workers}: give 0, for this process, to {MOST_WORKERS}")
         self._links: list[WorkerLink] = []
         connections: list[socket.socket] = []
+        _load_what_training_loads()
         for number in range(workers):
             pid, connection = forked(runner, connections)
             connections.append(connection)
@@ -193,6 +197,13 @@ class _Calls:
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """There are none."""
+
+
+def _load_what_training_loads() -> None:
+    """PyTorch loads 800 modules at an optimiser's first use: before the fork, so that no worker does it for itself."""
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch._dynamo")
 
 
 def _reap(pid: int) -> None:

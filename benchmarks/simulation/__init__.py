@@ -1,0 +1,1 @@
+"""What simulations cost, alone (``simulation``) and beside other simulators (``simulation-peers``)."""
