@@ -19,7 +19,6 @@ from atoll.simulation.data.loaders import idx
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (5, 4, 3), np.uint8)
 DIGITS = np.array([3, 1, 4, 1, 5], np.uint8)
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 
 def idx_bytes(array: NDArray[Any], code: int = 0x08) -> bytes:
@@ -113,9 +112,12 @@ def test_a_missing_file_names_the_package_that_has_it(tmp_path: Path) -> None:
         data.load_idx(tmp_path, "valid")  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-def test_fashion_mnist_as_debian_installs_it() -> None:
-    train, test = data.load_idx(DEBIAN), data.load_idx(DEBIAN, "test")
+def test_files_of_the_size_and_names_that_debian_installs(tmp_path: Path) -> None:
+    """``dataset-fashion-mnist``: 60,000 and 10,000 compressed images."""
+    for prefix, rows in (("train", 60_000), ("t10k", 10_000)):
+        labels = (np.arange(rows) % 10).astype(np.uint8)
+        write(tmp_path, idx_bytes(np.zeros((rows, 28, 28), np.uint8)), idx_bytes(labels), ".gz", prefix)
+    train, test = data.load_idx(tmp_path), data.load_idx(tmp_path, "test")
     assert (train.inputs.shape, test.inputs.shape) == ((60_000, 28, 28), (10_000, 28, 28))
     assert np.bincount(train.labels).tolist() == [6000] * 10
     assert np.bincount(test.labels).tolist() == [1000] * 10
