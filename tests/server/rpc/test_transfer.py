@@ -14,6 +14,7 @@ import pytest
 from atoll.server.ingest.spool import UploadRef
 from atoll.server.ingest.upload_quota import SPARE_CHUNKS, TENSOR_PARTS
 from atoll.server.rpc import transfer
+from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS
 from atoll.wire.chunks import ElementRange, Held, frame_upload, parse_download, range_from_proto, update_digest
 from atoll.wire.digest import BlobManifest
@@ -124,6 +125,17 @@ class TestDownload:
             "INVALID_ARGUMENT",
             "download.chunks",
         )
+
+    async def test_downloads_wait_for_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        room = DownloadRoom(4096)
+        monkeypatch.setattr(DownloadRoom, "of", lambda *_, **__: room)
+        async with World(tmp_path / "data") as world:
+            blob = await world.upload_model(np.zeros(2000, np.float32))
+            with room.hold("another caller", 4096):
+                detail = await refused_detail(self.download(world.operator, blob))
+            assert (detail.code, detail.retry_after_s) == ("download.crowded", 5.0)
+            assert len(await self.download(world.operator, blob)) == 8
+            assert len(room) == 0
 
     @pytest.mark.parametrize("blob", ["0" * 64, "../../atoll.sqlite3", ""])
     async def test_an_unknown_blob_is_not_found(self, world: World, blob: str) -> None:

@@ -90,6 +90,16 @@ class Limits(BaseModel):
         Field(description="MiB of answers that all callers of one port may leave unread. Streams do not count."),
         Refusal("stream.unread", "the caller with most of them loses its oldest, as above", "read on"),
     ] = 1024
+    unread_downloads_share: Annotated[
+        float,
+        Field(
+            ge=0.001,
+            le=0.9,
+            description="Share of the memory of the machine, or of the container, for chunks of downloads that callers "
+            "have not read yet, in all processes together. Half of it is for callers with less than their share.",
+        ),
+        Refusal("download.crowded", "the stream ends with a time to try again", "nothing: clients wait, then resume"),
+    ] = 0.25
     metadata_bytes: Annotated[
         int,
         Field(ge=8 << 10, le=MIB, description="Bytes of the metadata of one call (HTTP/2 accounting: 32 more each)."),

@@ -33,6 +33,7 @@ from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.control import ControlService
+from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
 from atoll.server.rpc.operator_handlers import ServerFacts
@@ -301,6 +302,7 @@ class Daemon:
         """Serve transfers: in this process on the main port, and with several workers on a port that they share."""
         node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
         services.nodes.add(LocalNode(node, self._executor))
+        processes = 1 if self._config.workers == 1 else 1 + self._config.workers
         transfer = TransferService(
             node=LOCAL_NODE,
             coordinator=coordinator,
@@ -308,6 +310,7 @@ class Daemon:
             blobs=services.blobs,
             spool=services.spool,
             executor=self._executor,
+            room=DownloadRoom.of(self._config.limits, processes),
             meter=self._figures.meter,
         )
         main.add_generic_rpc_handlers((transfer.handler(),))

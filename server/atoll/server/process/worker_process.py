@@ -29,6 +29,7 @@ from atoll.server.process.warming import Warming
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
+from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.transfer import SERVICE, TransferService
 from atoll.server.rpc.worker_service import WorkerService
 from atoll.server.stores import DirectoryBlobStore
@@ -80,6 +81,7 @@ async def serve(order: WorkerOrder) -> None:
             blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
             spool=spool,
             executor=executor,
+            room=DownloadRoom.of(config.limits, processes=config.workers + 1),
             meter=figures.meter,
         )
         connections = authenticator.connections

@@ -25,6 +25,7 @@ from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
+from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.ingest_messages import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
 from atoll.server.rpc.upload_locks import UploadLocks
@@ -58,6 +59,7 @@ class TransferService:
         blobs: the models.
         spool: the uploads.
         executor: threads for disk, hashing and inspection.
+        room: limits what callers leave unread of their downloads.
         meter: counts transferred bytes.
     """
 
@@ -70,6 +72,7 @@ class TransferService:
         blobs: BlobStore,
         spool: Spool,
         executor: Executor,
+        room: DownloadRoom,
         meter: TransferMeter | None = None,
     ) -> None:
         self._node = node
@@ -79,6 +82,7 @@ class TransferService:
         self._open_blobs = OpenBlobs(blobs, executor)
         self._spool = spool
         self._executor = executor
+        self._room = room
         self._arrivals = Arrivals(time.time)
         self._meter = meter or TransferMeter()
         self._upload_locks = UploadLocks()
@@ -127,16 +131,18 @@ class TransferService:
             async with self._open_blobs.open(request.blob) as blob:
                 chunks = await self._call(_chunks_asked, request, blob.manifest.chunk_count)
                 coming = None
+                size = min(blob.manifest.chunk_bytes, blob.manifest.size_bytes)
                 for index, following in zip_longest(chunks, chunks[1:]):
-                    message = await (coming or self._call(blob.frame, index))
-                    crowded = self._meter.downloads_open > AHEAD
-                    coming = None if following is None or crowded else self._call(blob.frame, following)
-                    await watch.check()
-                    self._meter.downloaded_chunks += 1
-                    self._meter.downloaded_bytes += len(message)
-                    allowance.count(len(message))
-                    yield message
-                    del message
+                    with self._room.hold(caller.name, size):
+                        message = await (coming or self._call(blob.frame, index))
+                        crowded = self._meter.downloads_open > AHEAD
+                        coming = None if following is None or crowded else self._call(blob.frame, following)
+                        await watch.check()
+                        self._meter.downloaded_chunks += 1
+                        self._meter.downloaded_bytes += len(message)
+                        allowance.count(len(message))
+                        yield message
+                        del message
 
     async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
