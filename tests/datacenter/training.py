@@ -39,6 +39,10 @@ SMALL: dict[str, Any] = {
     "data_parallel": {"method": "ddp"},
 }
 
+TWO_BLOCKS: dict[str, Any] = {"model": {"layers": 2}, "optimiser": {"epsilon": 1e-6}}
+"""AdamW divides by almost nothing where a gradient is about its epsilon: with 1e-8 rounding shows in one element of a
+tensor-parallel layout."""
+
 
 @dataclass(frozen=True)
 class Example:

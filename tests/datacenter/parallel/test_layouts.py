@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import assert_same, method, small_in_two, train
-
-TWO_BLOCKS: dict[str, Any] = {"model": {"layers": 2}, "optimiser": {"epsilon": 1e-6}}
-"""AdamW divides by almost nothing where a gradient is about its epsilon: with 1e-8 rounding shows in one element of a
-tensor-parallel layout."""
+from tests.datacenter.training import TWO_BLOCKS, assert_same, method, small_in_two, train
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.activation import checkpoint_blocks
 from atoll.datacenter.parallel.initial import fill
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import assert_same, method, small, small_in_two, train
+from tests.datacenter.training import TWO_BLOCKS, assert_same, method, small, small_in_two, train
 
 
 @pytest.mark.parametrize("checkpointing", ["selective", "full"])
 def test_equal_to_one_process(checkpointing: str) -> None:
-    (alone,) = run_ranks(train, 1, small_in_two(1), 3)
-    sections: dict[str, Any] = {"mesh": {"tp": 2}, "data_parallel": method("zero3")}
+    (alone,) = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS), 3)
+    sections: dict[str, Any] = {"mesh": {"tp": 2}, "data_parallel": method("zero3"), **TWO_BLOCKS}
     for one in run_ranks(train, 4, small_in_two(4, memory={"checkpointing": checkpointing}, **sections), 3):
         assert_same(one, alone)
 
