@@ -24,7 +24,7 @@ class Stepping(Participant):
         self.number = number
 
     def fit(self, model, task):
-        if self.number == 7:
+        if self.number == 7 or task.settings.integer("fails", 0):
             raise ValueError("seven")
         delta = {name: np.full(values.shape, 2.0**-6, np.float32) for name, values in model.items()}
         return Update(delta=delta, weight=10)
@@ -106,6 +106,26 @@ def test_a_sweep_is_compared_in_a_table_a_page_and_json(called: Callable[..., Re
     found = json.loads(called(5, *arguments, "--json").stdout)
     assert [row["first"] for row in found["runs"]] == [2.0**-6] * 2 + [2 * 2.0**-6] * 2
     assert [one["runs"] for one in found["variants"]] == [2, 2]
+
+
+def test_a_sweep_with_runs_that_fail_shows_all_and_ends_with_their_exit_code(
+    called: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "job.toml").write_text(f"{JOB}quorum = 3\n[straggler]\nmax_attempts = 1\n")
+    done = called(8, "--examples", "10", "--sweep", "cohort.size=3,8", "--sweep", "cohort.quorum=3,8", "-o", "out")
+    assert done.exit_code == 2, done.output
+    done = called(8, "--examples", "10", "--sweep", "cohort.size=8", "--sweep", "cohort.quorum=3,8", "-o", "out")
+    assert done.exit_code == 5, done.output
+    assert "1 of 2 runs failed; the first: the run has failed" in done.stderr
+    assert done.stdout.count("cohort.quorum") == 2
+    assert (tmp_path / "out" / "comparison.html").exists()
+
+
+def test_a_sweep_that_is_stopped_shows_the_runs_that_have_ended(called: Callable[..., Result], tmp_path: Path) -> None:
+    done = called(5, "--strict", "--sweep", "training.fails=0,1", "-o", "out")
+    assert (done.exit_code, "ValueError: seven" in done.output) == (5, True)
+    assert [line.split()[:4] for line in done.stdout.splitlines()[2:]] == [["training.fails", "=", "0", "1"]]
+    assert (tmp_path / "out" / "comparison.html").exists()
 
 
 def test_a_key_that_no_job_has_is_a_usage_error(called: Callable[..., Result]) -> None:

@@ -110,6 +110,7 @@ def test_whole_sections_and_several_federations_are_axes() -> None:
         ({"lr": [0.1]}, r"no such section; did you mean \[optimiser\] lr"),
         ({"cohort.size": [3, 0]}, "cohort.size = 0"),
         ({"cohort.size": [3, 7]}, "population = 6 is smaller than a round"),
+        ({"optimiser.lr": [0.1, 0.5, 0.1]}, "sweep optimiser.lr = 0.1 is there twice"),
         ({"cohort.size": []}, "allowed is a list of at least one value"),
         ({"optimiser.name": "fedavg"}, "allowed is a list of at least one value"),
         ({"job.rounds.more": [1]}, "job.rounds"),

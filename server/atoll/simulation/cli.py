@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from atoll.operator.comparison import Comparison
 from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
 from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.errors import Command
@@ -17,6 +17,7 @@ from atoll.server.cli.output import console, json_option, print_json, print_tabl
 from atoll.server.jobs import Job, JobFileError
 from atoll.settings.numbers import Finite
 from atoll.simulation.sweep_option import grid_of
+from atoll.text.figures import counted
 
 if TYPE_CHECKING:
     from atoll.server.control.comparing import ComparedRun
@@ -111,26 +112,41 @@ def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any
     """Play the runs of ``--sweep`` and ``--repeat``; model and report of each are written as soon as it has ended."""
     from atoll.simulation.sweep import sweep  # noqa: PLC0415 - as above
 
-    numbers = itertools.count(1)
+    grid = grid_of(options["sweep"])
+    rows: list[ComparedRun] = []
 
     def done(row: ComparedRun, result: Result | None) -> None:
-        name = f"{next(numbers):03}"
+        rows.append(row)
+        name = f"{len(rows):03}"
         if result is not None and output is not None:
             _save(result, output / "runs" / name)
         if not json_output:
             click.echo(f"run {name}, {row.variant}: {row.status}{f', {row.reason}' if row.reason else ''}", err=True)
 
-    with steps(f"simulating {job.job.name}") as show:
-        found = sweep(
-            _federation(**options),
-            job,
-            grid_of(options["sweep"]),
-            repeat=options["repeat"] or 1,
-            done=done,
-            progress=None if json_output else show,
-            **_common(job, **options),
-        )
-    show_comparison(found, None if output is None else output / COMPARISON_FILE, json_output=json_output)
+    try:
+        with steps(f"simulating {job.job.name}") as show:
+            sweep(
+                _federation(**options),
+                job,
+                grid,
+                repeat=options["repeat"] or 1,
+                done=done,
+                progress=None if json_output else show,
+                **_common(job, **options),
+            )
+    finally:  # of a sweep that was interrupted too, the runs that have ended
+        if rows:
+            _show_rows(rows, output, json_output=json_output)
+    if failed := [run.reason for run in rows if run.status == "failed"]:
+        raise RunFailedError(f"{len(failed)} of {counted(len(rows), 'run')} failed; the first: {failed[0]}")
+
+
+def _show_rows(rows: list[ComparedRun], output: Path | None, *, json_output: bool) -> None:
+    page = None
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        page = output / COMPARISON_FILE
+    show_comparison(Comparison(tuple(rows)), page, json_output=json_output)
 
 
 def _common(job: Job, **options: Any) -> dict[str, Any]:

@@ -122,6 +122,9 @@ def _planned(
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise SetupError(f"sweep {key}: allowed is a list of at least one value, not {values!r}")
+        shown = [label_of({key: as_table(value)}) for value in values]
+        if twice := next((one for one in shown if shown.count(one) > 1), ""):
+            raise SetupError(f"sweep {twice} is there twice; give each value once, and repeat= for repeats")
     axes = [list(zip(values, _shown(values), strict=True)) for values in grid.values()]
     for name, federation in federations.items():
         for point in itertools.product(*axes):

@@ -64,3 +64,11 @@ def test_columns_of_what_no_run_has_are_left_out() -> None:
 def test_more_variants_than_colours_have_other_lines() -> None:
     page = render_comparison([replace(RUN, variant=f"v{place}") for place in range(10)], now=1.0)
     assert page.count("stroke-dasharray") >= 2
+
+
+def test_keys_that_names_leave_out_are_in_a_table() -> None:
+    settings: list[dict[str, object]] = [{"optimiser.lr": 0.25, "optimiser.name": "fedavg"}, {"optimiser.lr": 0.5}]
+    runs = [replace(RUN, variant=f"digits ({place})", settings=one) for place, one in enumerate(settings)]
+    assert '<th class="n">optimiser.lr</th>' in render_comparison(runs, now=1.0)
+    named = [replace(RUN, variant=f"optimiser.lr = {one}", settings={"optimiser.lr": one}) for one in (0.25, 0.5)]
+    assert "What their jobs differ in" not in render_comparison(named, now=1.0)

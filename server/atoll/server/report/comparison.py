@@ -8,7 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from atoll.server import __version__
-from atoll.server.control.comparing import Band, ComparedMetric, ComparedRun, compared_metrics, summaries
+from atoll.server.control.comparing import (
+    Band,
+    ComparedMetric,
+    ComparedRun,
+    VariantSummary,
+    compared_metrics,
+    summaries,
+)
 from atoll.server.report.figures import FULL_IN, HALF_IN, MARKERS_UP_TO, new_figure
 from atoll.server.report.plots import Plot, panel_axes
 from atoll.server.report.render import MAX_METRIC_PLOTS, template
@@ -22,6 +29,8 @@ _STAND_INS = tuple(stand_in(64 + index) for index in range(len(COLOURS)))
 _VARIABLES = {colour: f"--v{index}" for index, colour in enumerate(_STAND_INS)}
 _BAND_OPACITY = 0.16
 _NAMED_IN_LEGEND = 24
+_NARROW_UP_TO = 3
+"""Variants whose legend fits below a plot of half the page's width."""
 
 
 def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
@@ -33,7 +42,12 @@ def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
     """
     metrics = compared_metrics(runs)
     places = _places(runs)
-    plots = [_figure(metric, places, f"metric{index}") for index, metric in enumerate(metrics[:MAX_METRIC_PLOTS])]
+    drawn = metrics[:MAX_METRIC_PLOTS]
+    wide = len(places) > _NARROW_UP_TO
+    plots = [
+        _figure(metric, places, f"metric{index}", wide=wide or (index + 1 == len(drawn) and index % 2 == 0))
+        for index, metric in enumerate(drawn)
+    ]
     found = summaries(runs)
     return template("comparison.html.j2").render(
         title=f"{counted(len(found), 'variant')}, {counted(len(runs), 'run')}",
@@ -41,6 +55,8 @@ def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
         runs=runs,
         metrics=metrics,
         plots=plots,
+        wide=wide,
+        keys=_keys_to_show(found),
         places=places,
         colours=len(COLOURS),
         repeated=any(one.runs > 1 for one in found),
@@ -68,9 +84,9 @@ def comparison_plot(runs: Sequence[ComparedRun], metrics: Sequence[ComparedMetri
     return figure
 
 
-def _figure(metric: ComparedMetric, places: Mapping[str, int], name: str) -> str:
+def _figure(metric: ComparedMetric, places: Mapping[str, int], name: str, *, wide: bool) -> str:
     with drawing():
-        figure, axes = new_figure(HALF_IN if len(places) <= 3 else (FULL_IN[0], HALF_IN[1]))
+        figure, axes = new_figure((FULL_IN[0], HALF_IN[1]) if wide else HALF_IN)
         _draw(axes, metric, places, _STAND_INS)
         if len(metric.bands) <= _NAMED_IN_LEGEND:
             handles, labels = axes.get_legend_handles_labels()
@@ -96,6 +112,12 @@ def _draw_band(axes: Axes, band: Band, colour: str, line: str) -> None:
     axes.plot(x, mean, line, color=colour, linewidth=1.8, marker=marker, markersize=2.6, label=band.variant)
     if len(band.final.values) > 1:
         axes.fill_between(x, low, high, color=colour, alpha=_BAND_OPACITY, linewidth=0)
+
+
+def _keys_to_show(variants: Sequence[VariantSummary]) -> list[str]:
+    """The keys of the job in which variants differ, if their names leave some of them out."""
+    keys = list(dict.fromkeys(key for one in variants for key in one.settings))
+    return keys if any(key not in one.variant for one in variants for key in one.settings) else []
 
 
 def _places(runs: Sequence[ComparedRun]) -> dict[str, int]:
