@@ -216,7 +216,7 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_shown(world: World, ask: 
     rows = schema.charges
     await write(world, lambda connection: connection.execute(update(rows).where(rows.c.seq == 1).values(body="{")))
     population = await ask("ledger", "--population", CLINIC)
-    assert "the charge of round 1 of run rfirst cannot be read" in population.stderr
+    assert "the charge of round 2 of run rfirst cannot be read" in population.stderr
     assert "what can be read of it, which bounds nothing: 5 charges of 2 runs" in population.stdout
     (row,) = [line.split() for line in population.stdout.splitlines() if line.startswith("rsecond")]
     assert row[-6] == "2"

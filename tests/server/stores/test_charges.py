@@ -126,5 +126,5 @@ async def test_a_body_that_is_no_json_is_damage(clinic: Store) -> None:
     await clinic.writer.run(lambda connection: connection.execute(text("UPDATE charges SET body = '{'")))
     found = await clinic.reader.run(charges.get, RUN, 0)
     assert found is not None
-    with pytest.raises(StoreDamagedError, match=f"the charge of round 0 of run {RUN} cannot be read"):
+    with pytest.raises(StoreDamagedError, match=f"the charge of round 1 of run {RUN} cannot be read"):
         _ = found.entry

@@ -113,7 +113,7 @@ def charge_line(charge: Charge) -> str:
         ValueError: if the charge belongs to no population.
     """
     if charge.digest is None:
-        raise ValueError(f"round {charge.round} of run {charge.run_id} was not charged to a population")
+        raise ValueError(f"{charge.of_round} was not charged to a population")
     return _line(charge.entry, charge.digest)
 
 

@@ -88,7 +88,7 @@ def parsed_cost(charge: Charge) -> Cost:
     try:
         return _COST.validate_json(charge.body)
     except (ValidationError, ValueError) as error:
-        raise StoreDamagedError(f"the charge of round {charge.round} of run {charge.run_id} cannot be read") from error
+        raise StoreDamagedError(f"the charge of {charge.of_round} cannot be read") from error
 
 
 def counted(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, insert, select
 
+from atoll.server.rounds import RoundKey
 from atoll.server.stores import populations
 from atoll.server.stores.errors import StoreDamagedError
 from atoll.server.stores.hash_chain import Entry, canonical, digest_of
@@ -40,6 +41,11 @@ class Charge:
     digest: str | None = None
 
     @property
+    def of_round(self) -> str:
+        """The round that was charged, for errors: counted from 1, as everywhere that people read."""
+        return f"round {RoundKey(self.round, self.attempt)} of run {self.run_id}"
+
+    @property
     def entry(self) -> Entry:
         """The entry that its digest covers: all fields, under the names of an export.
 
@@ -49,7 +55,7 @@ class Charge:
         try:
             cost = json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise StoreDamagedError(f"the charge of round {self.round} of run {self.run_id} cannot be read") from error
+            raise StoreDamagedError(f"the charge of {self.of_round} cannot be read") from error
         return {
             "attempt": self.attempt,
             "charged_at": float(self.charged_at),
