@@ -92,7 +92,8 @@ def test_a_strict_run_ends_with_the_traceback(called: Callable[..., Result], tmp
 
 
 def test_a_sweep_is_compared_in_a_table_a_page_and_json(called: Callable[..., Result], tmp_path: Path) -> None:
-    arguments = ("--evaluate", "{module}:judge", "--sweep", "optimiser.lr=0.5,1", "--repeat", "2", "-o", "out")
+    sweep = ("--sweep", "optimiser.lr=0.5,1", "--repeat", "2", "--folder", "kept")
+    arguments = ("--evaluate", "{module}:judge", *sweep, "-o", "out")
     done = called(5, *arguments)
     assert done.exit_code == 0, done.output
     assert [line.split()[:4] for line in done.stdout.splitlines() if line.startswith("optimiser")] == [
@@ -103,6 +104,7 @@ def test_a_sweep_is_compared_in_a_table_a_page_and_json(called: Callable[..., Re
     assert (tmp_path / "out" / "comparison.html").read_text().startswith("<!doctype html>")
     models = [load_file(tmp_path / "out" / "runs" / f"{number:03}" / "model.safetensors") for number in range(1, 5)]
     assert [float(model["w"][0]) for model in models] == [2.0**-6] * 2 + [2 * 2.0**-6] * 2
+    assert len(list((tmp_path / "kept").iterdir())) == 4
     found = json.loads(called(5, *arguments, "--json").stdout)
     assert [row["first"] for row in found["runs"]] == [2.0**-6] * 2 + [2 * 2.0**-6] * 2
     assert [one["runs"] for one in found["variants"]] == [2, 2]
@@ -160,4 +162,4 @@ def test_a_folder_keeps_the_run_and_is_for_one(called: Callable[..., Result], tm
     assert "population was 4 and is 5" in " ".join(other.output.split())
     swept = called(4, "--folder", "kept", "--repeat", "2")
     assert swept.exit_code != 0
-    assert "leave it out with --sweep and --repeat" in " ".join(swept.output.split())
+    assert "has the state of one run" in " ".join(swept.output.split())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,39 @@ def test_a_run_that_fails_stays_in_the_comparison_with_its_reason() -> None:
     assert (failed.status, finished.status) == ("failed", "finished")
     assert "abandoned" in failed.reason
     assert failed.variant == "training.fails = 1"
+
+
+def test_a_sweep_with_a_folder_goes_on_where_it_ended_and_takes_more_values(tmp_path: Path) -> None:
+    played: list[tuple[int, float]] = []
+    calls: list[str] = []
+
+    class Counting(Seeded):
+        def fit(self, model: Model, task: Task) -> Update:
+            played.append((task.round, task.settings.number("step", 0.0)))
+            return super().fit(model, task)
+
+    def stop(row: ComparedRun, result: Result | None) -> None:
+        del result
+        calls.append(row.variant)
+        raise KeyboardInterrupt
+
+    federation = Federation(participants=Counting, population=6, examples=1)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(federation, JOB, {"training.step": [1.0, 2.0]}, initial=INITIAL, folder=tmp_path, done=stop)
+    assert calls == ["training.step = 1"]
+    assert {step for _, step in played} == {1.0}
+    before = len(played)
+    found = sweep(federation, JOB, {"training.step": [1.0, 3.0]}, initial=INITIAL, folder=tmp_path, repeat=2)
+    assert [run.status for run in found.runs] == ["finished"] * 4
+    assert len(played) == before * 4
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_run_that_failed_stays_failed_in_its_folder(tmp_path: Path) -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2, quorum=2), straggler=Straggler(max_attempts=1), training={"fails": 1})
+    reasons = [sweep(FEDERATION, job, initial=INITIAL, folder=tmp_path).runs[0].reason for _ in range(2)]
+    assert reasons[0] == reasons[1]
+    assert "abandoned" in reasons[0]
 
 
 def test_results_are_compared_by_what_their_jobs_differ_in_or_by_name() -> None:

@@ -81,8 +81,6 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
         if played.model is None:
             raise BadInputError(f"{job}: model.initial: is missing; a simulation begins with a safetensors file")
         if options["sweep"] or options["repeat"]:
-            if options["folder"] is not None:
-                raise BadInputError("--folder keeps one run: leave it out with --sweep and --repeat")
             _compare(played, output, json_output=json_output, **options)
             return
         result = _played(played, quiet=json_output, **options)
@@ -132,6 +130,7 @@ def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any
                 repeat=options["repeat"] or 1,
                 done=done,
                 progress=None if json_output else show,
+                folder=options["folder"],
                 **_common(job, **options),
             )
     finally:  # of a sweep that was interrupted too, the runs that have ended

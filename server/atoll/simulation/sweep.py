@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from atoll.operator.comparison import Comparison
@@ -12,6 +15,7 @@ from atoll.operator.variants import compared_run, flat, label_of, named_by_jobs
 from atoll.server.control.comparing import ComparedRun
 from atoll.server.jobs import Job, JobFileError, JobSpec
 from atoll.server.jobs.changes import as_table, changed
+from atoll.server.stores.store import DATABASE_FILE
 from atoll.simulation.errors import RunFailedError, SetupError
 from atoll.simulation.federation import Evaluate, Federation, fitting
 from atoll.simulation.initial import InitialModel
@@ -21,6 +25,7 @@ from atoll.simulation.seeds import repeated
 
 FEDERATION = "federation"
 """The key under which several federations stand in a comparison."""
+_READABLE = 80
 
 SweepProgress = Callable[[int, int, str], None]
 """Called with the rounds that all runs have released, the rounds of all runs, and the variant that is played."""
@@ -36,6 +41,14 @@ class _Planned:
     settings: Mapping[str, object]
     federation: Federation
     job: Job
+    repeat: int
+
+    @property
+    def folder_name(self) -> str:
+        """The same for the same variant and repeat of any grid; readable, and no longer than file names may be."""
+        digest = hashlib.sha256(self.variant.encode()).hexdigest()[:8]
+        readable = re.sub(r"[^A-Za-z0-9.=]+", "_", self.variant)[:_READABLE]
+        return f"{readable}-{digest}-{self.repeat + 1}"
 
 
 def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
@@ -50,6 +63,7 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     workers: int = 0,
     progress: SweepProgress | None = None,
     done: Done | None = None,
+    folder: str | Path | None = None,
 ) -> Comparison:
     """Play a job once for every combination of values, ``repeat`` times each, one run after the other.
 
@@ -68,18 +82,25 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
         workers: see ``Federation.run``.
         progress: told of the rounds released, after each change.
         done: given each run as it ends, to save its model or report: results are not kept.
+        folder: keeps the state of each run in a folder of its own there, so that the same call goes on if this process
+            is killed. Runs that have ended are not played again, not either if values or repeats were added.
 
     Raises:
         SetupError: naming the key, its value and what is allowed, before anything is played.
         ParticipantError: if ``strict``.
     """
+    if folder is not None and (Path(folder) / DATABASE_FILE).exists():
+        raise SetupError(f"folder = {str(folder)!r} has the state of one run; give a sweep another folder")
     federations = {"": federation} if isinstance(federation, Federation) else dict(federation)
     plan = list(_planned(federations, job, grid or {}, repeat, evaluated=evaluate is not None))
     total, before = sum(one.job.job.rounds for one in plan), 0
     runs = []
     for one in plan:
         told = None if progress is None else _told(progress, before, total, one.variant)
-        row, result = _played(one, initial=initial, evaluate=evaluate, strict=strict, workers=workers, progress=told)
+        kept = None if folder is None else Path(folder) / one.folder_name
+        row, result = _played(
+            one, initial=initial, evaluate=evaluate, strict=strict, workers=workers, progress=told, folder=kept
+        )
         runs.append(row)
         if done is not None:
             done(row, result)
@@ -134,7 +155,7 @@ def _planned(
             made = _job(job, settings, variant)
             fitting(made, Population(federation.population), evaluated=evaluated)
             for number in range(repeat):
-                yield _Planned(variant, own | flat(_tables(settings)), federation, repeated(made, number))
+                yield _Planned(variant, own | flat(_tables(settings)), federation, repeated(made, number), number)
 
 
 def _job(job: JobSpec, settings: Mapping[str, object], variant: str) -> Job:
