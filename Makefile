@@ -37,7 +37,7 @@ BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 
 .PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
-  test-fast-rest test-newest node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-fast-rest test-newest test-floor node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -85,6 +85,13 @@ test-newest: ## the fast tests with the newest version of each dependency, in a 
 	mkdir -p $(TOOLS)
 	grep --extended-regexp '^($(KEEP))==' constraints.txt > $(TOOLS)/newest.txt || true
 	$(MAKE) VENV=$(VENV)-newest CONSTRAINTS=$(TOOLS)/newest.txt SLOW_TESTS= test-fast
+
+test-floor: ## the silo's tests with the oldest torch that pyproject.toml admits, in a new environment (6 GB, with CUDA's libraries)
+	rm -rf $(VENV)-floor
+	mkdir -p $(TOOLS)
+	grep --extended-regexp --invert-match '^(torch|torchvision|torchao|triton|nvidia-.*|cuda-.*|setuptools)==' constraints.txt > $(TOOLS)/floor.txt
+	echo 'torch==2.11.0' >> $(TOOLS)/floor.txt
+	$(MAKE) VENV=$(VENV)-floor CONSTRAINTS=$(TOOLS)/floor.txt test-silo
 
 lint: $(VENV)/.dev $(TOOLS)/node_modules/.installed
 	$(BIN)/ruff check $(ROOMS)

@@ -80,3 +80,11 @@ def test_refused_with_the_numbers(ranks: int, sections: dict[str, Any], says: st
 def test_what_fits_passes() -> None:
     assert not check(4, mesh={"cp": 4}, context_parallel=RING)
     assert not check(4, mesh={"ep": 2, "cp": 2}, model={"moe": MOE}, data_parallel=ZERO)
+
+
+@pytest.mark.parametrize(("able", "count"), [(True, 0), (False, 1)])
+def test_a_compiled_ring_needs_a_newer_torch(able: bool, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.datacenter.checks.parallel.COMPILES_RING", able)
+    found = check(4, mesh={"cp": 4}, context_parallel=RING, memory={"compile": True})
+    assert len(found) == count
+    assert all("needs torch 2.13" in one for one in found)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from atoll.datacenter.models.llama import CausalAttention
 from atoll.datacenter.parallel.context import SequenceShare
 from atoll.datacenter.parallel.ring import RingAttention
+from tests.datacenter.marks import needs_torch_2_13
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import (
     assert_same_gradients,
@@ -67,18 +68,23 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any]) -> None:
     ("ranks", "sections"),
     [
         pytest.param(2, {"mesh": {"cp": 2}}, id="ulysses-2"),
-        pytest.param(2, {"mesh": {"cp": 2}, **RING}, id="ring-2"),
+        pytest.param(2, {"mesh": {"cp": 2}, **RING}, id="ring-2", marks=needs_torch_2_13),
         pytest.param(
             4, {"mesh": {"cp": 2, "tp": 2}, "model": {"kv_heads": 4}}, id="ulysses-2-tp-2", marks=every_layout
         ),
-        pytest.param(4, {"mesh": {"cp": 2, "tp": 2}, **RING}, id="ring-2-tp-2", marks=every_layout),
+        pytest.param(4, {"mesh": {"cp": 2, "tp": 2}, **RING}, id="ring-2-tp-2", marks=[every_layout, needs_torch_2_13]),
         pytest.param(4, {"mesh": {"cp": 2}, "data_parallel": ZERO3}, id="ulysses-2-zero3-2", marks=every_layout),
-        pytest.param(4, {"mesh": {"cp": 4}, "data_parallel": ZERO3, **RING}, id="ring-4-zero3", marks=every_layout),
+        pytest.param(
+            4,
+            {"mesh": {"cp": 4}, "data_parallel": ZERO3, **RING},
+            id="ring-4-zero3",
+            marks=[every_layout, needs_torch_2_13],
+        ),
         pytest.param(
             4,
             {"mesh": {"pp": 2, "cp": 2}, "batch": {"micro_batch": 1}, "data_parallel": ZERO2, **RING},
             id="pp-2-ring-2",
-            marks=every_layout,
+            marks=[every_layout, needs_torch_2_13],
         ),
     ],
 )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+
+from atoll.datacenter.torch_version import TORCH
+
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh.dims import ParallelDims
+
+COMPILES_RING = TORCH >= (2, 13)
+"""Whether compiled blocks get their gradients through ring attention: with torch 2.11 these are 0, without an error."""
 
 
 def check_context_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
@@ -20,6 +27,12 @@ def check_context_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         said = f"2 * mesh.cp = {pieces} pieces (ring: two for each rank)" if ring else f"mesh.cp = {dims.cp} pieces"
         longer = -(-job.batch.sequence // pieces) * pieces
         yield f"batch.sequence = {job.batch.sequence} cannot be cut into {said}: set {longer}, or change mesh.cp"
+    if ring and job.memory.compile and not COMPILES_RING:
+        yield (
+            'memory.compile = true with context_parallel.method = "ring" needs torch 2.13 (here: '
+            f"{torch.__version__}), because gradients would be wrong: install it, or set memory.compile = false or "
+            'method = "ulysses"'
+        )
     if job.model.kind == "vision":
         yield f'mesh.cp = {dims.cp}: model.kind = "vision" has no causal attention over a sequence; set cp = 1'
     if ring or job.model.kind != "llama":
