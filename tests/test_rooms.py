@@ -99,7 +99,7 @@ LAYERS: dict[str, Layers] = {
         ("_session",),
         ("participate",),
         ("cli", "testing", "torch"),
-        ("demo", "in_process", "opacus", "silo"),
+        ("demo", "in_process", "opacus", "silo", "torch_batched"),
         ("__init__",),
     ),
     "datacenter": (
@@ -131,6 +131,7 @@ DOES_IO = {
 }
 ADAPTERS = {
     "atoll.client.torch",
+    "atoll.client.torch_batched",
     "atoll.client.opacus",
     "atoll.client._telemetry.otel",
     "atoll.datacenter.demo.participant",

@@ -67,6 +67,7 @@ PUBLIC_MODULES = {
     "task",
     "testing",
     "torch",
+    "torch_batched",
     "update",
 }
 """Modules and folders that users may import; all others begin with an underscore."""

@@ -224,7 +224,7 @@ def load(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
     Raises:
         UsageError: if names, shapes or element types are not those of the global model.
     """
-    _check_match(tensors, model)
+    check_match(tensors, model)
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(as_tensor(model, name))
@@ -270,7 +270,12 @@ def count_examples(loader: Iterable[Any]) -> int:
     return len(data)
 
 
-def _check_match(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
+def check_match(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
+    """Check that a module's tensors are those of the global model.
+
+    Raises:
+        UsageError: if names, shapes or element types differ.
+    """
     missing = [name for name in tensors if name not in model]
     unknown = [name for name in model if name not in tensors]
     if missing or unknown:

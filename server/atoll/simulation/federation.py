@@ -49,6 +49,8 @@ class Federation:
         policy: what participants send besides updates; the SDK's default if None.
         behaviour: how they behave in virtual time; by default everyone is there and reports at once.
         keep: participants' objects that each process keeps; more are closed, and made again when they are drawn.
+        batched: participants that are trained in one call of their class's ``fit_together``, in this process; 1: each
+            alone. Not the same bits: sums are made in another order.
 
     Raises:
         SetupError: naming what cannot be simulated, and what to give instead.
@@ -60,6 +62,7 @@ class Federation:
     policy: Policy | None = None
     behaviour: Behaviour = field(default_factory=Behaviour)
     keep: int = KEEP_PARTICIPANTS
+    batched: int = 1
 
     def __post_init__(self) -> None:
         if not callable(self.participants):
@@ -72,6 +75,8 @@ class Federation:
             raise SetupError(f"examples: {len(self.examples)} numbers for a population of {len(people)}")
         if self.keep < 1:
             raise SetupError(f"keep = {self.keep}: at least 1 participant is kept")
+        if not 1 <= self.batched <= self.keep:
+            raise SetupError(f"batched = {self.batched}: give 1, for each alone, to keep = {self.keep}")
 
     def run(
         self,
@@ -119,7 +124,7 @@ class Federation:
             return result
 
     def _asked(self, job: JobSpec, people: Population, model: Initial, evaluate: Evaluate | None) -> dict[str, Any]:
-        return asked_for(
+        asked = asked_for(
             job,
             people,
             model,
@@ -129,6 +134,7 @@ class Federation:
             examples=self.examples,
             policy=self.policy,
         )
+        return {**asked, "batched": self.batched}
 
     def _play(self, plan: Plan, workers: int, progress: Progress | None, *, strict: bool) -> Result:
         warm_for(plan.job.aggregation.wire_encoding)  # before the workers are forked, who have it then too
@@ -142,7 +148,13 @@ class Federation:
 
     def _pool(self, plan: Plan, workers: int) -> WorkerPool:
         runner = TaskRunner(self.participants, self.policy, plan.participant_folders, self.keep)
-        return InlinePool(runner) if workers == 0 else ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
+        if self.batched > 1 and workers:
+            raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")
+        return (
+            InlinePool(runner, self.batched)
+            if workers == 0
+            else ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
+        )
 
 
 def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:

@@ -30,6 +30,7 @@ from atoll.server.disk.file_locks import share
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.rounds import RunPolicy
 from atoll.server.rounds.weights import integer_weight
+from atoll.simulation.batching import AlreadyTrained, Trained, trained_together
 from atoll.simulation.errors import SetupError, SimulationError
 from atoll.simulation.resuming.participant_folders import ParticipantFolders
 from atoll.wire.chunks import ChunkHeader
@@ -149,6 +150,7 @@ class TaskRunner:
         self._sums: dict[tuple[str, int, int], Accumulator] = {}
         self._kept: dict[tuple[str, int, int, str], tuple[Pieces, float]] = {}
         self._spare: Accumulator | None = None
+        self._ahead: dict[tuple[tuple[str, int, int], str], Trained] = {}
 
     def facts(self, participant: str, seed: int | str) -> Facts:
         """What a participant declares."""
@@ -162,11 +164,27 @@ class TaskRunner:
         buffer = memoryview(order.content) if mapped is None else mapped.bytes[: order.layout.size_bytes]
         self._rounds[opening.key] = _Round(opening, order, Model(order.layout, buffer), mapped)
 
+    def train_together(self, key: tuple[str, int, int], requests: Sequence[TaskRequest]) -> None:
+        """Train the participants of tasks that come next in one call of their class's ``fit_together``.
+
+        Raises:
+            SetupError: if they have none in common.
+        """
+        live = self._rounds[key]
+        if live.opening.sum_key is None:
+            return  # an evaluation trains nothing
+        with contextlib.ExitStack() as stack:
+            members = [stack.enter_context(self._participant(one.participant, one.seed)) for one in requests]
+            tasks = [live.order.for_member(one.own).task for one in requests]
+            trained = trained_together(members, live.model, tasks)
+        self._ahead.update({(key, one.participant): ahead for one, ahead in zip(requests, trained, strict=True)})
+
     def work(self, key: tuple[str, int, int], request: TaskRequest) -> Outcome:
         """Do a task of an open round, and add its update to the round's sum."""
         began = time.perf_counter()
         live = self._rounds[key]
         name, found = request.participant, list[Inspection]()
+        ahead = self._ahead.pop((key, name), None)
 
         def look(header: ChunkHeader, payload: npt.NDArray[Any]) -> None:
             found.append(inspect(payload.data, header.encoding, header.range.size))
@@ -177,7 +195,8 @@ class TaskRunner:
                 objection = self._performer.objection(participant, invitation)
                 if objection is not None:
                     return Outcome(name, time.perf_counter() - began, declined=objection)
-                completed = self._performer.perform(participant, invitation, live.model, look)
+                worker = participant if ahead is None else AlreadyTrained(participant, ahead)
+                completed = self._performer.perform(worker, invitation, live.model, look)
         except Exception as error:  # noqa: BLE001 - any error of the participant's code is that member's failure
             return self._failed(name, error, time.perf_counter() - began)
         if completed.pieces is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from atoll.server.aggregation import PartialSum
@@ -51,10 +52,17 @@ class WorkerPool(Protocol):
 
 
 class InlinePool:
-    """One runner, in this process and thread: a task is done when its outcome is asked for."""
+    """One runner, in this process and thread: a task is done when its outcome is asked for.
 
-    def __init__(self, runner: TaskRunner) -> None:
+    Args:
+        runner: does the tasks.
+        batched: train tasks that are expected so many at a time in one call; 1: each alone.
+    """
+
+    def __init__(self, runner: TaskRunner, batched: int = 1) -> None:
         self._runner = runner
+        self._batched = batched
+        self._expected: dict[Key, dict[str, TaskRequest]] = {}
         self.nodes = (InlineNode("inline", runner),)
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
@@ -67,13 +75,22 @@ class InlinePool:
 
     def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
         """See ``WorkerPool``."""
+        if self._batched > 1:
+            self._expected[key] = {one.participant: one for one in requests}
 
     async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
         """See ``WorkerPool``."""
+        waiting = self._expected.get(key, {})
+        if request.participant in waiting:
+            together = list(islice(waiting.values(), self._batched))
+            for one in together:
+                del waiting[one.participant]
+            self._runner.train_together(key, together)
         return self.nodes[0].name, self._runner.work(key, request)
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """See ``WorkerPool``."""
+        self._expected = {key: one for key, one in self._expected.items() if key[0] != run or key[1:] > through}
         self._runner.forget(run, through, keep)
 
     async def close(self) -> None:
