@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from atoll.client import Model, Participant, Task, Update
-from atoll.simulation import Aggregation, Cohort, FedAdam, Federation, Job, ParticipantError, SetupError, WorkerError
+from atoll.simulation import (
+    Aggregation,
+    Cohort,
+    FedAdam,
+    Federation,
+    Job,
+    ParticipantError,
+    RunFailedError,
+    SetupError,
+    WorkerError,
+)
 from tests.simulation.test_federation import MODEL, Failing, Stepping
 
 JOB = Job(
@@ -110,3 +120,33 @@ def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
         Federation(participants=Stepping, population=4).run(
             Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=workers
         )
+
+
+class OftenFailing(Stepping):
+    """All but every eighth fail."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        if self.number % 8:
+            raise ZeroDivisionError("no data today")
+        return super().fit(model, task)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_round_that_loses_its_quorum_while_tasks_are_in_work_is_abandoned(workers: int) -> None:
+    job = Job(rounds=1, cohort=Cohort(size=300, quorum=280))
+    with pytest.raises(RunFailedError, match="quorum 280 is out of reach"):
+        Federation(participants=OftenFailing, population=300).run(job, initial=MODEL, workers=workers)
+
+
+def test_workers_end_quietly_and_close_their_participants_when_a_run_is_broken_off(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Closing(Failing):
+        def close(self) -> None:
+            (tmp_path / f"{os.getpid()} {self.number}").touch()
+
+    job = Job(rounds=1, cohort=Cohort(size=200))
+    with pytest.raises(ParticipantError, match="no data today"):
+        Federation(participants=Closing, population=200, examples=1).run(job, initial=MODEL, strict=True, workers=2)
+    assert len({file.name.split()[0] for file in tmp_path.iterdir()}) == 2
+    assert "Traceback" not in capfd.readouterr().err

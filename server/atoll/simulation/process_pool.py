@@ -20,7 +20,7 @@ from atoll.server.ingest.node_pool import FileNode, Node
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import opening_to, sum_to
 from atoll.simulation.inline import InlineExecutor
-from atoll.simulation.task_runner import Facts, Opening, Outcome, TaskRequest, TaskRunner
+from atoll.simulation.task_runner import Facts, Opening, Outcome, RoundOverError, TaskRequest, TaskRunner
 from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_link import Task, WorkerLink
 from atoll.simulation.worker_pool import Key
@@ -115,7 +115,12 @@ class ProcessPool:
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """See ``WorkerPool``; tasks of these rounds that no worker has begun are not begun any more."""
-        self._waiting = deque(task for task in self._waiting if task.key[0] != run or task.key[1:] > through)
+        waiting, self._waiting = self._waiting, deque[Task]()
+        for task in waiting:
+            if task.key[0] != run or task.key[1:] > through:
+                self._waiting.append(task)
+            else:
+                task.give_up(RoundOverError("its round is over"))
         self._tasks = {at: task for at, task in self._tasks.items() if at[0][0] != run or at[0][1:] > through}
         for link in self._links:
             link.tell("forget", {"run": run, "through": list(through), "keep": [list(one) for one in keep]})

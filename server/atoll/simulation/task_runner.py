@@ -114,6 +114,10 @@ class Outcome:
         return sqrt(fsum(self.squares))
 
 
+class RoundOverError(SimulationError):
+    """A task's round is over, so nothing of it can count any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Round:
     opening: Opening
@@ -180,9 +184,15 @@ class TaskRunner:
         self._ahead.update({(key, one.participant): ahead for one, ahead in zip(requests, trained, strict=True)})
 
     def work(self, key: tuple[str, int, int], request: TaskRequest) -> Outcome:
-        """Do a task of an open round, and add its update to the round's sum."""
+        """Do a task of an open round, and add its update to the round's sum.
+
+        Raises:
+            RoundOverError: if the round was dropped meanwhile.
+        """
         began = time.perf_counter()
-        live = self._rounds[key]
+        live = self._rounds.get(key)
+        if live is None:
+            raise RoundOverError(f"round {key[1]}.{key[2]} of run {key[0]} is over")
         name, found = request.participant, list[Inspection]()
         ahead = self._ahead.pop((key, name), None)
 

@@ -26,7 +26,7 @@ from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.errors import ParticipantError
 from atoll.simulation.population import Population
 from atoll.simulation.simulated_server import SimulatedServer
-from atoll.simulation.task_runner import Opening, Outcome, TaskRequest
+from atoll.simulation.task_runner import Opening, Outcome, RoundOverError, TaskRequest
 from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_pool import Key, WorkerPool
 from atoll.wire.v1 import participation_pb2, transfer_pb2
@@ -195,16 +195,22 @@ class VirtualParticipants:
         self._pool.expect(key, [one.request for one in timely[: _wanted(active, key, timely)]])
 
     async def _deliver(self, key: Key, batch: Sequence[Arrival], active: ActiveRun) -> None:
-        """Hand in the reports of a batch; the run takes the first while later ones are still made."""
-        state, done, posted = active.driver.state, list[tuple[str, Outcome]](), list[_Posted]()
+        """Hand in the reports of a batch; the run takes the first while later ones are still made.
+
+        The first may end the round, if too many of them are failures.
+        """
+        done, posted = list[tuple[str, Outcome]](), list[_Posted]()
         for arrival in batch:
             name = arrival.request.participant
             if not arrival.reports:
                 self.attendance.drop_out(arrival.number)
                 continue
-            if not wants(state, RoundKey(*key[1:]), name):
+            if not wants(active.driver.state, RoundKey(*key[1:]), name):
                 continue
-            node, outcome = await self._pool.outcome(key, arrival.request)
+            try:
+                node, outcome = await self._pool.outcome(key, arrival.request)
+            except RoundOverError:
+                continue
             if outcome.traceback:
                 self._note_failure(key, outcome)
             done.append((node, outcome))

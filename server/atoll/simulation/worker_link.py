@@ -15,7 +15,7 @@ from typing import Any
 
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import LENGTH, Message, framed, outcome_from, request_to
-from atoll.simulation.task_runner import Outcome, TaskRequest
+from atoll.simulation.task_runner import Outcome, RoundOverError, TaskRequest
 from atoll.simulation.worker_pool import Key
 
 
@@ -27,6 +27,12 @@ class Task:
     request: TaskRequest
     predicted_s: float
     done: asyncio.Future[tuple[str, Outcome]]
+
+    def give_up(self, why: Exception) -> None:
+        """Nothing becomes of it."""
+        if not self.done.done():
+            self.done.set_exception(why)
+            self.done.exception()  # it may be that nobody waits for it
 
 
 Told = Callable[[Sequence[Outcome]], None]
@@ -93,7 +99,7 @@ class WorkerLink(asyncio.Protocol):
             self.tell("work", {"key": key, "tasks": [request_to(one.request) for one in of_round]})
 
     def close(self) -> None:
-        """End the worker: it finishes its tasks and closes its participants."""
+        """End the worker: it finishes the task that it is at, and closes its participants."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -131,13 +137,16 @@ class WorkerLink(asyncio.Protocol):
 
     def _give_up(self, why: WorkerError) -> None:
         while self.tasks:
-            _fail(self.tasks.popleft(), why)
+            self.tasks.popleft().give_up(why)
 
     def _finished(self, done: Sequence[Any]) -> Iterator[Outcome]:
         for one in done:
             task = self.tasks.popleft()
+            if one is None:
+                task.give_up(RoundOverError("its round is over"))
+                continue
             if isinstance(one, dict):
-                _fail(task, _error_of(one))
+                task.give_up(_error_of(one))
                 continue
             outcome = outcome_from(one)
             if not task.done.done():
@@ -152,12 +161,6 @@ class WorkerLink(asyncio.Protocol):
             future.set_exception(_error_of(message))
         else:
             future.set_result(message["found"])
-
-
-def _fail(task: Task, why: Exception) -> None:
-    if not task.done.done():
-        task.done.set_exception(why)
-        task.done.exception()  # the run ends by the first: others need not be looked at
 
 
 def _error_of(message: Message) -> SetupError:

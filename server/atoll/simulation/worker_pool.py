@@ -39,7 +39,11 @@ class WorkerPool(Protocol):
         ...
 
     async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
-        """What became of a task, done now if it was not expected; and the node that holds its update."""
+        """What became of a task, done now if it was not expected; and the node that holds its update.
+
+        Raises:
+            RoundOverError: if its round was forgotten or dropped before it began.
+        """
         ...
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:

@@ -7,6 +7,7 @@ is killed, the system ends it at once, in the middle of a task: a later call mus
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -24,7 +25,7 @@ from atoll.processes.parents import end_with_parent
 from atoll.server.errors import ServerError
 from atoll.server.ingest.partial_file import write_partial
 from atoll.simulation.frames import LENGTH, Message, framed, opening_from, outcome_to, request_from, sum_from
-from atoll.simulation.task_runner import TaskRunner
+from atoll.simulation.task_runner import RoundOverError, TaskRunner
 from atoll.simulation.threads import one_thread
 
 TELL_EVERY_S = 0.02
@@ -64,22 +65,23 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
 
 def _serve(runner: TaskRunner, connection: socket.socket) -> None:
     work = _Answers(runner)
-    while (message := _received(connection)) is not None:
-        if message["do"] == "work":
-            for done in _done(runner, message):
-                connection.sendall(framed({"done": done}))
-        elif (answer := work.to(message)) is not None:
-            connection.sendall(framed(answer))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the simulation does not wait for what is left
+        while (message := _received(connection)) is not None:
+            if message["do"] == "work":
+                for done in _done(runner, message):
+                    connection.sendall(framed({"done": done}))
+            elif (answer := work.to(message)) is not None:
+                connection.sendall(framed(answer))
     runner.close()
 
 
-def _done(runner: TaskRunner, message: Message) -> Iterator[list[Any]]:
+def _done(runner: TaskRunner, message: Message) -> Iterator[list[list[Any] | Message | None]]:
     """Do the tasks of a message; what became of them, several at a time.
 
     The last but one is told of at once, so that more tasks arrive while the worker is at the last.
     """
     key, tasks = tuple(message["key"]), message["tasks"]
-    told, found = time.monotonic(), []
+    told, found = time.monotonic(), list[list[Any] | Message | None]()
     for left, task in zip(reversed(range(len(tasks))), tasks, strict=True):
         found.append(_outcome(runner, key, task))
         if left <= 1 or time.monotonic() - told >= TELL_EVERY_S:
@@ -87,9 +89,12 @@ def _done(runner: TaskRunner, message: Message) -> Iterator[list[Any]]:
             told, found = time.monotonic(), []
 
 
-def _outcome(runner: TaskRunner, key: tuple[str, int, int], task: list[Any]) -> list[Any] | Message:
+def _outcome(runner: TaskRunner, key: tuple[str, int, int], task: list[Any]) -> list[Any] | Message | None:
+    """What became of a task; None if its round is over."""
     try:
         return outcome_to(runner.work(key, request_from(task)))
+    except RoundOverError:
+        return None
     except Exception as error:  # noqa: BLE001 - the simulation raises it
         return _failure(error)
 
