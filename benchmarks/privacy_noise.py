@@ -21,7 +21,7 @@ from atoll.server.aggregation.next_model import RELEASE_BLOCK
 from atoll.server.privacy.mechanisms import Mechanism, RoundNoise, mechanism_named
 from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.noise import DiscreteGaussian, warm
-from atoll.server.privacy.noise.keystream import RUN, Run
+from atoll.server.privacy.noise.keystream import RUN, Keystream
 from benchmarks.figures import Figure
 from benchmarks.options import Options
 
@@ -92,7 +92,7 @@ def _in_blocks(elements: int, make: Callable[[int], object]) -> None:
 
 
 def _keystream(elements: int) -> None:
-    run_of = Run(_KEY, 0)
+    run_of = Keystream(_KEY, 0)
     for _ in range(0, elements, RUN):
         run_of.next(RUN)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.datacenter.errors import MissingExtraError
-from atoll.datacenter.scaling import LAWS, ParametricLaw, Run, ScalingError
+from atoll.datacenter.scaling import LAWS, MeasuredRun, ParametricLaw, ScalingError
 from atoll.datacenter.scaling.fit import HUBER, fit_law
 from atoll.datacenter.scaling.plot import draw
 
@@ -17,12 +17,12 @@ TRUE = LAWS["besiroglu"]
 SIZES, TOKENS = np.geomspace(5e7, 5e9, 5), np.geomspace(1e9, 1e11, 5)
 
 
-def runs(noise: float = 0.0, *, outlier: float = 1.0) -> list[Run]:
+def runs(noise: float = 0.0, *, outlier: float = 1.0) -> list[MeasuredRun]:
     generator = np.random.default_rng(3)
     made = []
     for number, (size, tokens) in enumerate((size, tokens) for size in SIZES for tokens in TOKENS):
         loss = TRUE.loss(size, tokens) * float(np.exp(noise * generator.standard_normal()))
-        made.append(Run(name=f"run{number}", parameters=size, tokens=tokens, loss=loss))
+        made.append(MeasuredRun(name=f"run{number}", parameters=size, tokens=tokens, loss=loss))
     made[7] = made[7].model_copy(update={"loss": (made[7].loss or 0.0) * outlier})
     return made
 
@@ -59,17 +59,17 @@ def test_intervals_of_noisy_runs_hold_the_truth_and_grow_beyond_the_runs() -> No
         (runs()[:5], "5 runs: the law has five constants, at least 6 runs are needed"),
         (runs()[:5] * 2, "1 values of parameters among 10 runs: at least 3 are needed"),
         (runs()[::5] * 2, "1 values of tokens among 10 runs: at least 3 are needed"),
-        ([*runs(), Run(name="odd", tokens=1e9)], "run odd: no parameters, loss; a fit needs all three"),
+        ([*runs(), MeasuredRun(name="odd", tokens=1e9)], "run odd: no parameters, loss; a fit needs all three"),
     ],
 )
-def test_runs_that_do_not_determine_the_law_are_refused(made: list[Run], message: str) -> None:
+def test_runs_that_do_not_determine_the_law_are_refused(made: list[MeasuredRun], message: str) -> None:
     with pytest.raises(ScalingError, match=message):
         fit_law(made)
 
 
 def test_what_the_runs_do_not_tell_is_said() -> None:
     narrow = [
-        Run(name="n", parameters=size, tokens=tokens, loss=3.0 - 1e-3 * step)
+        MeasuredRun(name="n", parameters=size, tokens=tokens, loss=3.0 - 1e-3 * step)
         for step, (size, tokens) in enumerate((size, tokens) for size in (1e6, 2e6, 4e6) for tokens in (1e8, 2e8, 4e8))
     ]
     said = "\n".join(fit_law(narrow).warnings)

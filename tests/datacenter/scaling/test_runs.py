@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll.datacenter.metrics import JsonLines
-from atoll.datacenter.scaling import Run, ScalingError, read_runs
+from atoll.datacenter.scaling import MeasuredRun, ScalingError, read_runs
 from tests.datacenter.metrics.records import FACTS, record
 
 
@@ -20,7 +20,7 @@ def test_a_file_that_training_wrote_is_one_run(tmp_path: Path) -> None:
         sink.step(record(step=step, steps=1, tokens=64, total_tokens=64 * step, seconds=seconds, loss=5 - step / 16))
     sink.close()
     (run,) = read_runs([path])
-    assert run == Run(
+    assert run == MeasuredRun(
         name="small",
         ranks=2,
         parameters=1000,

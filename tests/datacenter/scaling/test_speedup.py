@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.datacenter.scaling import Run, ScalingError, amdahl, gustafson, speedup_of
+from atoll.datacenter.scaling import MeasuredRun, ScalingError, amdahl, gustafson, speedup_of
 
 
-def run(ranks: int, rate: float, step_tokens: float) -> Run:
-    return Run(name=f"on{ranks}", ranks=ranks, tokens_per_s=rate, tokens_per_step=step_tokens)
+def run(ranks: int, rate: float, step_tokens: float) -> MeasuredRun:
+    return MeasuredRun(name=f"on{ranks}", ranks=ranks, tokens_per_s=rate, tokens_per_step=step_tokens)
 
 
 def test_the_laws() -> None:
@@ -59,4 +59,4 @@ def test_what_makes_no_table_is_refused() -> None:
         speedup_of([run(1, 1.0, 64), run(2, 2.0, 96)])
     assert speedup_of([run(1, 1.0, 64), run(2, 2.0, 96)], "weak").kind == "weak"
     with pytest.raises(ScalingError, match="run odd: a table needs ranks, tokens_per_s and tokens_per_step"):
-        speedup_of([Run(name="odd", ranks=2), run(1, 1.0, 1.0)])
+        speedup_of([MeasuredRun(name="odd", ranks=2), run(1, 1.0, 1.0)])

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import chi2
 
-from atoll.server.privacy.attendance import LEAST_REPORT_NOISE
 from atoll.server.privacy.clipping import LEAST_COUNT_NOISE
 from atoll.server.privacy.contract import AdaptiveClipping
+from atoll.server.privacy.report_shortfall import LEAST_REPORT_NOISE
 from atoll.server.privacy.run import PrivateRun, Summed
 from tests.server.privacy.test_run import CONTRACT
 

@@ -22,7 +22,7 @@ from atoll.datacenter.scaling.laws import FLOPS_PER_PARAMETER_AND_TOKEN, Paramet
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.datacenter.scaling.runs import Run
+    from atoll.datacenter.scaling.runs import MeasuredRun
 
 Floats: TypeAlias = "NDArray[np.float64]"
 
@@ -99,7 +99,7 @@ class _Data:
         return _Data(self.parameters[chosen], self.tokens[chosen], self.losses[chosen])
 
 
-def fit_law(runs: Sequence[Run], *, seed: int = 0) -> Fit:
+def fit_law(runs: Sequence[MeasuredRun], *, seed: int = 0) -> Fit:
     """Fit the law to runs that have ``parameters``, ``tokens`` and ``loss``.
 
     The learning rate of each run should have decayed over exactly its own tokens; otherwise its loss is higher than its
@@ -131,7 +131,7 @@ def fit_law(runs: Sequence[Run], *, seed: int = 0) -> Fit:
     )
 
 
-def _checked(runs: Sequence[Run]) -> tuple[Floats, Floats, Floats]:
+def _checked(runs: Sequence[MeasuredRun]) -> tuple[Floats, Floats, Floats]:
     for run in runs:
         missing = [name for name in ("parameters", "tokens", "loss") if getattr(run, name) is None]
         if missing:

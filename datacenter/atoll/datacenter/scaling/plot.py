@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from atoll.datacenter.scaling.fit import Fit
-    from atoll.datacenter.scaling.runs import Run
+    from atoll.datacenter.scaling.runs import MeasuredRun
 
 FORMATS = (".svg", ".png", ".pdf")
 MAX_CURVES = 8
 """Number of sizes that get a curve."""
 
 
-def draw(fit: Fit, runs: Sequence[Run], path: Path) -> None:
+def draw(fit: Fit, runs: Sequence[MeasuredRun], path: Path) -> None:
     """Write the picture; the file name selects its format.
 
     Raises:
@@ -44,7 +44,7 @@ def draw(fit: Fit, runs: Sequence[Run], path: Path) -> None:
     figure.savefig(path)
 
 
-def _losses(axes: Axes, fit: Fit, runs: Sequence[Run]) -> None:
+def _losses(axes: Axes, fit: Fit, runs: Sequence[MeasuredRun]) -> None:
     """Plot loss over tokens, one curve per size."""
     by_size: dict[float, list[tuple[float, float]]] = {}
     for run in runs:
@@ -59,7 +59,7 @@ def _losses(axes: Axes, fit: Fit, runs: Sequence[Run]) -> None:
     axes.legend(fontsize="small")
 
 
-def _sizes(axes: Axes, fit: Fit, runs: Sequence[Run]) -> None:
+def _sizes(axes: Axes, fit: Fit, runs: Sequence[MeasuredRun]) -> None:
     """Plot the best size over budgets, up to ten times the largest run, with the runs' own sizes."""
     budgets = [FLOPS_PER_PARAMETER_AND_TOKEN * (run.parameters or 0.0) * (run.tokens or 0.0) for run in runs]
     axes.plot(budgets, [run.parameters or 0.0 for run in runs], "o", color="grey", label="runs")

@@ -1,7 +1,7 @@
 """Measured runs, from files written by training (``metrics.json_lines``) or from your own lines.
 
 A file is JSON lines. A file written by training has a line ``{"run": facts}`` and one line per record; it is one run.
-Any other line is a run by itself, with the keys of ``Run``.
+Any other line is a run by itself, with the keys of ``MeasuredRun``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=BaseModel)
 _Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Run(BaseModel):
+class MeasuredRun(BaseModel):
     """One training run.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Record(BaseModel):
     seconds: Annotated[float, Field(ge=0)]
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[MeasuredRun]:
     """Return the runs of these files, in order.
 
     Raises:
@@ -73,7 +73,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     return [run for path in paths for run in _runs_of(path)]
 
 
-def _runs_of(path: Path) -> Iterator[Run]:
+def _runs_of(path: Path) -> Iterator[MeasuredRun]:
     facts: _Facts | None = None
     records: dict[int, _Record] = {}
     found = 0
@@ -87,7 +87,7 @@ def _runs_of(path: Path) -> Iterator[Run]:
             records[record.step] = record
         else:
             found += 1
-            yield _valid(Run, value, place)
+            yield _valid(MeasuredRun, value, place)
     if records:
         found += 1
         yield _summary(path, facts, records)
@@ -122,14 +122,14 @@ def _valid(kind: type[T], value: object, place: str) -> T:
         raise ScalingError(f"{place}: {said}") from None
 
 
-def _summary(path: Path, facts: _Facts | None, records: dict[int, _Record]) -> Run:
+def _summary(path: Path, facts: _Facts | None, records: dict[int, _Record]) -> MeasuredRun:
     if facts is None:
         raise ScalingError(f'{path}: records without a line {{"run": ...}} before them')
     ordered = [records[step] for step in sorted(records)]
     losses = [record.loss for record in ordered if record.loss is not None]
     last = losses[-max(1, int(len(losses) * LAST_SHARE)) :]
     warm = [record for record in ordered[1:] or ordered if record.seconds > 0 and record.tokens > 0]
-    return Run(
+    return MeasuredRun(
         name=path.stem,
         ranks=facts.world_size,
         parameters=facts.parameters,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atoll.datacenter.scaling.laws import ScalingError
-from atoll.datacenter.scaling.runs import Run
+from atoll.datacenter.scaling.runs import MeasuredRun
 
 Kind = Literal["strong", "weak"]
 ALIKE = 0.01
@@ -77,7 +77,7 @@ def gustafson(serial_share: float, ranks: int) -> float:
     return ranks - serial_share * (ranks - 1)
 
 
-def speedup_of(runs: Sequence[Run], kind: Kind | None = None) -> Speedup:
+def speedup_of(runs: Sequence[MeasuredRun], kind: Kind | None = None) -> Speedup:
     """Return the scaling table of measured runs; of several runs with equal ranks the fastest counts.
 
     Args:
@@ -116,7 +116,7 @@ class _Measured:
     step_tokens: float
 
 
-def _fastest(runs: Sequence[Run]) -> dict[int, _Measured]:
+def _fastest(runs: Sequence[MeasuredRun]) -> dict[int, _Measured]:
     found: dict[int, _Measured] = {}
     for run in runs:
         if run.ranks is None or run.tokens_per_s is None or run.tokens_per_step is None:

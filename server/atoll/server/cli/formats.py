@@ -9,8 +9,8 @@ from rich.text import Text
 
 from atoll.server.cli.output import styled, when
 from atoll.server.control import RoundSummary, RunDetail, RunSummary
-from atoll.server.control.attendance import never_counted
 from atoll.server.control.curves import latest
+from atoll.server.control.never_counted import never_counted
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.jobs.refusals import has_secret_draw as secret_draw

@@ -27,10 +27,10 @@ from atoll.server.cli.formats import (
     run_row,
 )
 from atoll.server.cli.output import busy, json_option, print_json, print_table, size, transfers
-from atoll.server.cli.timeline import show_round
+from atoll.server.cli.show_round import show_round
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
-from atoll.server.control.attendance import never_counted
+from atoll.server.control.never_counted import never_counted
 from atoll.text.figures import counted
 
 run_argument = click.argument("run_id", metavar="RUN")

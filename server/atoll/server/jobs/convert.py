@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
-from atoll.server.sampling.participation import ParticipationLimit
+from atoll.server.sampling.participation_limit import ParticipationLimit
 from atoll.server.sampling.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
 
 if TYPE_CHECKING:

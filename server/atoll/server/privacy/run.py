@@ -15,13 +15,13 @@ from typing import Any
 from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.next_model import Readable
 from atoll.server.errors import CorruptDataError
-from atoll.server.privacy.attendance import Attendance
 from atoll.server.privacy.capacity import most_members
 from atoll.server.privacy.clipping import AdaptiveClip
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, derived, mechanism_named, new_secret
 from atoll.server.privacy.mechanisms.interface import NOISE_BYTES
 from atoll.server.privacy.noise import sigma_for
+from atoll.server.privacy.report_shortfall import ReportShortfall
 from atoll.server.privacy.scale import least_clip, private_grid, sensitivity
 from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
 
@@ -36,7 +36,7 @@ class PrivateState:
     Attributes:
         clip: L2 norm that updates are clipped to.
         noise: the mechanism's state.
-        shortfall: cumulative shortfall of the noised counts of reports (``attendance``).
+        shortfall: cumulative shortfall of the noised counts of reports (``report_shortfall``).
     """
 
     clip: float
@@ -184,25 +184,25 @@ class PrivateRun:
     @property
     def is_short(self) -> bool:
         """Whether the noised counts show that less than half of the planned members report."""
-        attendance = self._attendance
-        return attendance is not None and self.state.shortfall > attendance.limit
+        detector = self._report_shortfall
+        return detector is not None and self.state.shortfall > detector.limit
 
     def forgiven(self) -> PrivateRun:
         """The run with its shortfall reset to 0."""
         return PrivateRun(self.contract, self.epsilon, replace(self.state, shortfall=0.0))
 
     @property
-    def _attendance(self) -> Attendance | None:
+    def _report_shortfall(self) -> ReportShortfall | None:
         noise = self.contract.report_noise
-        return None if noise is None else Attendance(self.contract.planned_cohort, noise)
+        return None if noise is None else ReportShortfall(self.contract.planned_cohort, noise)
 
     def _next_shortfall(self, summed: Summed) -> float:
         """The shortfall after a noised count of reports, which the release pays for (``Contract.cost``)."""
-        attendance = self._attendance
-        if attendance is None:
+        detector = self._report_shortfall
+        if detector is None:
             return 0.0
         key = derived(self.state.noise.secret, "reports", self.state.version, summed.binding)
-        return attendance.next_shortfall(self.state.shortfall, attendance.noised_count(summed.reports, key))
+        return detector.next_shortfall(self.state.shortfall, detector.noised_count(summed.reports, key))
 
     def _next_clip(self, summed: Summed) -> float:
         """The norm after a noised count of the updates within it, which the release pays for (``Contract.cost``)."""

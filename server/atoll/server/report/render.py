@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from atoll.server import __version__
-from atoll.server.control.attendance import never_counted
 from atoll.server.control.curves import latest, panels
+from atoll.server.control.never_counted import never_counted
 from atoll.server.control.timeline import story
 from atoll.server.control.words import duration, kind_words, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
+from atoll.server.report.round_figure import slowest_round, timeline_figure
 from atoll.server.report.summary import absences, attendance, presence, tiles
-from atoll.server.report.timeline import slowest_round, timeline_figure
 from atoll.server.report.traffic import traffic_figure, traffic_of
 from atoll.text.figures import bound, in_bytes
 

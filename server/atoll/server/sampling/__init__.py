@@ -9,7 +9,7 @@ A new sampler is a function in ``samplers``, a row in ``registry`` and a name in
 """
 
 from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible, Everyone, History
-from atoll.server.sampling.participation import Participation, ParticipationLimit
+from atoll.server.sampling.participation_limit import Participation, ParticipationLimit
 from atoll.server.sampling.registry import SAMPLERS, Sampler, sampler_named
 
 __all__ = [

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from atoll.server.privacy.noise.keystream import RUN, Run, number, scattered
+from atoll.server.privacy.noise.keystream import RUN, Keystream, number, scattered
 
 KEY = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
 """Key of NIST SP 800-38A, Appendix F."""
@@ -20,11 +20,11 @@ def test_bits_are_aes_256_in_counter_mode() -> None:
     output = bytes.fromhex("0bdf7df1591716335e9a8b15c860c502")
     stream, element = counter >> 64, counter & (1 << 64) - 1
     assert number(KEY, stream, element) == int.from_bytes(output, "little")
-    assert Run(KEY, element, stream).next(1).tobytes() == output
+    assert Keystream(KEY, element, stream).next(1).tobytes() == output
 
 
 def test_in_order_scattered_and_single_bits_are_the_same() -> None:
-    run = Run(KEY, 1000)
+    run = Keystream(KEY, 1000)
     words = np.concatenate([run.next(RUN).copy(), run.next(100).copy()])
     elements = np.array([1000, 1003, 1000 + RUN - 1, 1000 + RUN + 99])
     picked = scattered(KEY, 0, elements)
@@ -43,4 +43,4 @@ def test_streams_differ() -> None:
 
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes, not 31"):
-        Run(KEY[1:], 0)
+        Keystream(KEY[1:], 0)

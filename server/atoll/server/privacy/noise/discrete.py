@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.privacy.noise.keystream import RUN, Run, Words, check_key, scattered
+from atoll.server.privacy.noise.keystream import RUN, Keystream, Words, check_key, scattered
 from atoll.server.privacy.noise.settling import MAX_ATTEMPTS, STREAMS, NoiseExhaustedError, settle
 from atoll.server.privacy.noise.tables import AGAIN, UNCLEAR, Tables, tables_of
 
@@ -91,11 +91,11 @@ class DiscreteGaussian:
         check_key(key)
         if not 0 <= start <= (1 << 63) - out.size:
             raise ValueError(f"elements {start} to {start + out.size}: they are numbered from 0 to 2**63")
-        run = Run(key, start)
+        run = Keystream(key, start)
         for at in range(0, out.size, _STRETCH):
             self._stretch(out[at : at + _STRETCH], key, start + at, run)
 
-    def _stretch(self, out: Integers, key: bytes, start: int, run: Run) -> None:
+    def _stretch(self, out: Integers, key: bytes, start: int, run: Keystream) -> None:
         tables, loops = self._tables, compiled_loops()
         shape = (tables.low_bits, tables.zero_is_fine)
         unsure = np.empty(RUN, np.uint8)

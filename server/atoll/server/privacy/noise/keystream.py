@@ -36,7 +36,7 @@ def check_key(key: bytes) -> None:
         raise ValueError(f"a noise key has {KEY_BYTES} bytes, not {len(key)}")
 
 
-class Run:
+class Keystream:
     """The bits of one stream from element ``start`` on, in order."""
 
     def __init__(self, key: bytes, start: int, stream: int = 0) -> None:

@@ -24,7 +24,7 @@ _LOG_FALSE_ALARM = 14.0
 
 
 @dataclass(frozen=True, slots=True)
-class Attendance:
+class ReportShortfall:
     """How reports are counted.
 
     Attributes:

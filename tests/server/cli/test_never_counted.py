@@ -10,7 +10,7 @@ import pytest
 from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
 from atoll.server.cli.run import run
 from atoll.server.control import MemberSummary, RoundSummary, RunDetail
-from atoll.server.control.attendance import NeverCounted, never_counted
+from atoll.server.control.never_counted import NeverCounted, never_counted
 from atoll.wire.v1 import control_pb2
 from tests.server.cli.conftest import Fake, Invoke, a_round, json_of, summary
 from tests.server.cli.test_watch import RUN

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from atoll.server.cli.run import run
-from atoll.server.cli.timeline import BAR_COLUMNS, bar
+from atoll.server.cli.show_round import BAR_COLUMNS, bar
 from atoll.server.control.timeline import Segment
 
 if TYPE_CHECKING:
