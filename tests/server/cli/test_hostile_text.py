@@ -115,6 +115,7 @@ COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("run", "delete"): [("latest", "--yes"), ("latest",)],
     ("run", "model"): [("r1", "-o", "model.safetensors")],
     ("run", "report"): [("r1", "-o", "report.html")],
+    ("run", "compare"): [("r1", "latest"), ("r1", "r2", "-o", "comparison.html")],
     ("run", "submit"): [("job.toml",)],
     ("participants", "list"): [()],
     ("participants", "revoke"): [("p1",)],
