@@ -117,6 +117,12 @@ def test_a_plot_has_a_curve_for_each_variant_and_a_band_for_repeats() -> None:
     assert len(found.plot().axes) == 2
 
 
+def test_a_variant_whose_name_is_no_formula_is_drawn() -> None:
+    found = comparison(job(), job(size=5))
+    named = Comparison(tuple(replace(run, variant=rf"$\bad{{$ {run.variant}") for run in found.runs))
+    assert named.plot("accuracy")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]  # drawn when shown
+
+
 def test_a_plot_of_what_was_not_measured_names_what_was() -> None:
     with pytest.raises(BadInputError, match=r"do not have metric 'f1'\n.*choose of accuracy, loss"):
         comparison(job()).plot("f1")

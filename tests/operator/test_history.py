@@ -97,6 +97,12 @@ def test_a_plot_has_axes_for_each_metric() -> None:
     assert drawn._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]  # what a notebook shows
 
 
+def test_a_metric_whose_name_is_no_formula_is_drawn() -> None:
+    name = r"$\bad{$"
+    drawn = history((a_round(0, metrics={name: 1.0}),)).plot()
+    assert drawn._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]  # drawn when it is shown
+
+
 def test_a_plot_of_what_was_not_measured_names_what_was() -> None:
     with pytest.raises(BadInputError, match=r"do not have metric 'f1'\n.*choose of accuracy, loss"):
         history().plot("f1")

@@ -198,3 +198,12 @@ def test_what_follows_from_a_changed_key_follows_anew_and_free_settings_may_have
     assert (made.cohort.quorum, made.cohort.min_available, dict(made.training)) == (20, 30, {"a.b": 1})
     with pytest.raises(JobFileError, match=r"Job: cohort.quorum = 40.*allowed are 1 to 30"):
         changed(made, {"cohort.quorum": 40})
+
+
+def test_a_section_that_would_replace_the_values_of_its_own_key_is_refused() -> None:
+    whole, key = {"optimiser": [FedAdam(lr=0.03)]}, {"optimiser.lr": [0.5, 1.0]}
+    with pytest.raises(SetupError, match=r"sweep optimiser would undo optimiser\.lr; give optimiser before"):
+        swept({**key, **whole})
+    found = swept({**whole, **key})
+    assert [run.settings["optimiser.lr"] for run in found.runs] == [0.5, 1.0]
+    assert found.runs[0].model != found.runs[1].model

@@ -140,7 +140,9 @@ def _planned(
         raise SetupError(f"repeat = {repeat}: each combination is played at least once")
     if not federations:
         raise SetupError("there is no federation to play; give at least one")
-    for key, values in grid.items():
+    for place, (key, values) in enumerate(grid.items()):
+        if lost := next((one for one in list(grid)[:place] if one.startswith(f"{key}.")), ""):
+            raise SetupError(f"sweep {key} would undo {lost}; give {key} before {lost}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise SetupError(f"sweep {key}: allowed is a list of at least one value, not {values!r}")
         shown = [label_of({key: as_table(value)}) for value in values]

@@ -17,7 +17,7 @@ from atoll.server.control.comparing import (
     summaries,
 )
 from atoll.server.report.figures import FULL_IN, HALF_IN, MARKERS_UP_TO, new_figure
-from atoll.server.report.plots import Plot, panel_axes
+from atoll.server.report.plots import Plot, as_written, panel_axes
 from atoll.server.report.render import MAX_METRIC_PLOTS, template
 from atoll.server.report.svg import drawing, stand_in, to_svg
 from atoll.text.figures import counted
@@ -67,6 +67,7 @@ def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
     )
 
 
+@as_written
 def comparison_plot(runs: Sequence[ComparedRun], metrics: Sequence[ComparedMetric]) -> Plot:
     """Draw metrics over the rounds, each in axes of its own: a curve for each variant, a band over its repeats.
 

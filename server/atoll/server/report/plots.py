@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -18,6 +19,10 @@ PANEL_IN = (4.6, 3.2)
 _COLOURS = {Source.SERVER: "#0f766e", Source.EVALUATION: "#3b6fd4", Source.TRAINING: "#b8741a"}
 
 
+as_written = rc_context({"text.parse_math": False})
+"""A decorator of functions that draw: names of metrics and runs are no formulas, whatever they contain."""
+
+
 class Plot(Figure):
     """A figure that belongs to no window: a notebook shows it where it is the value of a cell."""
 
@@ -27,6 +32,7 @@ class Plot(Figure):
         return buffer.getvalue()
 
 
+@as_written
 def metrics_plot(panels: Sequence[Panel]) -> Plot:
     """Draw metrics over the rounds behind the model, each in axes of its own.
 
