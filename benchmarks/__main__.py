@@ -49,6 +49,7 @@ CASES: dict[str, Case] = {
     "privacy-round": Case(privacy_round.run, _SIZES),
     "simulation": Case(simulation.run, frozenset({"model_mb", "clients", "rounds"})),
     "simulation-million": Case(simulation.run_million, frozenset({"clients", "rounds"}), by_name_only=True),
+    "simulation-images-peers": Case(simulation.run_images_peers, frozenset({"rounds"}), by_name_only=True),
     "simulation-peers": Case(simulation.run_peers, frozenset({"rounds"}), by_name_only=True),
     "soak": Case(soak.run, frozenset({"minutes"}), by_name_only=True),
 }

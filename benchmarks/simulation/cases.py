@@ -36,7 +36,8 @@ def run(options: Options) -> list[Figure]:
         *_tasks(options, command),
         *_large(options, command),
         *_populations(options, command),
-        *_workloads(options, command, peers=False),
+        *_digits(options, command, peers=False),
+        *([] if options.smoke else _lr_mnist(options, command, peers=False)),
     ]
 
 
@@ -48,8 +49,13 @@ def run_million(options: Options) -> list[Figure]:
 
 
 def run_peers(options: Options) -> list[Figure]:
-    """The two workloads beside other simulators, one after the other in the same run."""
-    return _workloads(options, options.command("simulation-peers"), peers=True)
+    """The digits beside other simulators, one after the other in the same run."""
+    return _digits(options, options.command("simulation-peers"), peers=True)
+
+
+def run_images_peers(options: Options) -> list[Figure]:
+    """The same for lr_mnist, whose rounds are many."""
+    return _lr_mnist(options, options.command("simulation-images-peers"), peers=True)
 
 
 def _tasks(options: Options, command: str) -> list[Figure]:
@@ -125,20 +131,21 @@ def _memory(name: str, value: float, population: int, command: str) -> Figure:
     return Figure.stated(name, value, "MB", command)
 
 
-def _workloads(options: Options, command: str, *, peers: bool) -> list[Figure]:
-    figures = []
+def _digits(options: Options, command: str, *, peers: bool) -> list[Figure]:
+    rounds = options.or_else(options.rounds, 20, 1)
     with tempfile.TemporaryDirectory() as folder:
-        digits, images = Path(folder) / "digits.npz", Path(folder) / "lr_mnist.npz"
-        rounds = options.or_else(options.rounds, 20, 1)
-        data.save_digits(digits, population=100, size=10, rounds=rounds)
-        figures += _beside(f"digits, 100 participants, 10 a round, {rounds} rounds", digits, command, peers=peers)
-        if options.smoke:
-            return figures
-        rounds = options.or_else(options.rounds, 100, 1)
-        said = data.save_lr_mnist(images, population=1000, size=10, rounds=rounds)
+        path = Path(folder) / "digits.npz"
+        data.save_digits(path, population=100, size=10, rounds=rounds)
+        return _beside(f"digits, 100 participants, 10 a round, {rounds} rounds", path, command, peers=peers)
+
+
+def _lr_mnist(options: Options, command: str, *, peers: bool) -> list[Figure]:
+    rounds = options.or_else(options.rounds, 100, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lr_mnist.npz"
+        said = data.save_lr_mnist(path, population=1000, size=10, rounds=rounds)
         name = f"lr_mnist ({said}), 1,000 participants, 10 a round, {rounds} rounds"
-        figures += _beside(name, images, command, peers=peers, most=LR_S)
-    return figures
+        return _beside(name, path, command, peers=peers, most=LR_S)
 
 
 def _beside(name: str, workload: Path, command: str, *, peers: bool, most: float | None = None) -> list[Figure]:
