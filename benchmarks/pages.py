@@ -20,6 +20,7 @@ PAGES = (
     _DOCS / "performance.md",
     _DOCS / "reliability.md",
     _DOCS / "silo.md",
+    _DOCS / "simulation.md",
     _DOCS / "datacenter" / "measurements.md",
     _DOCS / "privacy.md",
     _DOCS / "privacy" / "accuracy.md",

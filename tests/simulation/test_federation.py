@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from atoll.client import Evaluation, Model, Participant, Task, Update
+from atoll.server.aggregation import Accumulator, Grid
 from atoll.server.stores import history
 from atoll.simulation import (
     Aggregation,
@@ -217,6 +218,19 @@ def test_updates_that_are_made_chunk_by_chunk_give_the_same_bits(monkeypatch: py
     whole = played(rounds=2).digest
     monkeypatch.setattr("atoll.client.in_process.HELD_BYTES", 0)
     assert played(rounds=2).digest == whole
+
+
+def test_one_sum_is_held_for_any_number_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Accumulator] = []
+
+    class Counted(Accumulator):
+        def __init__(self, size: int, grid: Grid, first: int = 0) -> None:
+            made.append(self)
+            super().__init__(size, grid, first)
+
+    monkeypatch.setattr("atoll.simulation.task_runner.Accumulator", Counted)
+    assert played(rounds=4).status == "finished"
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(("sampler", "learns"), [("uniform", False), ("least_recent", True)])

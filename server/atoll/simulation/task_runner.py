@@ -162,7 +162,9 @@ class TaskRunner:
             return Facts(declared_examples(found), found.can_evaluate)
 
     def open(self, opening: Opening) -> None:
-        """A round's tasks come next."""
+        """A round's tasks come next; sums of earlier rounds of the run are released, so their memory serves again."""
+        run, *attempt = opening.key
+        self._drop_sums(run, lambda before: before < tuple(attempt))
         order = Order.of(opening.shared)
         mapped = None if order.content else _Mapped(opening.model)
         buffer = memoryview(order.content) if mapped is None else mapped.bytes[: order.layout.size_bytes]
@@ -264,8 +266,7 @@ class TaskRunner:
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
         """Forget sums and tasks of a run's rounds up to this attempt."""
-        for key in [key for key in self._sums if key[0] == run and key[1:] <= through]:
-            self._spare = self._sums.pop(key)
+        self._drop_sums(run, lambda attempt: attempt <= through)
         for key in [key for key, live in self._rounds.items() if key[0] == run and live.ends_with(through)]:
             del self._rounds[key]
 
@@ -310,6 +311,10 @@ class TaskRunner:
         text = "".join(traceback.format_exception(cause))
         failure = f"{type(error).__name__}: {self._performer.text_for_server(error)}"
         return Outcome(name, seconds, failure=failure, traceback=text)
+
+    def _drop_sums(self, run: str, unwanted: Callable[[tuple[int, int]], bool]) -> None:
+        for key in [key for key in self._sums if key[0] == run and unwanted(key[1:])]:
+            self._spare = self._sums.pop(key)
 
     def _sum(self, key: SumKey) -> Accumulator:
         attempt = (key.run, key.round, key.attempt)
