@@ -43,3 +43,11 @@ class RunFailedError(SimulationError):
 
 class WorkerError(SimulationError):
     """A worker process ended while the run needed it."""
+
+
+def raised_in(traceback: str) -> str:
+    """The line of a traceback that has the exception's type and the first line of its message."""
+    lines = traceback.rstrip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    after = lines[frames[-1] :] if frames else lines
+    return next((line for line in after if not line.startswith(" ")), "")

@@ -119,6 +119,10 @@ class Simulation:
             return await self._run()
         except ServerError as error:
             raise SetupError(str(error.detail)) from error
+        except RunFailedError as error:
+            if not (first := self._participants.first_failure):
+                raise
+            raise RunFailedError(f"{error}; the first failure: {first}") from error
         finally:
             await self._pool.close()
 

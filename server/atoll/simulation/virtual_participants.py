@@ -23,7 +23,7 @@ from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
 from atoll.simulation.attendance import Attendance, Attended
 from atoll.simulation.behaviour import Behaviour
-from atoll.simulation.errors import ParticipantError
+from atoll.simulation.errors import ParticipantError, raised_in
 from atoll.simulation.population import Population
 from atoll.simulation.simulated_server import SimulatedServer
 from atoll.simulation.task_runner import Opening, Outcome, RoundOverError, TaskRequest
@@ -39,6 +39,7 @@ TOGETHER = 32
 """Reports that are handed to the run together."""
 SHOWN = 3
 """Failures of participants' code that are logged with their traceback."""
+_SAID_CHARS = 300
 _Posted = asyncio.Future[tuple[Effect, ...]]
 
 
@@ -73,6 +74,7 @@ class VirtualParticipants:
         server: the server; set before the first invitation.
         attendance: who is connected.
         failed: has the error that ends the simulation, if there is one.
+        first_failure: participant, round and exception of the first failure of participants' code; empty without one.
     """
 
     server: SimulatedServer
@@ -86,6 +88,7 @@ class VirtualParticipants:
         self._called: dict[Key, _Called] = {}
         self._latest: tuple[bytes, Key] = (b"", ("", 0, 0))
         self._failures = 0
+        self.first_failure = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_until: dict[str, float] = {}
         self._delivering = 0
@@ -228,6 +231,9 @@ class VirtualParticipants:
         if self._strict:
             raise ParticipantError(outcome.participant, key[1], outcome.traceback)
         self._failures += 1
+        if self._failures == 1:
+            said = raised_in(outcome.traceback)[:_SAID_CHARS]
+            self.first_failure = f"participant {outcome.participant} in round {key[1] + 1}: {said}"
         if self._failures <= SHOWN:
             more = "; later failures are in the history only" if self._failures == SHOWN else ""
             text = outcome.traceback.rstrip()
