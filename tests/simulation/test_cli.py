@@ -85,6 +85,12 @@ def test_what_cannot_be_simulated_is_a_usage_error(called: Callable[..., Result]
     assert (unknown.exit_code, "has no judges" in unknown.output) == (2, True)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_run(called: Callable[..., Result]) -> None:
+    result = called(3, "-o", "job.toml/results")
+    assert (result.exit_code, "-o job.toml/results cannot be made: Not a directory" in result.output) == (2, True)
+    assert "simulating" not in result.output
+
+
 def test_a_strict_run_ends_with_the_traceback(called: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB.replace("size = 3", "size = 8"))
     done = called(8, "--strict", "--examples", "10")

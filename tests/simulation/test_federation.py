@@ -142,6 +142,25 @@ def test_a_run_that_fails_says_why() -> None:
         federation.run(job, initial=MODEL)
 
 
+class WronglyShaped(Stepping):
+    """Gives an update that the model has no place for."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        del model, task
+        return Update(delta={"v": np.zeros(1, np.float32)}, weight=1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_that_fails_says_what_the_first_participant_raised(workers: int) -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2, seed=5), straggler=Straggler(max_attempts=1))
+    federation = Federation(participants=WronglyShaped, population=2)
+    expected = (
+        r"first failure: participant p[01] in round 1: .*UpdateError: the update lacks tensors .* unknown ones \['v'\]"
+    )
+    with pytest.raises(RunFailedError, match=expected):
+        federation.run(job, initial=MODEL, workers=workers)
+
+
 def test_no_folder_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.simulation.simulated_server.MEMORY", tmp_path)
     monkeypatch.setattr("atoll.simulation.simulated_server.LEAST_MEMORY_BYTES", 0)
@@ -188,6 +207,8 @@ def test_names_make_the_participants_of_a_named_population() -> None:
         ({"population": 2.5}, "population = 2.5: give a whole number, or a list of names"),
         ({"population": ["a", "a"]}, "2 names, 1 different"),
         ({"examples": [1, 2]}, "examples: 2 numbers for a population of 4"),
+        ({"examples": 0}, "examples = 0: give 1 or more"),
+        ({"examples": [1, 2, -3, 4]}, "examples = -3"),
         ({"keep": 0}, "keep = 0"),
     ],
 )
@@ -212,6 +233,26 @@ def test_a_factory_that_makes_no_participants_is_told_so() -> None:
     federation = Federation(participants=str, population=2)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"participants\(0\) gave a str; return an atoll.client.Participant"):
         federation.run(Job(rounds=1, cohort=Cohort(size=1)), initial=MODEL)
+
+
+def test_a_factory_that_raises_is_named_with_its_line() -> None:
+    def make(number: int) -> Participant:
+        raise FileNotFoundError(f"no rows for {number}")
+
+    federation = Federation(participants=make, population=2)
+    expected = r"participants\(0\) raised FileNotFoundError: no rows for 0 \(test_federation.py:\d+\)"
+    with pytest.raises(SetupError, match=expected):
+        federation.run(Job(rounds=1, cohort=Cohort(size=1)), initial=MODEL)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"job": "job.toml"}, r"job = 'job.toml': give a Job; Job.load"), ({"workers": 1.5}, "workers = 1.5")],
+)
+def test_a_run_of_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    given = {"job": Job(rounds=1, cohort=Cohort(size=1)), "initial": MODEL, **options}
+    with pytest.raises(SetupError, match=message):
+        Federation(participants=Stepping, population=2).run(**given)
 
 
 def test_updates_that_are_made_chunk_by_chunk_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

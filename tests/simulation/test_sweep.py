@@ -124,6 +124,13 @@ def test_what_cannot_be_played_is_refused_before_anything_is(grid: dict[str, Any
     assert played == []
 
 
+def test_values_may_be_numpys() -> None:
+    found = swept(
+        {"cohort.size": np.array([2, 3]), "training.first": [np.float32(0.5)], "training.second": [np.int64(2)]}
+    )
+    assert [(run.settings["cohort.size"], run.settings["training.second"]) for run in found.runs] == [(2, 2), (3, 2)]
+
+
 def test_a_run_that_fails_stays_in_the_comparison_with_its_reason() -> None:
     job = Job(rounds=1, cohort=Cohort(size=2, quorum=2), straggler=Straggler(max_attempts=1))
     found = sweep(FEDERATION, job, {"training.fails": [1, 0]}, initial=INITIAL)

@@ -200,7 +200,10 @@ def _number_of(name: str, population: Population, where: str) -> int:
     try:
         return population.number_of(name)
     except KeyError:
-        raise SetupError(f"{where}: participant {name!r} is not in the population") from None
+        first, last = population.names[0], population.names[-1]
+        raise SetupError(
+            f"{where}: participant {name!r} is not in the population, whose names are {first} to {last}"
+        ) from None
 
 
 def _second(text: str, where: str) -> float:

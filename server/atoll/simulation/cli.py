@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,12 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
     try:
         played = Job.load(job)
         if played.model is None:
-            raise BadInputError(f"{job}: model.initial: is missing; a simulation begins with a safetensors file")
+            raise BadInputError(
+                f"{job}: model.initial: is missing; a simulation begins with a safetensors file",
+                'write one with safetensors.numpy.save_file(arrays, "init.safetensors") and name it in [model]',
+            )
+        if output is not None:
+            _make_folder(output)
         if options["sweep"] or options["repeat"]:
             _compare(played, output, json_output=json_output, **options)
             return
@@ -171,6 +177,16 @@ def _federation(**options: Any) -> Federation:
         examples=options["examples"],
         behaviour=Behaviour(**dropout) if trace is None else Behaviour.of_trace(trace, population, **dropout),
     )
+
+
+def _make_folder(output: Path) -> None:
+    """Make the folder for results before anything is played."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"-o {output} cannot be made: {error.strerror}", "give a folder to write to") from error
+    if not os.access(output, os.W_OK | os.X_OK):
+        raise BadInputError(f"-o {output} cannot be written to", "give a folder to write to")
 
 
 def _save(result: Result, folder: Path) -> None:

@@ -73,6 +73,9 @@ class Federation:
         people = Population(self.population)
         if isinstance(self.examples, Sequence) and len(self.examples) != len(people):
             raise SetupError(f"examples: {len(self.examples)} numbers for a population of {len(people)}")
+        least = min(self.examples) if isinstance(self.examples, Sequence) else self.examples
+        if least is not None and least < int(isinstance(self.examples, int)):
+            raise SetupError(f"examples = {least}: give 1 or more; in a list, 0 says that a participant is not drawn")
         if self.keep < 1:
             raise SetupError(f"keep = {self.keep}: at least 1 participant is kept")
         if not 1 <= self.batched <= self.keep:
@@ -107,6 +110,7 @@ class Federation:
             RunFailedError: if the run fails, with the server's reason.
         """
         people = Population(self.population)
+        check_job(job)
         played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(initial)
         evaluators: dict[str, Evaluator] = {}
@@ -155,6 +159,16 @@ class Federation:
             if workers == 0
             else ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
         )
+
+
+def check_job(job: object) -> None:
+    """Refuse what is no job.
+
+    Raises:
+        SetupError: saying how to make one.
+    """
+    if not isinstance(job, JobSpec):
+        raise SetupError(f"job = {job!r}: give a Job; Job.load(path) reads one from a file")
 
 
 def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:

@@ -49,7 +49,7 @@ class ProcessPool:
     """
 
     def __init__(self, runner: TaskRunner, workers: int, folder: Path) -> None:
-        if not 1 <= workers <= MOST_WORKERS:
+        if workers not in range(1, MOST_WORKERS + 1):
             raise SetupError(f"workers = {workers}: give 0, for this process, to {MOST_WORKERS}")
         self._links: list[WorkerLink] = []
         connections: list[socket.socket] = []

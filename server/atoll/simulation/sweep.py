@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from atoll.operator.comparison import Comparison
 from atoll.operator.variants import compared_run, flat, label_of, named_by_jobs
 from atoll.server.control.comparing import ComparedRun
@@ -17,7 +20,7 @@ from atoll.server.jobs import Job, JobFileError, JobSpec
 from atoll.server.jobs.changes import as_table, changed
 from atoll.server.stores.store import DATABASE_FILE
 from atoll.simulation.errors import RunFailedError, SetupError
-from atoll.simulation.federation import Evaluate, Federation, fitting
+from atoll.simulation.federation import Evaluate, Federation, check_job, fitting
 from atoll.simulation.initial import InitialModel
 from atoll.simulation.population import Population
 from atoll.simulation.result import Result
@@ -54,7 +57,7 @@ class _Planned:
 def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     federation: Federation | Mapping[str, Federation],
     job: JobSpec,
-    grid: Mapping[str, Sequence[object]] | None = None,
+    grid: Mapping[str, Sequence[object] | npt.NDArray[Any]] | None = None,
     *,
     initial: InitialModel,
     repeat: int = 1,
@@ -91,8 +94,10 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     """
     if folder is not None and (Path(folder) / DATABASE_FILE).exists():
         raise SetupError(f"folder = {str(folder)!r} has the state of one run; give a sweep another folder")
+    check_job(job)
+    axes = {key: _plain(values) for key, values in (grid or {}).items()}
     federations = {"": federation} if isinstance(federation, Federation) else dict(federation)
-    plan = list(_planned(federations, job, grid or {}, repeat, evaluated=evaluate is not None))
+    plan = list(_planned(federations, job, axes, repeat, evaluated=evaluate is not None))
     total, before = sum(one.job.job.rounds for one in plan), 0
     runs = []
     for one in plan:
@@ -158,6 +163,15 @@ def _planned(
             fitting(made, Population(federation.population), evaluated=evaluated)
             for number in range(repeat):
                 yield _Planned(variant, own | flat(_tables(settings)), federation, repeated(made, number), number)
+
+
+def _plain(values: Any) -> Any:
+    """NumPy arrays and scalars as Python's; other values as they are."""
+    if isinstance(values, np.ndarray):
+        return values.tolist()
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return [one.item() if isinstance(one, np.generic) else one for one in values]
+    return values
 
 
 def _job(job: JobSpec, settings: Mapping[str, object], variant: str) -> Job:

@@ -291,11 +291,7 @@ class TaskRunner:
             self._participants.move_to_end(name)
             yield found
             return
-        found = self._make(seed)
-        if not isinstance(found, Participant):
-            raise SetupError(
-                f"participants({seed!r}) gave a {type(found).__name__}; return an atoll.client.Participant"
-            )
+        found = self._made(seed)
         if type(found).prepare is not Participant.prepare:
             with contextlib.closing(found):
                 found.prepare(self._folders.of(name))
@@ -305,6 +301,19 @@ class TaskRunner:
         if len(self._participants) > self._keep:
             self._participants.popitem(last=False)[1].close()
         yield found
+
+    def _made(self, seed: int | str) -> Participant:
+        try:
+            found: object = self._make(seed)
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(at.filename).name}:{at.lineno}"
+            raise SetupError(f"participants({seed!r}) raised {type(error).__name__}: {error} ({where})") from error
+        if not isinstance(found, Participant):
+            raise SetupError(
+                f"participants({seed!r}) gave a {type(found).__name__}; return an atoll.client.Participant"
+            )
+        return found
 
     def _failed(self, name: str, error: Exception, seconds: float) -> Outcome:
         cause = error.__cause__ if isinstance(error, TrainerError) and error.__cause__ is not None else error

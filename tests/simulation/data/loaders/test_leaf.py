@@ -94,7 +94,7 @@ def test_what_is_not_leaf_is_refused(tmp_path: Path, content: object, says: str)
 def test_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FormatError, match=r"has no \.json file: give the folder that LEAF wrote"):
         data.load_leaf(tmp_path)
-    with pytest.raises(FormatError, match="cannot be read as JSON"):
+    with pytest.raises(FormatError, match=r"missing\.json does not exist: give a LEAF file"):
         data.load_leaf(tmp_path / "missing.json")
     (tmp_path / "broken.json").write_text('{"users": [')
     with pytest.raises(FormatError, match="cannot be read as JSON"):

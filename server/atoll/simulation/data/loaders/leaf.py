@@ -86,6 +86,10 @@ def _rows(file: Path, user: object, found: object, size: object) -> tuple[list[A
 
 def _parsed(file: Path) -> dict[str, Any]:
     try:
+        if not file.exists():
+            raise FormatError(
+                f"{file} does not exist: give a LEAF file, or the folder that LEAF wrote, such as data/train"
+            )
         if (size := file.stat().st_size) > MAX_FILE_BYTES:
             raise FormatError(f"{file} has {size:,} bytes, more than {MAX_FILE_BYTES:,}: split it")
         content = json.loads(file.read_bytes())
