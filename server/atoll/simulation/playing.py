@@ -120,7 +120,8 @@ class Simulation:
         except ServerError as error:
             raise SetupError(str(error.detail)) from error
         except RunFailedError as error:
-            if not (first := self._participants.first_failure):
+            first = self._participants.first_failure
+            if not first or self._plan.results is not None:  # its next call knows the reason alone
                 raise
             raise RunFailedError(f"{error}; the first failure: {first}") from error
         finally:
