@@ -120,6 +120,14 @@ def test_a_run_that_has_hardly_begun(rounds: tuple[RoundSummary, ...]) -> None:
     assert "No participant has been invited yet" in page
 
 
+def test_times_are_left_out_of_a_simulation_in_which_none_passes() -> None:
+    rounds = tuple(replace(one, closed_at=one.opened_at) for one in DETAIL.rounds)
+    page = render(replace(DETAIL, rounds=rounds, run=replace(RUN, finished_at=RUN.created_at)), now=2000.0)
+    for shown in ("time per round", "median round", "whole run"):
+        assert shown in render(DETAIL, now=2000.0)
+        assert shown not in page
+
+
 def test_a_large_run_stays_small() -> None:
     crowd = members(*(["reported"] * 150))
     detail = RunDetail(RUN, tuple(a_round(number, crowd) for number in range(200)), 150, "")

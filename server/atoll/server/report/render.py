@@ -39,7 +39,7 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
     traffic = traffic_of(detail, elements)
     grid, slowest = presence(detail.rounds), slowest_round(detail.rounds)
     plots = [metric_figure(panel, f"metric{index}") for index, panel in enumerate(found[:MAX_METRIC_PLOTS])]
-    if any(item.duration_s is not None for item in detail.rounds):
+    if any(item.duration_s for item in detail.rounds):
         plots.append(time_figure(detail.rounds, HALF_IN if len(plots) % 2 else FULL_IN))
     return template("run.html.j2").render(
         detail=detail,

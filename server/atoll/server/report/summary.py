@@ -56,10 +56,10 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
         yield Tile(f"final {panel.metric}", f"{panel.final:.4g}", panel.best_curve.source.label)
     yield Tile("rounds released", f"{detail.run.rounds_released}", f"of {detail.run.rounds_total}")
     times = [item.duration_s for item in detail.rounds if item.released and item.duration_s is not None]
-    if times:
+    if any(times):
         yield Tile("median round", duration(median(times)), f"slowest {duration(max(times))}")
     run = detail.run
-    if run.created_at is not None and run.finished_at is not None:
+    if run.created_at is not None and run.finished_at is not None and run.finished_at > run.created_at:
         yield Tile("whole run", duration(run.finished_at - run.created_at))
     members = [member for item in detail.rounds for member in item.members]
     if members:
