@@ -73,3 +73,25 @@ def test_small_models_of_torch_participants_are_trained_together() -> None:
     ]
     for name, values in models[0].items():
         np.testing.assert_allclose(models[1][name], values, 1e-4, 1e-5)
+
+
+def test_a_participant_that_cannot_be_made_is_that_members_failure() -> None:
+    def make(number: int) -> Together:
+        if number == 2:
+            raise OSError("no file for 2")
+        return Together(number)
+
+    job = Job(rounds=1, cohort=Cohort(size=6, quorum=5))
+    for batched in (1, 4):
+        federation = Federation(participants=make, population=6, batched=batched, examples=range(1, 7))
+        assert federation.run(job, initial=MODEL).history[0].reported == 5
+
+
+def test_too_few_updates_of_a_call_are_refused() -> None:
+    class Short(Together):
+        @classmethod
+        def fit_together(cls, participants: Sequence[Self], model: Model, tasks: Sequence[Task]) -> list[Update]:
+            return super().fit_together(participants, model, tasks)[1:]
+
+    with pytest.raises(SetupError, match=r"Short.fit_together gave 3 updates for 4 participants; return one for each"):
+        played(Short)

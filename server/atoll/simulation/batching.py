@@ -60,6 +60,12 @@ def trained_together(members: Sequence[Participant], model: Model, tasks: Sequen
             "fit_together, such as atoll.client.torch_batched.BatchedTorchParticipant"
         )
     try:
-        return list(together(members, model, tasks))
+        trained = list(together(members, model, tasks))
     except Exception as error:  # noqa: BLE001 - an error of participants' code is each member's failure
         return [error] * len(members)
+    if len(trained) != len(members):
+        raise SetupError(
+            f"batched: {type(members[0]).__name__}.fit_together gave {len(trained)} updates for {len(members)} "
+            "participants; return one for each, in their order"
+        )
+    return trained

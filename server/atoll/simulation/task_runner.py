@@ -179,11 +179,16 @@ class TaskRunner:
         live = self._rounds[key]
         if live.opening.sum_key is None:
             return  # an evaluation trains nothing
+        made = list[tuple[TaskRequest, Participant]]()
         with contextlib.ExitStack() as stack:
-            members = [stack.enter_context(self._participant(one.participant, one.seed)) for one in requests]
-            tasks = [live.order.for_member(one.own).task for one in requests]
-            trained = trained_together(members, live.model, tasks)
-        self._ahead.update({(key, one.participant): ahead for one, ahead in zip(requests, trained, strict=True)})
+            for one in requests:
+                with contextlib.suppress(Exception):  # it is raised again in the member's own task, as its failure
+                    made.append((one, stack.enter_context(self._participant(one.participant, one.seed))))
+            if not made:
+                return
+            tasks = [live.order.for_member(one.own).task for one, _ in made]
+            trained = trained_together([member for _, member in made], live.model, tasks)
+        self._ahead.update({(key, one.participant): ahead for (one, _), ahead in zip(made, trained, strict=True)})
 
     def work(self, key: tuple[str, int, int], request: TaskRequest) -> Outcome:
         """Do a task of an open round, and add its update to the round's sum.
@@ -269,6 +274,7 @@ class TaskRunner:
         self._drop_sums(run, lambda attempt: attempt <= through)
         for key in [key for key, live in self._rounds.items() if key[0] == run and live.ends_with(through)]:
             del self._rounds[key]
+            self._ahead = {at: ahead for at, ahead in self._ahead.items() if at[0] != key}
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """Forget the kept updates of these rounds, except those of the given (round, attempt, participant)."""
