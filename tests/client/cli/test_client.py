@@ -236,7 +236,7 @@ async def test_a_killed_client_starts_again(server: Federation, processes: list[
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["trainer_cli:Nope"], 2, "trainer_cli has no Nope; its classes are"),
+        (["trainer_cli:Nope"], 2, "trainer_cli has no Nope; its classes and functions are"),
         (["trainer_cli:Add", "--arg", "size=3"], 2, "unexpected keyword argument 'size'"),
         (["trainer_cli:Add", "--arg", "size"], 2, "expected NAME=VALUE"),
         (["trainer_cli:Add"], 2, "give a join token (--join)"),

@@ -83,7 +83,7 @@ def test_functions_and_instances_and_nested_classes() -> None:
         (":Good", {}, "expected MODULE:NAME"),
         ("nowhere:Good", {}, "no module 'nowhere' in /"),
         ("mine_locate.sub:Good", {}, "no module 'mine_locate.sub'"),
-        ("mine_locate:Bad", {}, "mine_locate has no Bad; its classes are Participant, Good, Outer, Plain"),
+        ("mine_locate:Bad", {}, "mine_locate has no Bad; its classes and functions are Good, Outer, Plain, factory"),
         ("broken_locate:X", {}, "'broken_locate' fails to import: ZeroDivisionError"),
         ("typo_locate:X", {}, "'typo_locate' fails to import: SyntaxError"),
         ("needs_locate:X", {}, "'needs_locate' needs 'no_such_package_here', which is not installed"),

@@ -30,8 +30,8 @@ def locate(name: str) -> object:
     found: object = _import_file(Path(module_name)) if module_name.endswith(".py") else _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            choices = [key for key, value in vars(found).items() if inspect.isclass(value) and not key.startswith("_")]
-            raise UsageError(f"{module_name} has no {attribute}; its classes are {', '.join(choices) or 'none'}")
+            choices = ", ".join(_choices(found)) or "none"
+            raise UsageError(f"{module_name} has no {attribute}; its classes and functions are {choices}")
         found = getattr(found, part)
     return found
 
@@ -56,6 +56,18 @@ def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
     if not isinstance(made, Participant):
         raise UsageError(f"{name} is {_describe(found)}; a subclass of atoll.client.Participant is needed")
     return made
+
+
+def _choices(of: object) -> list[str]:
+    """The public classes and functions that a module, or a class, defines itself."""
+    module = getattr(of, "__module__", getattr(of, "__name__", ""))
+    return [
+        key
+        for key, value in vars(of).items()
+        if (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module
+        and not key.startswith("_")
+    ]
 
 
 def _add_to_path(directory: Path) -> None:
