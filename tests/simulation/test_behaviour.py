@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from atoll.simulation import Behaviour, Cohort, Federation, Job, Result, RunFailedError, SetupError, Straggler
+from atoll.simulation import (
+    Aggregation,
+    Behaviour,
+    Cohort,
+    FedAdam,
+    Federation,
+    Job,
+    Result,
+    RunFailedError,
+    SetupError,
+    Straggler,
+)
 from tests.simulation.test_federation import MODEL, Stepping
 
 
@@ -49,6 +60,25 @@ def test_late_reports_are_carried_to_a_later_round(workers: int) -> None:
     details = [member.detail for attempt in result.detail().rounds for member in attempt.members]
     assert any("late; counted in round 3 with staleness" in detail for detail in details)
     assert result.digest == federation.run(job, initial=MODEL).digest
+
+
+CROWDED = Job(
+    rounds=4,
+    cohort=Cohort(size=5, over_selection=1.6, quorum=3, seed=3),
+    straggler=Straggler(late="carry", report_window_s=25.0),
+    optimiser=FedAdam(lr=0.05),
+    aggregation=Aggregation(encoding="int8"),
+)
+CROWD = Behaviour(speed=lambda number, _: 10.0 * (1 + number % 3), dropout=0.2, seed=4)
+"""Played with this, late reports, deadlines and returning participants of ``CROWDED`` meet at the same moments."""
+
+
+def test_what_happens_at_one_moment_has_the_same_order_for_any_number_of_workers() -> None:
+    federation = Federation(participants=Stepping, population=12, behaviour=CROWD)
+    results = [federation.run(CROWDED, initial=MODEL, workers=workers) for workers in (0, 1, 3)]
+    assert len({result.digest for result in results}) == 1
+    attempts = [[statuses(result, number) for number in range(len(result.history))] for result in results]
+    assert attempts[0] == attempts[1] == attempts[2]
 
 
 def test_a_missed_quorum_is_tried_again_after_the_delay() -> None:

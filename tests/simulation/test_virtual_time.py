@@ -59,6 +59,30 @@ def test_time_stands_still_while_something_outside_is_awaited() -> None:
     assert play(main) == (0.0, False)
 
 
+def test_what_rests_goes_on_in_its_order_when_all_else_of_the_moment_is_over() -> None:
+    async def main(loop: VirtualLoop) -> tuple[float, list[str]]:
+        seen: list[str] = []
+
+        async def acts(name: str) -> None:
+            await loop.rest()
+            seen.append(name)
+            for step in range(3):
+                await asyncio.sleep(0)
+                seen.append(f"{name}{step}")
+
+        async def outside() -> None:
+            done = asyncio.Event()
+            with loop.held():
+                threading.Timer(0.05, lambda: loop.call_soon_threadsafe(done.set)).start()
+                await done.wait()
+            seen.append("outside")
+
+        await asyncio.gather(acts("a"), acts("b"), outside())
+        return loop.time(), seen
+
+    assert play(main) == (0.0, ["outside", "a", "a0", "a1", "a2", "b", "b0", "b1", "b2"])
+
+
 def test_timers_fire_after_years_too() -> None:
     async def main(loop: VirtualLoop) -> float:
         for _ in range(3):

@@ -163,6 +163,7 @@ class VirtualParticipants:
         self._expect(key, arrivals, active)
         while arrivals and _wanted(active, key, arrivals):
             await virtual_loop().until(arrivals[0].at)
+            await virtual_loop().rest()  # else the order of what happens at this moment would depend on the workers
             wanted = _wanted(active, key, arrivals)  # the round may have closed meanwhile
             batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
             self._delivering += 1

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import math
 import selectors
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -35,11 +36,15 @@ class _JumpingSelector(selectors.DefaultSelector):
         super().__init__()
         self.holds = 0
         self._jump = jump
+        self.resting: deque[asyncio.Future[None]] = deque()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """See ``selectors``; a wait without end and without a hold cannot happen to a run that is watched."""
         if self.holds and timeout != 0:
             return super().select(None)
+        if self.resting and timeout != 0:
+            _release(self.resting.popleft())
+            return super().select(0)
         if timeout is not None and timeout > 0:
             found = super().select(0)
             if not found:
@@ -79,6 +84,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             finally:
                 timer.cancel()
 
+    async def rest(self) -> None:
+        """Wait until all that happens at this moment has happened, outside of this process too.
+
+        Those who wait go on one after the other, in the order of their calls, each when what the one before it has
+        caused is over. So they act in the same order whether work is done here at once or is awaited.
+        """
+        waits = self.create_future()
+        self._selecting.resting.append(waits)
+        await waits
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """No time passes inside: something outside of this process is awaited."""
@@ -92,8 +107,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.pass_to(self._scheduled[0].when())
 
 
+def _release(waits: asyncio.Future[None]) -> None:
+    if not waits.done():
+        waits.set_result(None)
+
+
+def held() -> contextlib.AbstractContextManager[None]:
+    """``VirtualLoop.held`` of the loop that is running."""
+    return virtual_loop().held()
+
+
 def virtual_loop() -> VirtualLoop:
-    """The running loop of a simulation."""
+    """The loop that is running.
+
+    Raises:
+        TypeError: if it is another kind of loop.
+    """
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
         raise TypeError(f"a simulation runs on a VirtualLoop, not on a {type(loop).__name__}")
