@@ -135,6 +135,13 @@ ADAPTERS = {
     "atoll.client.opacus",
     "atoll.client._telemetry.otel",
     "atoll.datacenter.demo.participant",
+    "atoll.simulation.cluster.actor",
+    "atoll.simulation.cluster.connection",
+    "atoll.simulation.cluster.crew",
+    "atoll.simulation.cluster.link",
+    "atoll.simulation.cluster.node",
+    "atoll.simulation.cluster.pool",
+    "atoll.simulation.cluster.records",
 }
 """Optional parts of a room, for users who have the library; nothing else of the room may load them."""
 NOT_IMPORTABLE = {"atoll.server.stores.migrations.env"}

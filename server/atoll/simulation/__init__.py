@@ -20,6 +20,7 @@ from atoll.server.jobs import (
     Straggler,
 )
 from atoll.simulation.behaviour import Behaviour
+from atoll.simulation.cluster import RayWorkers
 from atoll.simulation.errors import ParticipantError, RunFailedError, SetupError, SimulationError, WorkerError
 from atoll.simulation.federation import Federation
 from atoll.simulation.result import Result
@@ -42,6 +43,7 @@ __all__ = [
     "JobFileError",
     "ParticipantError",
     "Privacy",
+    "RayWorkers",
     "Result",
     "RunFailedError",
     "SetupError",

@@ -22,12 +22,14 @@ from atoll.text.figures import counted
 
 if TYPE_CHECKING:
     from atoll.server.control.comparing import ComparedRun
+    from atoll.simulation.cluster import RayWorkers
     from atoll.simulation.federation import Federation
     from atoll.simulation.result import Result
 
 MODEL_FILE, REPORT_FILE, COMPARISON_FILE = "model.safetensors", "report.html", "comparison.html"
 _WIDE = ("round>", "kind", "phase", "reported>", "virtual s>")
 _METRICS = 4
+_BACKEND = "Where workers are: on this machine, or actors on Ray (RAY_ADDRESS), as many as fit if --workers is 0."
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ class Simulated:
 @click.option("--participants", required=True, metavar="MODULE:FACTORY", help="Makes a participant from its number.")
 @click.option("--population", required=True, type=click.IntRange(1), help="Number of participants.")
 @click.option("--workers", type=click.IntRange(0, 256), default=0, show_default=True, help="Processes; 0: this one.")
+@click.option(
+    "--backend", type=click.Choice(["processes", "ray"]), default="processes", show_default=True, help=_BACKEND
+)
+@click.option("--gpus", type=Finite(0), default=0.0, show_default=True, help="GPUs of each worker on Ray, or a share.")
 @click.option("--examples", type=click.IntRange(1), help="Examples that each participant declares; else it is asked.")
 @click.option("--evaluate", metavar="MODULE:FUNCTION", help="Judges each released model.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of who is there when.")
@@ -161,7 +167,7 @@ def _common(job: Job, **options: Any) -> dict[str, Any]:
         "initial": "" if job.model is None else job.model.initial,
         "evaluate": None if evaluate is None else _located(evaluate),
         "strict": options["strict"],
-        "workers": options["workers"],
+        "workers": _workers(options["workers"], options["backend"], options["gpus"]),
     }
 
 
@@ -193,6 +199,16 @@ def _save(result: Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     result.save(folder / MODEL_FILE)
     result.report(folder / REPORT_FILE)
+
+
+def _workers(count: int, backend: str, gpus: float) -> int | RayWorkers:
+    from atoll.simulation.cluster import RayWorkers  # noqa: PLC0415 - as above
+
+    if backend == "ray":
+        return RayWorkers(count or None, gpus=gpus)
+    if gpus:
+        raise BadInputError(f"--gpus {gpus:g}: only workers on Ray reserve GPUs; add --backend ray")
+    return count
 
 
 def _located(name: str) -> object:

@@ -16,6 +16,7 @@ from atoll.server.jobs import JobSpec
 from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.simulation.behaviour import Behaviour
+from atoll.simulation.cluster import RayWorkers, ray_pool
 from atoll.simulation.errors import SetupError
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
@@ -88,7 +89,7 @@ class Federation:
         initial: InitialModel,
         evaluate: Evaluate | None = None,
         strict: bool = False,
-        workers: int = 0,
+        workers: int | RayWorkers = 0,
         progress: Progress | None = None,
         folder: str | Path | None = None,
     ) -> Result:
@@ -99,7 +100,8 @@ class Federation:
             initial: the first model: arrays by name, or a safetensors file.
             evaluate: judges each released model; its figures are in the history as ``server/...``.
             strict: whether the first failure of participants' code raises ``ParticipantError``.
-            workers: processes that participants work in; 0: this one, which a debugger can follow.
+            workers: processes that participants work in; 0: this one, which a debugger can follow. ``RayWorkers``
+                are actors on Ray.
             progress: told of the released rounds and of all, after each change.
             folder: keeps the state, so that the same call goes on in the middle of a round if this process is killed,
                 and ends with the same bits. Once the run has ended, the same call gives its result at once.
@@ -111,6 +113,8 @@ class Federation:
         """
         people = Population(self.population)
         check_job(job)
+        if folder is not None and isinstance(workers, RayWorkers):
+            raise SetupError("folder: workers on Ray cannot go on in the middle of a round; use worker processes")
         played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(initial)
         evaluators: dict[str, Evaluator] = {}
@@ -140,7 +144,7 @@ class Federation:
         )
         return {**asked, "batched": self.batched}
 
-    def _play(self, plan: Plan, workers: int, progress: Progress | None, *, strict: bool) -> Result:
+    def _play(self, plan: Plan, workers: int | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
         warm_for(plan.job.aggregation.wire_encoding)  # before the workers are forked, who have it then too
         pool = self._pool(plan, workers)
 
@@ -150,7 +154,11 @@ class Federation:
 
         return play(main)
 
-    def _pool(self, plan: Plan, workers: int) -> WorkerPool:
+    def _pool(self, plan: Plan, workers: int | RayWorkers) -> WorkerPool:
+        if isinstance(workers, RayWorkers):
+            if self.batched > 1:
+                raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")
+            return ray_pool(self.participants, self.policy, self.keep, workers)
         runner = TaskRunner(self.participants, self.policy, plan.participant_folders, self.keep)
         if self.batched > 1 and workers:
             raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")

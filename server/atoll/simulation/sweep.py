@@ -19,6 +19,7 @@ from atoll.server.control.comparing import ComparedRun
 from atoll.server.jobs import Job, JobFileError, JobSpec
 from atoll.server.jobs.changes import as_table, changed
 from atoll.server.stores.store import DATABASE_FILE
+from atoll.simulation.cluster import RayWorkers
 from atoll.simulation.errors import RunFailedError, SetupError
 from atoll.simulation.federation import Evaluate, Federation, check_job, fitting
 from atoll.simulation.initial import InitialModel
@@ -63,7 +64,7 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     repeat: int = 1,
     evaluate: Evaluate | None = None,
     strict: bool = False,
-    workers: int = 0,
+    workers: int | RayWorkers = 0,
     progress: SweepProgress | None = None,
     done: Done | None = None,
     folder: str | Path | None = None,

@@ -72,6 +72,12 @@ class Opening:
     policy: RunPolicy
     keep: bool
 
+    def ends_with(self, through: tuple[int, int]) -> bool:
+        """Whether no task of it can count any more, once the rounds up to this attempt are dropped."""
+        late = self.policy.straggler.late.max_staleness if self.keep else 0
+        number, attempt = self.key[1:]
+        return (number + 2 * late, attempt) <= through
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
@@ -125,12 +131,6 @@ class _Round:
     model: Model
     mapped: _Mapped | None
 
-    def ends_with(self, through: tuple[int, int]) -> bool:
-        """Whether no task of it can count any more, once the rounds up to this attempt are dropped."""
-        late = self.opening.policy.straggler.late.max_staleness if self.opening.keep else 0
-        number, attempt = self.opening.key[1:]
-        return (number + 2 * late, attempt) <= through
-
 
 class TaskRunner:
     """One process's participants and sums.
@@ -138,12 +138,12 @@ class TaskRunner:
     Args:
         make: makes a participant.
         policy: what may be sent.
-        folders: of the participants that keep files.
+        folders: of the participants that keep files; None where they cannot have any.
         keep: participants' objects that are kept.
     """
 
     def __init__(
-        self, make: Make, policy: Policy | None, folders: ParticipantFolders, keep: int = KEEP_PARTICIPANTS
+        self, make: Make, policy: Policy | None, folders: ParticipantFolders | None, keep: int = KEEP_PARTICIPANTS
     ) -> None:
         self._make = make
         self._folders = folders
@@ -161,13 +161,17 @@ class TaskRunner:
         with self._participant(participant, seed) as found:
             return Facts(declared_examples(found), found.can_evaluate)
 
-    def open(self, opening: Opening) -> None:
-        """A round's tasks come next; sums of earlier rounds of the run are released, so their memory serves again."""
+    def open(self, opening: Opening, model: memoryview | None = None) -> None:
+        """A round's tasks come next; sums of earlier rounds of the run are released, so their memory serves again.
+
+        ``model`` begins with the model's bytes where its file is on another machine.
+        """
         run, *attempt = opening.key
         self._drop_sums(run, lambda before: before < tuple(attempt))
         order = Order.of(opening.shared)
-        mapped = None if order.content else _Mapped(opening.model)
-        buffer = memoryview(order.content) if mapped is None else mapped.bytes[: order.layout.size_bytes]
+        mapped = None if order.content or model is not None else _Mapped(opening.model)
+        found = mapped.bytes if mapped is not None else model
+        buffer = memoryview(order.content) if order.content or found is None else found[: order.layout.size_bytes]
         self._rounds[opening.key] = _Round(opening, order, Model(order.layout, buffer), mapped)
 
     def train_together(self, key: tuple[str, int, int], requests: Sequence[TaskRequest]) -> None:
@@ -272,7 +276,7 @@ class TaskRunner:
     def drop(self, run: str, through: tuple[int, int]) -> None:
         """Forget sums and tasks of a run's rounds up to this attempt."""
         self._drop_sums(run, lambda attempt: attempt <= through)
-        for key in [key for key, live in self._rounds.items() if key[0] == run and live.ends_with(through)]:
+        for key in [key for key, live in self._rounds.items() if key[0] == run and live.opening.ends_with(through)]:
             del self._rounds[key]
             self._ahead = {at: ahead for at, ahead in self._ahead.items() if at[0] != key}
 
@@ -299,6 +303,11 @@ class TaskRunner:
             return
         found = self._made(seed)
         if type(found).prepare is not Participant.prepare:
+            if self._folders is None:
+                raise SetupError(
+                    f"participants({seed!r}) gave a {type(found).__name__}, which keeps files (prepare); a folder "
+                    "stays on one machine: use worker processes (workers=4), or keep nothing between tasks"
+                )
             with contextlib.closing(found):
                 found.prepare(self._folders.of(name))
                 yield found

@@ -1,0 +1,34 @@
+"""Workers on Ray: actors that each do tasks and hold one integer sum. Ray is loaded when such a pool is made."""
+
+from __future__ import annotations
+
+from atoll.client import Policy
+from atoll.simulation.cluster.ray_workers import RayWorkers
+from atoll.simulation.errors import SetupError
+from atoll.simulation.task_runner import Make
+from atoll.simulation.worker_pool import WorkerPool
+from atoll.text.installing import install_hint
+
+__all__ = ["RayWorkers", "ray_pool"]
+
+
+def ray_pool(make: Make, policy: Policy | None, keep: int, workers: RayWorkers) -> WorkerPool:
+    """Start workers on Ray.
+
+    Args:
+        make: makes a participant.
+        policy: what participants send besides updates.
+        keep: participants' objects that each worker keeps.
+        workers: how many, and what each may use.
+
+    Raises:
+        SetupError: if Ray is not installed or cannot be joined, or if the workers cannot start.
+    """
+    try:
+        from atoll.simulation.cluster.actor import Setup  # noqa: PLC0415 - needs the extra
+        from atoll.simulation.cluster.pool import RayPool  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise SetupError(f"workers on Ray need it: {install_hint('server,ray')}") from error
+    return RayPool(Setup(make, policy, keep), workers)

@@ -1,0 +1,82 @@
+"""What a Ray actor runs: a task runner with one numeric thread, and an integer sum for each open round."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import ray
+
+from atoll.client import Policy
+from atoll.server.ingest.node import FoldItem, SumKey
+from atoll.simulation.cluster.array_sum import ArraySum, merged
+from atoll.simulation.errors import SetupError
+from atoll.simulation.task_runner import Facts, Make, Opening, Outcome, TaskRequest, TaskRunner
+from atoll.simulation.threads import one_thread
+from atoll.simulation.worker_pool import Key
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every worker has: how participants are made, what they send, and how many objects are kept."""
+
+    make: Make
+    policy: Policy | None
+    keep: int
+
+
+class Worker:
+    """Does tasks in an actor's process; its methods are called one after the other, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._threads = contextlib.ExitStack()
+        self._threads.enter_context(one_thread())
+
+    def begin(self, setup: Setup) -> str:
+        """Get ready for tasks; the id of the machine."""
+        self._runner = TaskRunner(setup.make, setup.policy, None, setup.keep)
+        return ray.get_runtime_context().get_node_id()
+
+    def ping(self) -> None:
+        """Answer, if the worker is alive."""
+
+    def facts(self, of: Sequence[tuple[str, int | str]]) -> list[Facts]:
+        """What these participants declare, each given with its seed.
+
+        Raises:
+            SetupError: if one cannot be made.
+        """
+        try:
+            return [self._runner.facts(name, seed) for name, seed in of]
+        except SetupError:
+            raise
+        except Exception as error:
+            raise SetupError(f"{type(error).__name__}: {error}") from error
+
+    def open(self, opening: Opening, model: npt.NDArray[np.uint8]) -> None:
+        """A round's tasks come next; ``model`` is a read-only view into the memory of Ray's store."""
+        self._runner.open(opening, model.data)
+
+    def work(self, tasks: Sequence[tuple[Key, TaskRequest]]) -> list[Outcome]:
+        """Do tasks of open rounds, and add their updates to the rounds' sums."""
+        return [self._runner.work(key, request) for key, request in tasks]
+
+    def partial(self, key: SumKey, items: Sequence[FoldItem], *others: ArraySum) -> ArraySum:
+        """This worker's sum of exactly these updates, and what other workers have summed, together."""
+        return merged([self._runner.partial(key, items), *others])
+
+    def drop(self, run: str, through: tuple[int, int]) -> None:
+        """See ``TaskRunner.drop``."""
+        self._runner.drop(run, through)
+
+    def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """See ``TaskRunner.forget``."""
+        self._runner.forget(run, through, keep)
+
+    def close(self) -> None:
+        """Close every participant."""
+        self._runner.close()
+        self._threads.close()

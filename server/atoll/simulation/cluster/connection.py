@@ -1,0 +1,76 @@
+"""Ray itself: joining a cluster or starting one on this machine, and how many workers there is room for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+
+from atoll.simulation.cluster.ray_workers import MOST, RayWorkers
+from atoll.simulation.errors import SetupError
+
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Ray sends no statistics of its use, and leaves the choice of GPUs alone where a worker reserves none."""
+
+
+def join(workers: RayWorkers) -> bool:
+    """Connect to Ray, unless the script is connected; whether this has connected, and ``leave`` is to end it.
+
+    Raises:
+        SetupError: if there is no cluster at the address.
+    """
+    if ray.is_initialized():
+        return False
+    address = workers.address or os.environ.get("RAY_ADDRESS")
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        cores = os.cpu_count() or 1
+        wanted = math.ceil((workers.count or 0) * workers.cpus)
+        options |= {"num_cpus": max(cores, wanted), "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", **options)
+    except Exception as error:  # Ray raises plain ones
+        raise SetupError(f"Ray at {address or 'this machine'} cannot be joined: {error}") from error
+    return True
+
+
+def leave() -> None:
+    """End the connection, and the Ray that ``join`` has started."""
+    ray.shutdown()
+
+
+def room_for(workers: RayWorkers) -> int:
+    """How many workers the nodes of the cluster have room for, at most ``MOST``.
+
+    Raises:
+        SetupError: if there is room for none.
+    """
+    nodes: Iterable[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    found = sum(_on(node["Resources"], workers) for node in nodes if node["Alive"])
+    if not found:
+        raise SetupError(
+            f"no node of the cluster has {workers.needs} for a worker, together they have {resources()}; "
+            "lower cpus or gpus"
+        )
+    return min(found, MOST)
+
+
+def resources() -> str:
+    """In words what the nodes of the cluster have together."""
+    found: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return f"{found.get('CPU', 0.0):g} CPU and {found.get('GPU', 0.0):g} GPU"
+
+
+def _on(has: Mapping[str, float], workers: RayWorkers) -> int:
+    """How many workers fit on a node. A share of a GPU lies on one GPU."""
+    fits = int(has.get("CPU", 0.0) / workers.cpus + 1e-9)
+    if not workers.gpus:
+        return fits
+    gpus = has.get("GPU", 0.0)
+    each = int(gpus) * int(1 / workers.gpus + 1e-9) if workers.gpus <= 1 else int(gpus / workers.gpus)
+    return min(fits, each)

@@ -1,0 +1,49 @@
+"""What a user asks for: how many workers on Ray, and what each may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from atoll.simulation.errors import SetupError
+
+MOST = 4096
+START_S = 120.0
+
+
+@dataclass(frozen=True)
+class RayWorkers:
+    """Workers that are Ray actors, for ``Federation.run(workers=RayWorkers(8, gpus=0.25))``.
+
+    Args:
+        count: how many; None: as many as the cluster has room for.
+        cpus: cores that Ray reserves for each; it limits how many there are, not what they use.
+        gpus: GPUs for each, or a share of one: four workers of 0.25 use one GPU together.
+        address: of a cluster, as ``ray.init`` takes it. None: the one that the script has joined or ``RAY_ADDRESS``
+            names; else Ray is started on this machine for the run, without its dashboard and behind a token.
+        start_s: seconds until all have started, or one that replaces a lost one.
+
+    Raises:
+        SetupError: naming the value that cannot be.
+    """
+
+    count: int | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+    address: str | None = None
+    start_s: float = START_S
+
+    def __post_init__(self) -> None:
+        if self.count is not None and not 1 <= self.count <= MOST:
+            raise SetupError(f"RayWorkers(count={self.count}): give 1 to {MOST}, or None for as many as there is room")
+        if not (isfinite(self.cpus) and self.cpus > 0):
+            raise SetupError(f"RayWorkers(cpus={self.cpus}): give a number above 0, a share of a core or whole cores")
+        if not (isfinite(self.gpus) and self.gpus >= 0 and (self.gpus <= 1 or self.gpus == int(self.gpus))):
+            raise SetupError(f"RayWorkers(gpus={self.gpus}): give a share from 0 to 1, or a whole number of GPUs")
+        if not (isfinite(self.start_s) and self.start_s > 0):
+            raise SetupError(f"RayWorkers(start_s={self.start_s}): give seconds above 0")
+
+    @property
+    def needs(self) -> str:
+        """In words what each worker needs."""
+        return f"{self.cpus:g} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")

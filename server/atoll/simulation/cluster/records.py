@@ -1,0 +1,74 @@
+"""Which worker holds which update, and the task that makes it again if the worker is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from atoll.server.ingest.node import FoldItem
+from atoll.simulation.cluster.link import Link
+from atoll.simulation.task_runner import TaskRequest
+from atoll.simulation.worker_pool import Key
+
+At = tuple[Key, str]
+"""A task: the attempt at a round, and the participant."""
+TRIES = 4
+"""Times that a task is done: so many workers may be lost with it, or after it."""
+
+
+@dataclass
+class _Held:
+    request: TaskRequest
+    link: Link
+
+
+class Records:
+    """The updates that workers hold."""
+
+    def __init__(self) -> None:
+        self._held: dict[At, _Held] = {}
+        self._lost: Counter[At] = Counter()
+
+    def note(self, at: At, request: TaskRequest, link: Link) -> None:
+        """A worker holds an update."""
+        self._held[at] = _Held(request, link)
+
+    def lost(self, at: At) -> bool:
+        """A task or its update was lost; whether it may be done again."""
+        self._lost[at] += 1
+        return self._lost[at] < TRIES
+
+    def request(self, at: At) -> TaskRequest | None:
+        """The task that makes an update again."""
+        held = self._held.get(at)
+        return None if held is None else held.request
+
+    def missing(self, items: Iterable[FoldItem], there: Collection[Link]) -> Iterator[FoldItem]:
+        """The updates that no worker holds any more."""
+        for item in items:
+            held = self._held.get(at_of(item))
+            if held is None or held.link not in there:
+                yield item
+
+    def shares(self, items: Iterable[FoldItem]) -> dict[Link, list[FoldItem]]:
+        """The updates by the worker that holds each."""
+        found: dict[Link, list[FoldItem]] = {}
+        for item in items:
+            found.setdefault(self._held[at_of(item)].link, []).append(item)
+        return found
+
+    def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """Forget the updates of rounds up to this attempt, except those of the given (round, attempt, participant)."""
+
+        def stays(at: At) -> bool:
+            (of_run, *attempt), name = at
+            return of_run != run or tuple(attempt) > through or (*attempt, name) in keep
+
+        self._held = {at: held for at, held in self._held.items() if stays(at)}
+        self._lost = Counter({at: times for at, times in self._lost.items() if stays(at)})
+
+
+def at_of(item: FoldItem) -> At:
+    """The task that made an update."""
+    return (item.run, item.round, item.attempt), item.participant

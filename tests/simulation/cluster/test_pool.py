@@ -1,0 +1,310 @@
+"""Simulations on a Ray cluster of two nodes: the digests of one process, also if workers and nodes are lost."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from click.testing import CliRunner
+from ray import _raylet
+from ray.cluster_utils import Cluster
+from ray.exceptions import RayActorError
+from safetensors.numpy import save_file
+
+from atoll.client import Model, Participant, Task, Update
+from atoll.server.jobs import JobSpec
+from atoll.simulation import (
+    Aggregation,
+    Behaviour,
+    Cohort,
+    Federation,
+    Job,
+    Privacy,
+    RayWorkers,
+    RunFailedError,
+    SetupError,
+    WorkerError,
+)
+from atoll.simulation.cli import simulate
+from atoll.simulation.cluster import connection
+from atoll.simulation.cluster.link import Link, Ref
+from atoll.simulation.cluster.node import ClusterNode
+from tests.patience import WAIT_S
+from tests.simulation.test_behaviour import CROWD, CROWDED
+from tests.simulation.test_cli import JOB
+from tests.simulation.test_federation import MODEL, Stepping
+from tests.simulation.test_process_pool import Random
+
+PEOPLE = 12
+SECRET = "07" * 32
+JOBS: dict[str, tuple[JobSpec, Behaviour]] = {
+    "fedavg": (Job(rounds=2, cohort=Cohort(size=8, seed=2)), Behaviour()),
+    "late": (CROWDED, CROWD),
+    "private": (
+        Job(
+            rounds=2,
+            cohort=Cohort(size=PEOPLE, quorum=PEOPLE, sampler="least_recent"),
+            aggregation=Aggregation(weighting="uniform"),
+            privacy=Privacy(
+                population="people",
+                delta=1e-5,
+                noise_multiplier=2.0,
+                clip=1.0,
+                mechanism="tree",
+                max_participations=2,
+                min_separation=1,
+            ),
+        ),
+        Behaviour(),
+    ),
+}
+"""Jobs, each with the behaviour that it is played with."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes of two cores on loopback, which this process has joined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        _raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray has read the environment already
+        made = Cluster()
+        try:
+            added(made, "127.0.0.2", include_dashboard=False)
+            added(made, "127.0.0.3")
+            ray.init(address=made.address, log_to_driver=False, _node_ip_address="127.0.0.2")
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()  # type: ignore[no-untyped-call]
+    _raylet.Config.initialize("")  # type: ignore[attr-defined]
+
+
+def added(cluster: Cluster, address: str, **options: Any) -> None:
+    """Start a node of two cores; on a busy machine Ray gives it up after 30 s, and it is started anew."""
+    until = time.monotonic() + WAIT_S
+    while True:
+        try:
+            cluster.add_node(num_cpus=2, object_store_memory=100 << 20, node_ip_address=address, **options)
+        except Exception as error:
+            if "timed out during startup" not in str(error) or time.monotonic() > until:
+                raise
+        else:
+            return
+
+
+def digest(name: str, workers: int | RayWorkers, make: Callable[[int], Participant] = Random) -> str:
+    job, behaviour = JOBS[name]
+    job = job.model_copy(update={"job": job.job.model_copy(update={"seed": 11})})
+    federation = Federation(participants=make, population=PEOPLE, behaviour=behaviour)
+    return federation.run(job, initial=MODEL, workers=workers).digest
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", ["fedavg", "late", "private"])
+def test_workers_on_two_nodes_give_the_digest_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: bytes.fromhex(SECRET))
+    assert digest(name, RayWorkers(count=2)) == digest(name, 0)
+
+
+class Deadly(Random):
+    """Ends the process of the first task of the third round."""
+
+    def __init__(self, number: int, marker: Path) -> None:
+        super().__init__(number)
+        self.marker = marker
+
+    def fit(self, model: Model, task: Task) -> Update:
+        if task.round == 2 and first(self.marker):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(model, task)
+
+
+def first(marker: Path) -> bool:
+    """Whether this process is the first that asks."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def ending(end: Callable[[Link], None], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """End a worker when a round's updates are all summed, and the sums are about to be added up."""
+    ended: list[str] = []
+    summed = ClusterNode._summed
+
+    def late(node: ClusterNode, key: Any, shares: Any) -> Ref:
+        if key.round == 1 and not ended:
+            link = max(shares, key=lambda one: one.node != here())
+            ended.append(link.name)
+            end(link)
+            gone(link)
+        return summed(node, key, shares)
+
+    monkeypatch.setattr(ClusterNode, "_summed", late)
+    return ended
+
+
+def gone(link: Link) -> None:
+    """Wait until a worker answers no calls any more."""
+    while True:
+        try:
+            ray.get(link.call("ping"), timeout=WAIT_S)
+        except RayActorError:
+            return
+
+
+def here() -> str:
+    return ray.get_runtime_context().get_node_id()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_lost_in_a_task_and_one_lost_with_its_sum_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    marker, ended = tmp_path / "killed", ending(Link.end, monkeypatch)
+    assert digest("late", RayWorkers(count=2), lambda number: Deadly(number, marker)) == digest("late", 0)
+    assert marker.exists()
+    assert len(ended) == 1
+    assert caplog.text.count("is lost, and what it has summed is done again") >= 2
+
+
+def test_a_lost_node_changes_no_bit(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    added(cluster, "127.0.0.4")
+
+    def remove(link: Link) -> None:
+        node = next(one for one in cluster.worker_nodes if one.node_id == link.node)
+        cluster.remove_node(node, allow_graceful=False)
+
+    ended = ending(remove, monkeypatch)
+    assert digest("fedavg", RayWorkers(count=3)) == digest("fedavg", 0)
+    assert len(ended) == 1
+
+
+class Drifting(Stepping):
+    """Its result depends on how often it was asked, in any process."""
+
+    marker = Path()
+
+    def fit(self, model: Model, task: Task) -> Update:
+        del task
+        with self.marker.open("a") as file:
+            file.write("x")
+        step = np.float32(self.marker.stat().st_size)
+        return Update(delta={name: np.full_like(values, step) for name, values in model.items()}, weight=1)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_participant_that_gives_another_update_when_asked_again_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(number: int) -> Participant:
+        made = Drifting(number)
+        made.marker = tmp_path / "asked"
+        return made
+
+    ending(Link.end, monkeypatch)
+    federation = Federation(participants=make, population=4)
+    with pytest.raises(
+        RunFailedError, match=r"gave another update .*make it depend on model, data and task.seed alone"
+    ):
+        federation.run(Job(rounds=2, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(count=2))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_task_that_ends_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.simulation.cluster.records.TRIES", 2)
+
+    class Fatal(Stepping):
+        def fit(self, model: Model, task: Task) -> Update:
+            if self.number == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().fit(model, task)
+
+    with pytest.raises(WorkerError, match="the task of p2 in round 1 has ended every worker"):
+        Federation(participants=Fatal, population=4).run(
+            Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(count=1)
+        )
+
+
+def broken(number: int) -> Participant:
+    raise LookupError(f"no folder for {number}")
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("make", "workers", "message"),
+    [
+        (broken, RayWorkers(count=1), "LookupError: no folder for"),
+        (
+            lambda number: LOCK and Stepping(number),
+            RayWorkers(1),
+            "cannot be sent to workers on Ray: define it, (.|\n)*LOCK",
+        ),
+        (
+            Stepping,
+            RayWorkers(gpus=1),
+            "no node of the cluster has 1 CPU and 1 GPU for a worker, together they have 4 CPU",
+        ),
+        (Stepping, RayWorkers(1, gpus=1, start_s=0.5), "0 of 1 workers have started on Ray within 0.5 s; each needs 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_run(
+    make: Callable[[int], Participant], workers: RayWorkers, message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        Federation(participants=make, population=4).run(
+            Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=workers
+        )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_module_that_workers_do_not_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"only_here_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("def make(number):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    federation = Federation(participants=importlib.import_module(name).make, population=4)
+    with pytest.raises(SetupError, match=f"No module named '{name}'"):
+        federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_command_plays_a_job_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
+    save_file(MODEL, "initial.safetensors")
+    people = ["--participants", "tests.simulation.test_federation:Stepping", "--population", "4"]
+    done = CliRunner().invoke(simulate, ["job.toml", *people, "--backend", "ray", "--workers", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    assert [row["reported"] for row in json.loads(done.stdout)["rounds"][:2]] == [3, 3]
+
+
+def test_gpus_are_for_workers_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
+    people = ["--participants", "tests.simulation.test_federation:Stepping", "--population", "4"]
+    done = CliRunner().invoke(simulate, ["job.toml", *people, "--workers", "2", "--gpus", "0.5"])
+    assert (done.exit_code, "add --backend ray" in done.output) == (2, True)
+
+
+def test_as_many_workers_as_there_is_room_for(cluster: Cluster) -> None:
+    del cluster
+    assert connection.room_for(RayWorkers()) == 4
+    assert connection.room_for(RayWorkers(cpus=0.5)) == 8
