@@ -22,6 +22,7 @@ from atoll.simulation import (
     Result,
     RunFailedError,
     SetupError,
+    SimulationError,
     Straggler,
 )
 from atoll.simulation.result import read
@@ -133,6 +134,17 @@ def test_a_strict_run_stops_at_the_first_failure() -> None:
     with pytest.raises(ParticipantError, match=r"p1 failed in round 1:(.|\n)*no data today") as caught:
         federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, strict=True)
     assert (caught.value.participant, caught.value.round) == ("p1", 0)
+
+
+def test_an_evaluator_that_raises_is_logged_or_ends_a_strict_run(caplog: pytest.LogCaptureFixture) -> None:
+    def judge(model: Model) -> float:
+        return float(model["no such tensor"][0])
+
+    assert played(evaluate=judge).history.metric("server/score") == []
+    assert "evaluator holdout failed" in caplog.text
+    with pytest.raises(SimulationError, match="evaluator holdout raised KeyError: 'no such tensor'") as told:
+        played(evaluate=judge, strict=True)
+    assert isinstance(told.value.__cause__, KeyError)
 
 
 def test_a_run_that_fails_says_why() -> None:

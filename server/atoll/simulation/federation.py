@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.cluster import RayWorkers, ray_pool
-from atoll.simulation.errors import SetupError
+from atoll.simulation.errors import SetupError, SimulationError
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
 from atoll.simulation.population import Population
@@ -99,7 +99,8 @@ class Federation:
             job: what to play; a ``Job``, or one that ``parse_job`` has read.
             initial: the first model: arrays by name, or a safetensors file.
             evaluate: judges each released model; its figures are in the history as ``server/...``.
-            strict: whether the first failure of participants' code raises ``ParticipantError``.
+            strict: whether the first failure of participants' code raises ``ParticipantError``, and one of ``evaluate``
+                ``SimulationError``.
             workers: processes that participants work in; 0: this one, which a debugger can follow. ``RayWorkers``
                 are actors on Ray.
             progress: told of the released rounds and of all, after each change.
@@ -150,7 +151,8 @@ class Federation:
 
         async def main(loop: VirtualLoop) -> Result:
             participants = VirtualParticipants(pool, plan.people, self.behaviour, strict=strict)
-            return await Simulation(plan, loop, pool, participants, progress).run()
+            judged = _stopping(plan, participants.fail) if strict else plan
+            return await Simulation(judged, loop, pool, participants, progress).run()
 
         return play(main)
 
@@ -197,6 +199,24 @@ def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
     if job.evaluation.server is not None and not evaluated:
         raise SetupError(f"evaluation.server = {job.evaluation.server!r}: give its function as run(evaluate=...)")
     return job
+
+
+def _stopping(plan: Plan, fail: Callable[[Exception], None]) -> Plan:
+    """The plan with evaluators whose first exception ends the simulation."""
+
+    def stopping(name: str, evaluator: Evaluator) -> Evaluator:
+        def judged(model: Mapping[str, npt.NDArray[np.generic]]) -> Mapping[str, float]:
+            try:
+                return evaluator(model)
+            except Exception as error:
+                ended = SimulationError(f"evaluator {name} raised {type(error).__name__}: {error}")
+                ended.__cause__ = error
+                fail(ended)
+                raise
+
+        return InPlace(judged)
+
+    return replace(plan, evaluators={name: stopping(name, one) for name, one in plan.evaluators.items()})
 
 
 def _named(evaluate: Evaluate) -> Evaluator:
