@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -214,3 +216,16 @@ def test_a_section_that_would_replace_the_values_of_its_own_key_is_refused() -> 
     found = swept({**whole, **key})
     assert [run.settings["optimiser.lr"] for run in found.runs] == [0.5, 1.0]
     assert found.runs[0].model != found.runs[1].model
+
+
+def test_a_run_that_loses_a_worker_leaves_the_other_runs() -> None:
+    class Deadly(Seeded):
+        def fit(self, model: Model, task: Task) -> Update:
+            if task.settings.integer("deadly", 0):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().fit(model, task)
+
+    federation = Federation(participants=Deadly, population=4, examples=1)
+    found = sweep(federation, JOB, {"training.deadly": [1, 0]}, initial=INITIAL, workers=1)
+    assert [run.status for run in found.runs] == ["failed", "finished"]
+    assert "was killed" in found.runs[0].reason

@@ -20,7 +20,7 @@ from atoll.server.jobs import Job, JobFileError, JobSpec
 from atoll.server.jobs.changes import as_table, changed
 from atoll.server.stores.store import DATABASE_FILE
 from atoll.simulation.cluster import RayWorkers
-from atoll.simulation.errors import RunFailedError, SetupError
+from atoll.simulation.errors import RunFailedError, SetupError, WorkerError
 from atoll.simulation.federation import Evaluate, Federation, check_job, fitting
 from atoll.simulation.initial import InitialModel
 from atoll.simulation.population import Population
@@ -71,7 +71,7 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
 ) -> Comparison:
     """Play a job once for every combination of values, ``repeat`` times each, one run after the other.
 
-    Every job is validated before the first run. Runs that fail stay in the comparison with their reason.
+    Every job is validated before the first run. Runs that fail, or lose a worker, stay in it with their reason.
 
     Args:
         federation: the virtual participants, or several federations by name, which then are one more axis of the grid.
@@ -185,7 +185,7 @@ def _job(job: JobSpec, settings: Mapping[str, object], variant: str) -> Job:
 def _played(one: _Planned, **options: Any) -> tuple[ComparedRun, Result | None]:
     try:
         result = one.federation.run(one.job, **options)
-    except RunFailedError as error:
+    except (RunFailedError, WorkerError) as error:
         seeds = (one.job.job.seed, one.job.cohort.seed)
         return ComparedRun(one.variant, "", "failed", str(error), "", (), one.settings, *seeds), None
     return replace(_row(result), variant=one.variant, settings=one.settings), result
