@@ -137,7 +137,7 @@ ADAPTERS = {
     "atoll.datacenter.demo.participant",
     "atoll.simulation.cluster.actor",
     "atoll.simulation.cluster.connection",
-    "atoll.simulation.cluster.crew",
+    "atoll.simulation.cluster.ray_actors",
     "atoll.simulation.cluster.link",
     "atoll.simulation.cluster.node",
     "atoll.simulation.cluster.pool",

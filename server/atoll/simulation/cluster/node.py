@@ -13,8 +13,8 @@ from atoll.server.errors import NotFoundError, ServerError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.simulation.cluster.array_sum import ArraySum
-from atoll.simulation.cluster.crew import Crew
 from atoll.simulation.cluster.link import Link, LostError, Ref, answer
+from atoll.simulation.cluster.ray_actors import RayActors
 from atoll.simulation.cluster.records import Records, at_of
 from atoll.simulation.cluster.tree import children
 from atoll.simulation.errors import SimulationError, WorkerError
@@ -30,9 +30,9 @@ Again = Callable[[Iterable[tuple[Key, TaskRequest]]], Awaitable[Sequence[Outcome
 class ClusterNode:
     """The sums of all workers; see ``Node``."""
 
-    def __init__(self, name: str, crew: Crew, records: Records, again: Again) -> None:
+    def __init__(self, name: str, actors: RayActors, records: Records, again: Again) -> None:
         self.name = name
-        self._crew = crew
+        self._actors = actors
         self._records = records
         self._again = again
 
@@ -50,11 +50,11 @@ class ClusterNode:
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """See ``Node``."""
-        self._crew.drop(run, (round_number, attempt))
+        self._actors.drop(run, (round_number, attempt))
 
     async def drop_run(self, run: str) -> None:
         """See ``Node``."""
-        self._crew.drop(run, (1 << 62, 0))
+        self._actors.drop(run, (1 << 62, 0))
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """See ``Node``: there are none."""
@@ -86,7 +86,7 @@ class ClusterNode:
         Raises:
             WorkerError: if workers are lost again and again, or an update is another one than before.
         """
-        missing = list(self._records.missing(items, self._crew.links))
+        missing = list(self._records.missing(items, self._actors.links))
         tasks = []
         for item in missing:
             at = at_of(item)
@@ -116,6 +116,6 @@ class ClusterNode:
             answers = await asyncio.gather(*asked, return_exceptions=True)
         lost = [(link, error) for link, error in zip(shares, answers, strict=True) if isinstance(error, LostError)]
         for link, error in lost:
-            self._crew.lose(link, error)
-        if not lost and all(link in self._crew.links for link in shares):
+            self._actors.lose(link, error)
+        if not lost and all(link in self._actors.links for link in shares):
             raise WorkerError(f"the workers' sums could not be added: {why}") from why

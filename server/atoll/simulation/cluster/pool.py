@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from atoll.server.ingest.node_pool import Node
 from atoll.simulation.cluster.actor import Setup
 from atoll.simulation.cluster.connection import join, leave
-from atoll.simulation.cluster.crew import Crew
 from atoll.simulation.cluster.link import Link, LostError
 from atoll.simulation.cluster.node import ClusterNode
+from atoll.simulation.cluster.ray_actors import RayActors
 from atoll.simulation.cluster.ray_workers import RayWorkers
 from atoll.simulation.cluster.records import Records
 from atoll.simulation.cluster.task_queue import QueuedTask, TaskQueue
@@ -45,11 +45,11 @@ class RayPool:
     def __init__(self, setup: Setup, workers: RayWorkers) -> None:
         self._joined = join(workers)
         try:
-            self._crew = Crew(setup, workers)
+            self._actors = RayActors(setup, workers)
         except BaseException:
             self._leave()
             raise
-        self._crew.changed, self._crew.failed = self._go_on, self._fail
+        self._actors.changed, self._actors.failed = self._go_on, self._fail
         self._records = Records()
         self._queue = TaskQueue()
         self._expected: dict[tuple[Key, str], QueuedTask] = {}
@@ -59,7 +59,7 @@ class RayPool:
     @property
     def nodes(self) -> Sequence[Node]:
         """See ``WorkerPool``: one, whose sum is that of all workers."""
-        return [ClusterNode(NODE, self._crew, self._records, self._again)]
+        return [ClusterNode(NODE, self._actors, self._records, self._again)]
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
         """See ``WorkerPool``."""
@@ -75,7 +75,7 @@ class RayPool:
 
     async def open(self, opening: Opening) -> None:
         """See ``WorkerPool``."""
-        self._crew.open(opening)
+        self._actors.open(opening)
 
     def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
         """See ``WorkerPool``."""
@@ -99,7 +99,7 @@ class RayPool:
         self._queue.drop(run, through)
         self._expected = {at: task for at, task in self._expected.items() if at[0][0] != run or at[0][1:] > through}
         self._records.forget(run, through, keep)
-        self._crew.forget(run, through, keep)
+        self._actors.forget(run, through, keep)
 
     async def close(self) -> None:
         """See ``WorkerPool``."""
@@ -108,7 +108,7 @@ class RayPool:
         await asyncio.gather(*self._pushing, return_exceptions=True)
         try:
             with held():
-                await self._crew.close()
+                await self._actors.close()
         finally:
             self._leave()
 
@@ -117,13 +117,13 @@ class RayPool:
             leave()
 
     async def _facts(self, of: Sequence[tuple[str, int | str]], place: int) -> Sequence[Facts]:
-        while self._crew.links:
-            link = self._crew.links[place % len(self._crew.links)]
+        while self._actors.links:
+            link = self._actors.links[place % len(self._actors.links)]
             link.participants.update(name for name, _ in of)
             try:
                 return await link.ask("facts", of)  # type: ignore[no-any-return]
             except LostError as error:
-                self._crew.lose(link, error)
+                self._actors.lose(link, error)
         raise WorkerError("every worker was lost while participants said how many examples they have")
 
     async def _again(self, tasks: Iterable[tuple[Key, TaskRequest]]) -> list[Outcome]:
@@ -137,8 +137,8 @@ class RayPool:
 
     def _go_on(self) -> None:
         """Push tasks until every worker has enough in hand; give up if there will be none."""
-        links = self._crew.links
-        if self._failure is None and not links and not self._crew.is_starting:
+        links = self._actors.links
+        if self._failure is None and not links and not self._actors.is_starting:
             self._fail(WorkerError("every worker on Ray was lost, and no other could be started"))
         if self._failure is not None:
             for task in self._queue.clear():
@@ -149,7 +149,7 @@ class RayPool:
             if link.in_hand >= IN_HAND:
                 return
             batch = self._queue.batch(link.participants, len(links))
-            live = [task for task in batch if task.key in self._crew.openings]
+            live = [task for task in batch if task.key in self._actors.openings]
             for task in batch:
                 if task not in live:
                     _settle(task, RoundOverError(f"round {task.key[1]}.{task.key[2]} of run {task.key[0]} is over"))
@@ -167,7 +167,7 @@ class RayPool:
         try:
             outcomes: Sequence[Outcome] = await link.ask("work", [(task.key, task.request) for task in batch])
         except LostError as error:
-            self._crew.lose(link, error)
+            self._actors.lose(link, error)
             for task in reversed(batch):
                 self._retry(task, error)
         except SimulationError as error:

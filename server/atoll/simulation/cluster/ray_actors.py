@@ -28,7 +28,7 @@ CLOSE_S = 10.0
 """Seconds that workers have to close their participants."""
 
 
-class Crew:
+class RayActors:
     """The workers that are there, and those that are starting.
 
     Args:
@@ -110,6 +110,7 @@ class Crew:
 
     def _first(self, wanted: int) -> list[Link]:
         links = [self._made() for _ in range(wanted)]
+        lost: Mapping[Link, LostError] = {}
         try:
             for _ in range(TRIES):
                 lost = self._wait_for(links)
