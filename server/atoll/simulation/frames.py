@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.simulation.task_runner import Opening, Outcome, TaskRequest
+from atoll.simulation.tasks import Opening, Outcome, TaskRequest
 
 LENGTH = struct.Struct("<I")
 Message = dict[str, Any]

@@ -29,7 +29,7 @@ from atoll.simulation.resuming.kept_state import put_begin
 from atoll.simulation.resuming.participant_folders import ParticipantFolders
 from atoll.simulation.resuming.results_folder import PARTICIPANTS_FOLDER, ResultsFolder
 from atoll.simulation.simulated_server import SimulatedServer
-from atoll.simulation.task_runner import Facts
+from atoll.simulation.tasks import Facts
 from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop
 from atoll.simulation.worker_pool import WorkerPool

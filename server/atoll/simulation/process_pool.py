@@ -20,7 +20,8 @@ from atoll.server.ingest.node_pool import FileNode, Node
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import opening_to, sum_to
 from atoll.simulation.inline import InlineExecutor
-from atoll.simulation.task_runner import Facts, Opening, Outcome, RoundOverError, TaskRequest, TaskRunner
+from atoll.simulation.task_runner import TaskRunner
+from atoll.simulation.tasks import Facts, Opening, Outcome, RoundOverError, TaskRequest
 from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_link import Task, WorkerLink
 from atoll.simulation.worker_pool import Key

@@ -28,11 +28,11 @@ from atoll.client.in_process import Completed, Order, Performer, Pieces, declare
 from atoll.server.aggregation import Accumulator, Inspection, RejectedUpdateError, inspect
 from atoll.server.disk.file_locks import share
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.rounds import RunPolicy
 from atoll.server.rounds.weights import integer_weight
 from atoll.simulation.batching import AlreadyTrained, Trained, trained_together
 from atoll.simulation.errors import SetupError, SimulationError
 from atoll.simulation.resuming.participant_folders import ParticipantFolders
+from atoll.simulation.tasks import Facts, Opening, Outcome, RoundOverError, TaskRequest
 from atoll.wire.chunks import ChunkHeader
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 
@@ -42,86 +42,6 @@ Make = Callable[[int | str], Participant]
 """Makes a participant, from its number in the population, or from its name if the population is named."""
 KEEP_PARTICIPANTS = 4096
 """Participants' objects that a runner keeps; the one used longest ago is closed first, and made again when drawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a participant says of itself when it checks in."""
-
-    examples: int
-    can_evaluate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """One attempt at a round, as its members are told of it.
-
-    Attributes:
-        key: run, round and attempt.
-        shared: what all invitations share, serialised.
-        model: the file that begins with the model's bytes.
-        sum_key: the sum of a train round; None for an evaluation.
-        policy: how updates weigh.
-        keep: whether updates are kept until the round is dropped, because a later round may take them.
-    """
-
-    key: tuple[str, int, int]
-    shared: bytes
-    model: Path
-    sum_key: SumKey | None
-    policy: RunPolicy
-    keep: bool
-
-    def ends_with(self, through: tuple[int, int]) -> bool:
-        """Whether no task of it can count any more, once the rounds up to this attempt are dropped."""
-        late = self.policy.straggler.late.max_staleness if self.keep else 0
-        number, attempt = self.key[1:]
-        return (number + 2 * late, attempt) <= through
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRequest:
-    """The task of one member: ``own`` are the serialised fields of its invitation alone."""
-
-    participant: str
-    seed: int | str
-    own: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a task; exactly one of ``report``, ``declined`` and ``failure`` is not empty.
-
-    Attributes:
-        participant: its name.
-        seconds: how long it took.
-        report: the serialised report.
-        payload_bytes: bytes of the update as it is sent.
-        squares: sums of squares of the update's chunks, by which its norm is known.
-        rejection: why the update is refused on its arrival.
-        declined: the participant's reason for not taking the task.
-        failure: what the server is told of a failure.
-        traceback: of the participant's code, if it failed.
-    """
-
-    participant: str
-    seconds: float = 0.0
-    report: bytes = b""
-    payload_bytes: int = 0
-    squares: tuple[float, ...] = ()
-    rejection: str = ""
-    declined: str = ""
-    failure: str = ""
-    traceback: str = ""
-
-    @property
-    def norm(self) -> float:
-        """Euclidean norm of the update."""
-        return sqrt(fsum(self.squares))
-
-
-class RoundOverError(SimulationError):
-    """A task's round is over, so nothing of it can count any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.errors import ParticipantError, raised_in
 from atoll.simulation.population import Population
 from atoll.simulation.simulated_server import SimulatedServer
-from atoll.simulation.task_runner import Opening, Outcome, RoundOverError, TaskRequest
+from atoll.simulation.tasks import Opening, Outcome, RoundOverError, TaskRequest
 from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_pool import Key, WorkerPool
 from atoll.wire.v1 import participation_pb2, transfer_pb2

@@ -15,7 +15,7 @@ from typing import Any
 
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import LENGTH, Message, framed, outcome_from, request_to
-from atoll.simulation.task_runner import Outcome, RoundOverError, TaskRequest
+from atoll.simulation.tasks import Outcome, RoundOverError, TaskRequest
 from atoll.simulation.worker_pool import Key
 
 

@@ -12,7 +12,8 @@ from atoll.server.errors import ServerError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import Node
-from atoll.simulation.task_runner import Facts, Opening, Outcome, TaskRequest, TaskRunner
+from atoll.simulation.task_runner import TaskRunner
+from atoll.simulation.tasks import Facts, Opening, Outcome, TaskRequest
 
 Key = tuple[str, int, int]
 """Run, round and attempt."""

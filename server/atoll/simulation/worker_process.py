@@ -25,7 +25,8 @@ from atoll.processes.parents import end_with_parent
 from atoll.server.errors import ServerError
 from atoll.server.ingest.partial_file import write_partial
 from atoll.simulation.frames import LENGTH, Message, framed, opening_from, outcome_to, request_from, sum_from
-from atoll.simulation.task_runner import RoundOverError, TaskRunner
+from atoll.simulation.task_runner import TaskRunner
+from atoll.simulation.tasks import RoundOverError
 from atoll.simulation.threads import one_thread
 
 TELL_EVERY_S = 0.02

@@ -18,7 +18,7 @@ from atoll.simulation.cluster.ray_actors import RayActors
 from atoll.simulation.cluster.records import Records, at_of
 from atoll.simulation.cluster.tree import children
 from atoll.simulation.errors import SimulationError, WorkerError
-from atoll.simulation.task_runner import Outcome, TaskRequest
+from atoll.simulation.tasks import Outcome, TaskRequest
 from atoll.simulation.virtual_time import held
 from atoll.simulation.worker_pool import Key
 from atoll.wire.v1 import transfer_pb2

@@ -20,7 +20,7 @@ from atoll.simulation.cluster.ray_workers import RayWorkers
 from atoll.simulation.cluster.records import Records
 from atoll.simulation.cluster.task_queue import QueuedTask, TaskQueue
 from atoll.simulation.errors import SimulationError, WorkerError
-from atoll.simulation.task_runner import Facts, Opening, Outcome, RoundOverError, TaskRequest
+from atoll.simulation.tasks import Facts, Opening, Outcome, RoundOverError, TaskRequest
 from atoll.simulation.virtual_time import held
 from atoll.simulation.worker_pool import Key
 

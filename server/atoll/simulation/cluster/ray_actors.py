@@ -19,7 +19,7 @@ from atoll.simulation.cluster.link import Link, LostError, Ref, answer, answer_n
 from atoll.simulation.cluster.ray_workers import RayWorkers
 from atoll.simulation.cluster.records import TRIES
 from atoll.simulation.errors import SetupError, SimulationError
-from atoll.simulation.task_runner import Opening
+from atoll.simulation.tasks import Opening
 from atoll.simulation.worker_pool import Key
 
 log = logging.getLogger(__name__)

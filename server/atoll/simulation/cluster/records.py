@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from atoll.server.ingest.node import FoldItem
 from atoll.simulation.cluster.link import Link
-from atoll.simulation.task_runner import TaskRequest
+from atoll.simulation.tasks import TaskRequest
 from atoll.simulation.worker_pool import Key
 
 At = tuple[Key, str]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from atoll.simulation.task_runner import Outcome, TaskRequest
+from atoll.simulation.tasks import Outcome, TaskRequest
 from atoll.simulation.worker_pool import Key
 
 LARGEST_BATCH = 64

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Connection, LargeBinary, MetaData, Table, Text, i
 
 from atoll.server.stores import dialects
 from atoll.simulation.attendance import Attended
-from atoll.simulation.task_runner import Facts
+from atoll.simulation.tasks import Facts
 
 _KEPT = Table("simulation", MetaData(), Column("name", Text, primary_key=True), Column("content", LargeBinary))
 _ASKED, _FACTS, _BOUNDARY = "asked", "facts", "boundary"
