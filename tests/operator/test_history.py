@@ -139,7 +139,19 @@ def test_only_new_rounds_are_fetched_and_the_last_known_one_again() -> None:
     assert asked == [0, 1]
 
 
-def test_without_a_notebook_each_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def loaded_ipython(shell: object) -> ModuleType:
+    module = ModuleType("IPython")
+    module.__dict__["get_ipython"] = lambda: shell
+    return module
+
+
+@pytest.mark.parametrize("shell", [None, SimpleNamespace()], ids=["script", "terminal"])
+def test_without_a_notebook_each_round_is_a_line(
+    shell: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is loaded: a script that runs notebooks has ipykernel, and IPython's terminal has a shell."""
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "IPython", loaded_ipython(shell))
     shown = screen()
     shown.show(history())
     shown.show(history())
@@ -160,7 +172,7 @@ def test_in_a_notebook_the_picture_is_drawn_anew(monkeypatch: pytest.MonkeyPatch
     module = ModuleType("IPython.display")
     module.__dict__["display"] = display
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "IPython", loaded_ipython(SimpleNamespace(kernel=object())))
     shown = screen()
     shown.show(history())
     shown.show(history(ROUNDS[:1]))

@@ -51,7 +51,9 @@ class Cell:
 
 
 def screen() -> Screen:
-    """The cell if this is a notebook's kernel, otherwise lines."""
-    if "ipykernel" not in sys.modules:
+    """The cell if this process is a notebook's kernel, otherwise lines; a script may have ipykernel loaded too."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if not hasattr(shell, "kernel"):
         return Lines()
     return Cell(importlib.import_module("IPython.display").display)
