@@ -25,12 +25,19 @@ FAILED = participation_pb2.TaskReply.VERDICT_FAILED
 
 
 async def greeting(participant: Participant, **hello: Any) -> tuple[str, str]:
-    """How a hello is refused."""
-    call = participant.participation.CheckIn()
+    """How a hello is refused; greets again if gRPC's client fails because the refusal came while it was writing."""
     fields: dict[str, Any] = {"protocol": 1, "examples": 1} | hello
-    message = participation_pb2.Hello(**fields)
-    await call.write(participation_pb2.CheckInRequest(hello=message))
-    return await refused_code(call.read())
+    message = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(**fields))
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            call = participant.participation.CheckIn()
+            try:
+                await call.write(message)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.INTERNAL:
+                    raise
+            else:
+                return await refused_code(call.read())
 
 
 async def standing(world: World, run: str) -> dict[str, tuple[str, str]]:
