@@ -80,6 +80,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
+        ("choosing",),
         ("comparison", "connecting", "history"),
         ("calls",),
         ("following", "ledger", "models", "notebook"),

@@ -149,7 +149,7 @@ def loaded_ipython(shell: object) -> ModuleType:
 def test_without_a_notebook_each_round_is_a_line(
     shell: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is loaded: a script that runs notebooks has ipykernel, and IPython's terminal has a shell."""
+    """Loaded modules do not decide: a script that runs notebooks has ipykernel, IPython's terminal has a shell."""
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "IPython", loaded_ipython(shell))
     shown = screen()

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.operator.errors import BadInputError
+from atoll.operator.choosing import chosen_metrics
 from atoll.server.control.comparing import (
     ComparedMetric,
     ComparedRun,
@@ -76,17 +76,12 @@ class Comparison:
             BadInputError: if a metric was not measured, or none was.
             ImportError: if matplotlib is not installed.
         """
-        found = {one.metric: one for one in self.metrics}
-        missing = [name for name in metrics if name not in found]
-        if missing or not found:
-            what = f"metric {missing[0]!r}" if missing else "any metric"
-            remedy = f"choose of {', '.join(found)}" if found else "report metrics from fit, or evaluate the model"
-            raise BadInputError(f"the runs do not have {what}", remedy)
+        chosen = chosen_metrics({one.metric: one for one in self.metrics}, metrics, "the runs")
         try:
             from atoll.server.report.comparison import comparison_plot  # noqa: PLC0415 - matplotlib: another extra
         except ImportError as error:
             raise ImportError(f"a plot needs {error.name}: {install_hint('server')}") from error
-        return comparison_plot(self.runs, [found[name] for name in metrics or found])
+        return comparison_plot(self.runs, chosen)
 
     def report(self, path: str | Path) -> Path:
         """Write one HTML page that needs nothing else: curves, the table of variants, and the runs.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
-from atoll.operator.errors import BadInputError
+from atoll.operator.choosing import chosen_metrics
 from atoll.operator.html import page
 from atoll.server.control.curves import panels
 from atoll.text.installing import install_hint
@@ -82,18 +82,13 @@ class History(Sequence["RoundSummary"]):
             BadInputError: if a metric was not measured, or none was.
             ImportError: if matplotlib is not installed.
         """
-        found = {panel.metric: panel for panel in panels(self.rounds)}
-        chosen = metrics or tuple(found)
-        missing = [name for name in chosen if name not in found]
-        if missing or not chosen:
-            what = f"metric {missing[0]!r}" if missing else "any metric"
-            remedy = f"choose of {', '.join(found)}" if found else "report metrics from fit, or evaluate the model"
-            raise BadInputError(f"the rounds of run {self.run.run} do not have {what}", remedy)
+        whose = f"the rounds of run {self.run.run}"
+        chosen = chosen_metrics({panel.metric: panel for panel in panels(self.rounds)}, metrics, whose)
         try:
             from atoll.server.report.plots import metrics_plot  # noqa: PLC0415 - matplotlib is of another extra
         except ImportError as error:
             raise ImportError(f"a plot needs {error.name}: {install_hint('server')}") from error
-        return metrics_plot([found[name] for name in chosen])
+        return metrics_plot(chosen)
 
     @overload
     def __getitem__(self, index: int) -> RoundSummary: ...

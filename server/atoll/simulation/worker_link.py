@@ -32,7 +32,7 @@ class Task:
         """Nothing becomes of it."""
         if not self.done.done():
             self.done.set_exception(why)
-            self.done.exception()  # it may be that nobody waits for it
+            self.done.exception()  # marks the error as seen: there may be no task that awaits it
 
 
 Told = Callable[[Sequence[Outcome]], None]

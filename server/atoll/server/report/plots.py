@@ -20,7 +20,7 @@ _COLOURS = {Source.SERVER: "#0f766e", Source.EVALUATION: "#3b6fd4", Source.TRAIN
 
 
 as_written = rc_context({"text.parse_math": False})
-"""A decorator of functions that draw: names of metrics and runs are no formulas, whatever they contain."""
+"""A decorator of functions that draw: names of metrics and runs are drawn as text, not as formulas."""
 
 
 class Plot(Figure):

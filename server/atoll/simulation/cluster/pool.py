@@ -192,7 +192,7 @@ class RayPool:
             _settle(task, WorkerError(f"the task of {name} in round {key[1] + 1} has ended every worker: {why}"))
 
     def _fail(self, error: Exception) -> None:
-        """Nothing more can be done: whoever awaits a task hears it."""
+        """Nothing more can be done: every task that is awaited fails with this error."""
         self._failure = self._failure or error
         for task in self._queue.clear():
             _settle(task, error)

@@ -39,7 +39,7 @@ class RayActors:
         links: the workers that are there.
         openings: the rounds that are open, and their models in Ray's store.
         changed: called when a worker has come, or will not come.
-        failed: called with an error of a worker that nobody awaits.
+        failed: called with a worker's error that no call waits for.
 
     Raises:
         SetupError: if they cannot start; none is left then.

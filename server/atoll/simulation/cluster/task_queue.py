@@ -21,7 +21,7 @@ class QueuedTask:
 
     Attributes:
         done: gets what became of it.
-        awaited: whether somebody waits for that.
+        awaited: whether a caller waits for the outcome.
         alone: whether it is done in a batch of its own.
     """
 

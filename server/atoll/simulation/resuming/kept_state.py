@@ -23,7 +23,7 @@ _HEAD = "head"
 
 @dataclass(frozen=True)
 class Boundary:
-    """The instant of a commit: a round has been opened, and nobody was invited yet, or the run has ended.
+    """The instant of a commit: a round has been opened without an invitation yet, or the run has ended.
 
     Attributes:
         number: of the commit, from 1.
