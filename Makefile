@@ -38,7 +38,7 @@ MERMAID := mermaid@11.16.0
 
 .PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
   test-fast-rest test-newest test-floor node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
-  dist dist-check site lock clean
+  dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
 
@@ -151,6 +151,14 @@ dist-check: dist $(VENV)/.dev ## the wheel runs the demonstration without a chec
 	packaging/check_wheel.sh dist/*.whl
 	packaging/check_sdist.sh dist/*.tar.gz $(BIN)/python
 
+# The version of Python on the machine without a network.
+PYTHON_THERE ?= 3.12
+
+gpu-wheels: dist $(VENV)/.dev ## wheels/: Atoll, and what an image for GPUs lacks, for a machine without a network
+	rm -rf wheels
+	$(BIN)/python packaging/gpu_wheels.py wheels --python $(PYTHON_THERE)
+	cp dist/*.whl wheels
+
 site: $(TOOL)/.installed $(TOOLS)/node_modules/.installed ## the documents as a site, in site/
 	$(TOOL)/properdocs build --strict --quiet
 
@@ -159,7 +167,7 @@ lock: $(TOOL)/.installed ## write constraints.txt for a changed pyproject.toml; 
 	  --custom-compile-command "make lock" $(UPGRADE) --output-file constraints.txt pyproject.toml
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(VENV)-newest $(TOOLS) dist site
+	rm -rf $(VENV) $(VENV)-newest $(TOOLS) dist wheels site
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Atoll needs Python 3.11 or newer, this is " + sys.version)'

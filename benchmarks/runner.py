@@ -6,18 +6,18 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import progress
 
 
-def run_all(cases: Mapping[str, Callable[[], list[Figure]]], *, kept_as: str | None, as_json: bool) -> bool:
+def run_all(cases: Mapping[str, Callable[[], Iterable[Figure]]], *, kept_as: str | None, as_json: bool) -> bool:
     """Run each and print its figures.
 
     Args:
-        cases: by name.
+        cases: by name. Of a case that yields its figures one by one, those measured before an error are kept.
         kept_as: what names of results begin with; None: they are not kept.
         as_json: print JSON, once all have run.
 
@@ -28,10 +28,12 @@ def run_all(cases: Mapping[str, Callable[[], list[Figure]]], *, kept_as: str | N
     for name, case in cases.items():
         started = time.monotonic()
         progress(f"{name} ...")
-        found = case()
+        found: list[Figure] = []
+        for figure in case():
+            found.append(figure)
+            if kept_as is not None:
+                write(f"{kept_as}{name}", found)
         progress(f"{name}: {time.monotonic() - started:.0f} s")
-        if kept_as is not None and found:
-            write(f"{kept_as}{name}", found)
         if not as_json:
             print(table(found), flush=True)
         figures += found

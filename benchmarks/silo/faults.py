@@ -27,28 +27,32 @@ _TIMEOUT_S = 300.0
 def run(smoke: bool) -> list[Figure]:
     """Both benchmarks: recovery after a kill, and the cost of a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        return [*_killed(Path(folder)), *_costs(Path(folder) / "costs", _SMALL if smoke else _LARGE)]
+        return [
+            *killed(Path(folder), ranks=2, command=COMMAND),
+            *_costs(Path(folder) / "costs", _SMALL if smoke else _LARGE),
+        ]
 
 
-def _killed(folder: Path) -> list[Figure]:
-    """SIGKILL one of two ranks; until the first step that is made after it, new processes and all."""
-    with launched(write_job(folder / "undisturbed"), "--nproc", "2") as command:
-        _expect_end(command.wait(), command.said)
-    job = write_job(folder / "killed")
-    hold = Hold(folder / "fifo", rank=1, step=6)
-    with launched(job, "--nproc", "2", HOLD=hold.variable) as command:
+def killed(folder: Path, *, ranks: int, command: str) -> list[Figure]:
+    """SIGKILL the last of some ranks; until the first step that is made after it, new processes and all."""
+    nproc = ("--nproc", str(ranks))
+    with launched(write_job(folder / "undisturbed"), *nproc) as job:
+        _expect_end(job.wait(), job.said)
+    written = write_job(folder / "killed")
+    hold = Hold(folder / "fifo", rank=ranks - 1, step=6)
+    with launched(written, *nproc, HOLD=hold.variable) as job:
         pid = hold.wait()
         killed_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        _expect_end(command.wait(), command.said)
-    again = next(number for number, line in enumerate(command.lines) if "all ranks start again" in line)
-    told = zip(command.lines[again:], command.times[again:], strict=True)
+        _expect_end(job.wait(), job.said)
+    again = next(number for number, line in enumerate(job.lines) if "all ranks restart from" in line)
+    told = zip(job.lines[again:], job.times[again:], strict=True)
     back_s = next(at for line, at in told if line.startswith("step "))
     wanted, found = (tensors_of(folder / name, _STEPS) for name in ("undisturbed", "killed"))
     different = sum(found[name] != digest for name, digest in wanted.items())
     return [
-        Figure.at_most("killed rank: until the next step is made", back_s - killed_s, "s", BACK_WITHIN_S, COMMAND),
-        Figure.at_most("  files of the last checkpoint that differ", different, "", 0, COMMAND),
+        Figure.at_most("killed rank: until the next step is made", back_s - killed_s, "s", BACK_WITHIN_S, command),
+        Figure.at_most("  files of the last checkpoint that differ", different, "", 0, command),
     ]
 
 

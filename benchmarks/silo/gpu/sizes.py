@@ -1,0 +1,72 @@
+"""Jobs of the rows: full ones for a GPU of 80 GB or more, tiny ones that show on a CPU that the rows run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.datacenter.job import SiloJob
+
+_BILLION = {"layers": 20, "dim": 2048, "heads": 16, "ffn_dim": 5632, "vocab": 32768}
+_THREE_BILLION = {"layers": 28, "dim": 3072, "heads": 24, "ffn_dim": 8192, "vocab": 32768}
+_TINY = {"layers": 2, "dim": 64, "heads": 4, "ffn_dim": 192, "vocab": 256}
+
+
+@dataclass(frozen=True)
+class Size:
+    """What one run of the rows measures.
+
+    Attributes:
+        billion: model of the rows of speed and of privacy.
+        three_billion: model of the row of float8.
+        batch: batch of both.
+        private_batch: batch of the row of privacy.
+        compiled: whether blocks are compiled.
+        formats: number formats whose speed is compared, the plain one first.
+        steps: measured steps.
+        warm_up: steps before.
+    """
+
+    billion: Mapping[str, int]
+    three_billion: Mapping[str, int]
+    batch: Mapping[str, int]
+    private_batch: Mapping[str, int]
+    compiled: bool
+    formats: tuple[str, str]
+    steps: int
+    warm_up: int
+
+    def job(self, model: Mapping[str, int], batch: Mapping[str, int], **sections: dict[str, Any]) -> SiloJob:
+        """Return a job of one rank; ``sections`` replace those that all rows have in common."""
+        common: dict[str, Any] = {
+            "job": {"name": "gpu", "steps": 1000},
+            "model": dict(model),
+            "batch": dict(batch),
+            "precision": {"compute": self.formats[0]},
+            "data_parallel": {"method": "zero3"},
+            "memory": {"compile": self.compiled},
+        }
+        return SiloJob.model_validate(common | sections)
+
+
+FULL = Size(
+    _BILLION,
+    _THREE_BILLION,
+    batch={"sequence": 4096, "global_batch": 4, "micro_batch": 2},
+    private_batch={"sequence": 1024, "global_batch": 8, "micro_batch": 4},
+    compiled=True,
+    formats=("bfloat16", "float8"),
+    steps=20,
+    warm_up=5,
+)
+SMOKE = Size(
+    _TINY,
+    _TINY,
+    batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
+    private_batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
+    compiled=False,
+    formats=("bfloat16", "float32"),
+    steps=2,
+    warm_up=1,
+)

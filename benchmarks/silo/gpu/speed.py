@@ -1,0 +1,64 @@
+"""Time steps of several programs in turn, so that a GPU's clock and heat fall on all alike."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from atoll.datacenter.data import Batch, open_batches
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import World, join_world
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import Trainer, open_trainer
+from benchmarks.silo.gpu.sizes import Size
+
+TIMEOUT_S = 600.0
+_KEPT_BATCHES = 4
+
+
+@contextmanager
+def one_rank() -> Iterator[World]:
+    """Join a world of one rank: NCCL on a GPU, else gloo."""
+    with join_world(TIMEOUT_S) as world:
+        yield world
+
+
+@contextmanager
+def trained(job: SiloJob, world: World) -> Iterator[Trainer]:
+    """Open the trainer of a job in a folder of its own."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_trainer(job, Path(folder), world, Unwatched(), console=False) as trainer,
+    ):
+        yield trainer
+
+
+def batches_of(job: SiloJob, device: torch.device) -> list[Batch]:
+    """Return the first global batches of a job, on the device: a baseline waits for no data."""
+    steps = open_batches(job.data, job.batch, job.job.seed, Path())
+    return [steps.next_step().share(0, 1).to(device) for _ in range(_KEPT_BATCHES)]
+
+
+def seconds_of(ways: Mapping[str, Callable[[], object]], size: Size, device: torch.device) -> dict[str, float]:
+    """Return the median time of a step by name, in seconds; the device is idle before and after each step."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(size.steps + size.warm_up):
+        for name in sorted(ways, reverse=bool(number % 2)):
+            _wait(device)
+            began = time.perf_counter()
+            ways[name]()
+            _wait(device)
+            if number >= size.warm_up:
+                seconds[name].append(time.perf_counter() - began)
+    return {name: median(found) for name, found in seconds.items()}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

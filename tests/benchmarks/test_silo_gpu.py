@@ -1,0 +1,35 @@
+"""The baseline of the GPU benchmark trains what the trainer trains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from atoll.datacenter.models import spec_of
+from benchmarks.silo.gpu.recipe import recipe
+from benchmarks.silo.gpu.sizes import SMOKE
+from benchmarks.silo.gpu.speed import batches_of, one_rank, trained
+from tests.datacenter.ranks import run_ranks
+
+_STEPS = 4
+
+
+def _losses(number_format: str) -> tuple[list[float], list[float]]:
+    job = SMOKE.job(SMOKE.billion, SMOKE.batch, precision={"compute": number_format})
+    with one_rank() as world, trained(job, world) as trainer:
+        model = spec_of(job.model).build()
+        (ours,) = trainer.step.passes.parts
+        whole = {name: part.full_tensor() for name, part in ours.named_parameters() if isinstance(part, DTensor)}
+        model.load_state_dict(whole)
+        step = recipe(job, model, batches_of(job, world.device))
+        return [trainer.advance().loss for _ in range(_STEPS)], [float(step()) for _ in range(_STEPS)]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("number_format", "tolerance"), [("float32", 1e-4), ("bfloat16", 3e-3)])
+def test_the_recipe_has_the_trainers_losses(number_format: str, tolerance: float) -> None:
+    ((ours, theirs),) = run_ranks(_losses, 1, number_format)
+    assert ours == pytest.approx(theirs, rel=tolerance)
+    assert ours[-1] < ours[0]
+    assert torch.tensor(ours).isfinite().all()
