@@ -193,7 +193,7 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
     run = operator.submit(toml, MODEL)
     summary = operator.ended(run)
     assert summary.status == FAILED
-    out_of_reach = "quorum 2 is out of reach: 1 member can still report"
+    out_of_reach = "quorum 2 can no longer be reached: only 1 member could report"
     spent = f"round 1 was abandoned 2 times, lastly because {out_of_reach}; 1 of 4 members "
     assert summary.reason.startswith(spent)
     attempts = operator.rounds(run)

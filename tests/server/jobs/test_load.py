@@ -171,3 +171,32 @@ def test_the_error_is_the_callers_and_has_a_code() -> None:
 def test_any_text_gives_a_job_or_a_job_file_error(text: str) -> None:
     with contextlib.suppress(JobFileError):
         parse_job(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "all_of_them", "names"),
+    [('"all"', True, ()), ('["north", "paaaa"]', False, ("north", "paaaa")), ("[]", False, ())],
+)
+def test_who_is_required_is_all_or_a_list_of_names(text: str, all_of_them: bool, names: tuple[str, ...]) -> None:
+    cohort = parse_job(f"{MINIMAL}required = {text}\n").cohort
+    assert (cohort.requires_all, cohort.required_names) == (all_of_them, names)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('"north"', 'allowed is a list of different names, or "all"'),
+        ("[1]", 'allowed is a list of different names, or "all"'),
+        ('[""]', 'allowed is a list of different names, or "all"'),
+        ('["north", "north"]', 'allowed is a list of different names, or "all"'),
+        ('["a", "b", "c", "d", "e", "f", "g", "h", "i"]', "cohort.size 8 has no room"),
+    ],
+)
+def test_other_requirements_are_refused(text: str, words: str) -> None:
+    assert words in problems_of(f"{MINIMAL}required = {text}\n")["cohort.required"]
+
+
+def test_poisson_sampling_takes_no_required_names() -> None:
+    text = f'{MINIMAL}sampler = "poisson"\n'
+    assert parse_job(f'{text}required = "all"\n').cohort.requires_all
+    assert "draws each participant independently" in problems_of(f'{text}required = ["north"]\n')["cohort.required"]

@@ -139,3 +139,12 @@ def test_without_privacy_a_quorum_of_none_is_for_poisson_sampling_alone() -> Non
     assert "quorum" not in text
     assert parse_job(text).cohort.quorum == 67
     assert "poisson" in problems_of(text.replace("size = 100", "size = 100\nquorum = 0"))["cohort.quorum"]
+
+
+@pytest.mark.parametrize(
+    ("cohort", "privacy", "words"),
+    [("poisson", CLIP, "tells who was drawn"), ("uniform", CAPPED, "which no account covers")],
+)
+def test_private_runs_require_no_participant(cohort: str, privacy: str, words: str) -> None:
+    text = job_text(cohort, privacy).replace("size = 100", 'size = 100\nrequired = "all"')
+    assert words in problems_of(text)["cohort.required"]

@@ -223,7 +223,7 @@ def test_when_the_quorum_is_out_of_reach_the_attempt_is_abandoned_before_its_dea
     assert story.stands() is Situation.OPEN
     story.on(MemberFailed(story.key, "pb", "out of memory"))
     assert story.stands() is Situation.ABANDONED
-    assert story.round.reason == "quorum 2 is out of reach: 1 member can still report"
+    assert story.round.reason == "quorum 2 can no longer be reached: only 1 member could report"
     assert story.effect(Stop).participants == ("pc",)
     assert story.status("pc") is MemberStatus.STOPPED
 
@@ -276,7 +276,7 @@ def test_rejections_while_closing_may_cost_the_quorum() -> None:
     story = Story(policy(quorum=2)).closing()
     story.on(Rejected(story.key, "pb", "not finite"))
     assert story.stands() is Situation.ABANDONED
-    assert story.round.reason == "quorum 2 is out of reach: 1 report left after rejections"
+    assert story.round.reason == "quorum 2 can no longer be reached: 1 report left after rejections"
     assert story.status("pa") is MemberStatus.STOPPED
 
 

@@ -77,7 +77,7 @@ def test_a_cohort_smaller_than_the_quorum_is_abandoned_at_once() -> None:
     story = Story(policy(quorum=2)).on(Started())
     story.on(story.drawn("pa"))
     assert story.stands() is Situation.ABANDONED
-    assert story.round.reason == "quorum 2 is out of reach: 1 member drawn"
+    assert story.round.reason == "quorum 2 cannot be reached: 1 participant could be drawn"
     assert story.status("pa") is MemberStatus.STOPPED
     assert StartRetry(story.key, 5.0) in story.effects
     assert "Invite" not in story.kinds()

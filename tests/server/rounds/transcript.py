@@ -10,7 +10,8 @@ and read the difference.
 The first line that is no comment gives the policy, for example ``policy cohort=2 over_selection=1.5 rounds=1``. The
 settings are named as in ``StragglerPolicy``, ``LatePolicy`` and ``RunPolicy``, with ``cohort`` for ``cohort_size`` and
 ``late`` for ``mode``. Rounds are shown as operators see them: ``1`` is the first round, ``1.2`` its second attempt. An
-event is about the live round unless it ends in ``@`` and a round: ``reported pc 10 @1``.
+event is about the live round unless it ends in ``@`` and a round: ``reported pc 10 @1``. A cohort has weights after a
+colon, and after an equals sign the name under which the job requires the member: ``drawn pa:20 pb=north``.
 """
 
 import sys
@@ -185,9 +186,11 @@ class Script:
         if word == "aggregated":
             return self._sum(rest)
         if word == "drawn":
-            members = [member.partition(":") for member in rest.split()]
+            named = [member.partition("=") for member in rest.split()]
+            members = [member.partition(":") for member, _, _ in named]
             cohort = tuple((name, int(weight or 10)) for name, _, weight in members)
-            return CohortDrawn(key, cohort, len(cohort), "uniform", 7)
+            required = tuple((name, job_name) for (name, _, _), (_, _, job_name) in zip(members, named, strict=True))
+            return CohortDrawn(key, cohort, len(cohort), "uniform", 7, tuple(one for one in required if one[1]))
         live = self.state.round
         train = live is not None and live.kind is RoundKind.TRAIN
         return RoundPrepared(key, WINDOW_S, self.now + WINDOW_S, GRID if train else None)

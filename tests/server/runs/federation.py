@@ -83,8 +83,8 @@ class Client:
             resuming=frozenset((key.run, key.round, key.attempt) for key in resuming),
         )
         coordinator, sessions = self.federation.coordinator, self.federation.services.sessions
-        await coordinator.introduced(self.name, introduction)
-        self.session = sessions.connect(self.name, introduction, lambda: None)
+        organisation = await coordinator.introduced(self.name, introduction)
+        self.session = sessions.connect(self.name, introduction, lambda: None, organisation)
 
     def leave(self) -> None:
         """The connection breaks."""
@@ -183,13 +183,15 @@ class Federation:
     node: IngestNode
     submitted: dict[str, ActiveRun] = field(default_factory=dict)
 
-    async def client(self, name: str, kind: ParticipantKind = ParticipantKind.EDGE) -> Client:
+    async def client(
+        self, name: str, kind: ParticipantKind = ParticipantKind.EDGE, organisation: str = "acme"
+    ) -> Client:
         """A participant on record; ``name`` is padded to an id."""
         full = f"p{name:a<12}"
 
         def work(connection: Connection) -> None:
             if participants.get(connection, full) is None:
-                record = participants.Participant(full, "acme", kind, enrolled_at=time.time())
+                record = participants.Participant(full, organisation, kind, enrolled_at=time.time())
                 participants.add(connection, record)
 
         await self.store.writer.run(work)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_serializer
+from pydantic import BeforeValidator, Field, SkipValidation, field_validator, model_serializer
 
 from atoll.server.jobs.privacy_section import Privacy
 from atoll.server.jobs.training import Settings, TrainingSettings
@@ -29,6 +29,21 @@ Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
 def _default_quorum(found: dict[str, Any]) -> int:
     return 1 if found.get("sampler") == "poisson" else math.ceil(2 * found.get("size", 1) / 3)
+
+
+def _check_required(found: object) -> object:
+    """``all``, or a tuple of names.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if found == "all":
+        return found
+    if not isinstance(found, list | tuple) or not all(isinstance(name, str) and name for name in found):
+        raise ValueError('neither a list of names nor "all"')
+    if len(set(found)) != len(found):
+        raise ValueError("a name is given twice")
+    return tuple(found)
 
 
 class JobSection(Section):
@@ -124,6 +139,18 @@ class Cohort(Section):
         Field(ge=1, le=MAX_COHORT, description="Participants that must be connected before a cohort is drawn."),
         Hint(default="`size`"),
     ] = Field(default_factory=lambda found: found.get("size", 1))
+    required: Annotated[
+        SkipValidation[tuple[str, ...] | Literal["all"]],
+        BeforeValidator(_check_required),
+        Field(
+            description="Participants without which no round counts, evaluations included: organisations or "
+            "participants' ids, or `all` for every member of each cohort. A round waits until those that are named are "
+            "connected, and always draws them. If one of them declines, fails or does not report in time, the round is "
+            "tried again; after `straggler.max_attempts`, or if it fails twice with the same error, the run fails and "
+            "says who was missing and why. Not with `[privacy]`."
+        ),
+        Hint(allowed='a list of different names, or "all"'),
+    ] = ()
     seed: Annotated[
         int | None,
         Field(
@@ -140,8 +167,26 @@ class Cohort(Section):
         """Participants invited to a round: ``ceil(size * over_selection)``."""
         return math.ceil(self.size * self.over_selection)
 
+    @property
+    def requires_all(self) -> bool:
+        """Whether every member of each cohort must count."""
+        return self.required == "all"
+
+    @property
+    def required_names(self) -> tuple[str, ...]:
+        """Organisations and ids of the participants that must count; none where every member must."""
+        return () if isinstance(self.required, str) else self.required
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Check quorum and availability against the size, and settings that Poisson sampling excludes."""
+        if len(self.required_names) > self.size:
+            yield "required", f"names {len(self.required_names)} participants; cohort.size {self.size} has no room"
+        if self.sampler == "poisson" and self.required_names:
+            yield (
+                "required",
+                'does not go with cohort.sampler "poisson", which draws each participant independently; allowed is '
+                '"all", or choose another sampler',
+            )
         if self.quorum > self.size:
             yield "quorum", f"is above cohort.size {self.size}; allowed are 1 to {self.size}"
         if self.min_available < self.quorum:

@@ -47,6 +47,7 @@ def refusals(spec: JobTables) -> Iterator[Refusal]:
         return
     yield from _what_is_released(spec)
     yield from _what_is_summed(spec)
+    yield from _who_must_count(spec)
     yield from _budget(spec, section)
     if counts_on_sampling(spec):
         yield from _secret_draw(spec, section)
@@ -86,6 +87,16 @@ def _what_is_summed(spec: JobTables) -> Iterator[Refusal]:
             f'does not go with privacy.mechanism "{spec.privacy.mechanism}": noise of one part of the model cannot '
             'cancel in another; set it to 1, or choose mechanism "gaussian"',
         )
+
+
+def _who_must_count(spec: JobTables) -> Iterator[Refusal]:
+    if not spec.cohort.required:
+        return
+    if counts_on_sampling(spec):
+        why = "a run that stops and names who was missing tells who was drawn, and the account relies on a secret draw"
+    else:
+        why = "one participant's failure would decide whether the others count, which no account covers"
+    yield "cohort.required", f"does not go with [privacy]: {why}; leave it out"
 
 
 def _budget(spec: JobTables, section: Privacy) -> Iterator[Refusal]:

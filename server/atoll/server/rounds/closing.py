@@ -1,33 +1,31 @@
 """How a round ends: it closes with enough contributions, or it is abandoned."""
 
-from collections import Counter
 from dataclasses import replace
 
+from atoll.server.rounds.absences import MISSING, NOT_AGAIN, fails_again, missing_members, what_members_did
 from atoll.server.rounds.effects import Aggregate, StartRetry, Stop
 from atoll.server.rounds.lifecycle import advance, archive, attempts_left, carries, drop_spools, end_run, pause
 from atoll.server.rounds.policy import Patience
-from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus, Roster
-from atoll.server.rounds.run_state import Carried, Phase, RoundKind, RoundState, RunState, RunStatus
+from atoll.server.rounds.roster import LEFT, MAY_REPORT, OUTSTANDING, Member, MemberStatus, Roster
+from atoll.server.rounds.run_state import Carried, Phase, RoundKind, RunState, RunStatus
 from atoll.server.rounds.step import Step, live
 from atoll.server.rounds.weights import contributions, total_weight
 from atoll.text.figures import counted
-
-_LEFT = frozenset({MemberStatus.DECLINED, MemberStatus.FAILED, MemberStatus.REJECTED, MemberStatus.SILENT})
 
 
 def judge(state: RunState, now: float) -> Step:
     """Decide after a change to a sampled or open round: leave it, close it, or abandon it.
 
-    A round with its quorum does not wait for a silent member, but one without is not abandoned while a silent member
-    may come back.
+    A round with its quorum does not wait for a silent member that the job does not require, but one without is not
+    abandoned while a silent member may come back.
     """
     rnd, straggler = live(state), state.policy.straggler
     roster, contributed = rnd.roster, present(state)
-    possible = contributed + roster.outstanding + roster.silent
-    if possible < straggler.quorum:
-        reason = f"quorum {straggler.quorum} is out of reach: {counted(possible, 'member')} {_able(rnd)}"
-        return abandon(state, reason, MemberStatus.STOPPED, now)
-    if rnd.phase is not Phase.OPEN or straggler.patience is Patience.DEADLINE:
+    if roster.missed:
+        return abandon_without_required(state, LEFT, now)
+    if contributed + roster.outstanding + roster.silent < straggler.quorum:
+        return abandon(state, _out_of_reach(state), MemberStatus.STOPPED, now)
+    if rnd.phase is not Phase.OPEN or straggler.patience is Patience.DEADLINE or roster.awaited:
         return Step(state)
     if contributed >= straggler.cohort_size and straggler.patience is Patience.GOAL:
         return close(state, f"the goal of {straggler.cohort_size} is reached", MemberStatus.OVER_SELECTED, now)
@@ -37,12 +35,24 @@ def judge(state: RunState, now: float) -> Step:
 
 
 def at_deadline(state: RunState, now: float) -> Step:
-    """Close the round if the quorum is met; abandon it otherwise."""
-    contributed, quorum = present(state), state.policy.straggler.quorum
+    """Close the round if the quorum is met and each required member has reported; abandon it otherwise."""
+    contributed, quorum, roster = present(state), state.policy.straggler.quorum, live(state).roster
+    if roster.awaited:
+        return abandon_without_required(state, MAY_REPORT, now)
     if contributed >= quorum:
         return close(state, "the deadline has passed", MemberStatus.TIMED_OUT, now)
     reason = f"quorum {quorum} was missed at the deadline: {counted(contributed, 'report')} counted"
     return abandon(state, reason, MemberStatus.TIMED_OUT, now)
+
+
+def _out_of_reach(state: RunState) -> str:
+    rnd, quorum = live(state), state.policy.straggler.quorum
+    able = present(state) + rnd.roster.outstanding + rnd.roster.silent
+    if rnd.phase is Phase.SAMPLED:
+        able_to = "can evaluate" if rnd.kind is RoundKind.EVALUATE else "could be drawn"
+        return f"quorum {quorum} cannot be reached: {counted(able, 'participant')} {able_to}"
+    few = f"only {counted(able, 'member')}" if able else "no member"
+    return f"quorum {quorum} can no longer be reached: {few} could report"
 
 
 def present(state: RunState) -> int:
@@ -67,48 +77,45 @@ def aggregate(state: RunState) -> Aggregate:
     return Aggregate(rnd.key, rnd.kind, terms, total_weight(terms))
 
 
-def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float) -> Step:
+def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float, detail: str = "") -> Step:
     """Abandon the attempt and try again; with no attempt left, fail the run (train) or skip the round (evaluate).
 
     An evaluation for which too few participants could be drawn is skipped at once: waiting does not make a participant
-    able to evaluate.
+    able to evaluate. An attempt that failed as the one before is the last. An evaluation without a member that the job
+    requires fails the run, too. Members are told the reason; ``detail``, which names members, is for operators.
     """
     rnd = live(state)
     hopeless = rnd.kind is RoundKind.EVALUATE and rnd.phase is Phase.SAMPLED
-    keep = carries(state, rnd.kind)
-    dropped = void(state, reason, outstanding, keep, now)
-    if attempts_left(state, rnd.key) and not hopeless:
+    final = fails_again(state)
+    recorded = f"{reason}{detail}{NOT_AGAIN if final else ''}"
+    dropped = void(state, reason, outstanding, carries(state, rnd.kind), now, recorded)
+    short_of = bool(rnd.roster.missed or rnd.roster.awaited)
+    if attempts_left(state, rnd.key) and not hopeless and not final:
         then = _await_retry(dropped.state, now)
-    elif rnd.kind is RoundKind.TRAIN:
-        spent = f"round {rnd.key.round + 1} was abandoned{_how_often(rnd.key.attempt + 1)} because {reason}"
-        spent += _commonest_reason(rnd.roster)
+    elif rnd.kind is RoundKind.TRAIN or short_of:
+        spent = f"round {rnd.key.round + 1} was abandoned{_how_often(rnd.key.attempt + 1)} because {recorded}"
+        spent += "" if short_of else what_members_did(rnd.roster)
         then = end_run(dropped.state, RunStatus.FAILED, spent, now)
     else:
         then = advance(dropped.state, now)
     return then.after(*stop(state, reason), *dropped.effects)
 
 
-def _able(rnd: RoundState) -> str:
-    if rnd.phase is not Phase.SAMPLED:
-        return "can still report"
-    return "can evaluate" if rnd.kind is RoundKind.EVALUATE else "drawn"
-
-
-def _commonest_reason(roster: Roster) -> str:
-    """The commonest reason of members that left, for operators who look at the run and not at its members."""
-    left = Counter(f"{m.status}: {m.detail}" for m in roster if m.status in _LEFT)
-    if not left:
-        return ""
-    said, times = min(left.items(), key=lambda item: (-item[1], item[0]))
-    return f"; {times} of {counted(len(roster), 'member')} {said}"
+def abandon_without_required(state: RunState, statuses: frozenset[MemberStatus], now: float) -> Step:
+    """Abandon the attempt because required members with one of these statuses are missing."""
+    outstanding = MemberStatus.TIMED_OUT if statuses is MAY_REPORT else MemberStatus.STOPPED
+    return abandon(state, MISSING, outstanding, now, f": {missing_members(live(state).roster, statuses)}")
 
 
 def _how_often(times: int) -> str:
     return "" if times == 1 else f" {times} times, lastly"
 
 
-def void(state: RunState, reason: str, outstanding: MemberStatus, keep: bool, now: float) -> Step:
-    """Mark the live round abandoned and record it; carry its reports over (`keep`), or discard them with a reason."""
+def void(state: RunState, reason: str, outstanding: MemberStatus, keep: bool, now: float, recorded: str = "") -> Step:
+    """Mark the live round abandoned and record it; carry its reports over (`keep`), or discard them with a reason.
+
+    The members get ``reason``; the round's record gets ``recorded`` where it is given.
+    """
     rnd = live(state)
     roster = _dismiss(rnd.roster, outstanding, reason, now)
     reported = [m for m in roster if m.status is MemberStatus.REPORTED]
@@ -119,7 +126,7 @@ def void(state: RunState, reason: str, outstanding: MemberStatus, keep: bool, no
         roster = roster.put(replace(m, status=MemberStatus.STOPPED, detail=detail, update=kept, at=now))
     own = tuple(Carried(m.update, rnd.version) for m in reported if m.update is not None) if keep else ()
     taken = tuple(Carried(c.update, c.version) for c in rnd.carried)
-    ended = replace(rnd, phase=Phase.ABANDONED, reason=reason, roster=roster, carried=(), ended_at=now)
+    ended = replace(rnd, phase=Phase.ABANDONED, reason=recorded or reason, roster=roster, carried=(), ended_at=now)
     tally = replace(state.tally, abandoned=state.tally.abandoned + 1)
     return archive(replace(state, carried=(*taken, *state.carried, *own), tally=tally), ended)
 

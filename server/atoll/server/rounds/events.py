@@ -23,8 +23,10 @@ class Started:
 class CohortDrawn:
     """Answer to `DrawCohort`: the members as (participant, declared weight), and how they were drawn.
 
+    `required` has the members that must count, as (participant, name in the job's terms).
+
     Raises:
-        ValueError: a participant is drawn twice, or declares a weight below 0.
+        ValueError: a participant is drawn twice, declares a weight below 0, or is required and not drawn.
     """
 
     key: RoundKey
@@ -32,16 +34,21 @@ class CohortDrawn:
     eligible: int
     sampler: str
     seed: int
+    required: tuple[tuple[str, str], ...] = ()
     kind: Literal["cohort_drawn"] = "cohort_drawn"
 
     def __post_init__(self) -> None:
-        if len({participant for participant, _ in self.members}) != len(self.members):
+        drawn = {participant for participant, _ in self.members}
+        if len(drawn) != len(self.members):
             raise ValueError(
                 f"round {self.key}: the cohort names a participant twice; a sampler draws each at most once"
             )
         for participant, weight in self.members:
             if weight < 0:
                 raise ValueError(f"round {self.key}: {participant} declares weight {weight}; must be 0 or more")
+        absent = [participant for participant, _ in self.required if participant not in drawn]
+        if absent:
+            raise ValueError(f"round {self.key}: {absent[0]} is required and was not drawn")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,8 @@ def end_run(state: RunState, status: RunStatus, reason: str, now: float) -> Step
     for past in state.past:
         working = past.roster.with_status(*MAY_BE_LATE) if carries(state, past.kind) else ()
         if working:
-            effects.append(Stop(past.key, working, f"the run has ended ({status}): {reason}"))
+            told = "" if status is RunStatus.FAILED else f": {reason}"  # a failure's reason may name members
+            effects.append(Stop(past.key, working, f"the run has ended ({status}){told}"))
     if ended.round is not None:
         effects.append(DropSpools(ended.round.key, ()))
     return Step(ended, (*effects, Finish(status, reason)))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from atoll.server.rounds import late_reports
-from atoll.server.rounds.closing import abandon, aggregate, at_deadline, judge, present
+from atoll.server.rounds.closing import abandon, abandon_without_required, aggregate, at_deadline, judge, present
 from atoll.server.rounds.effects import Effect, Fold, Receipt, RecordMember, Verdict
 from atoll.server.rounds.events import (
     Accepted,
@@ -16,7 +16,7 @@ from atoll.server.rounds.events import (
 )
 from atoll.server.rounds.lifecycle import amend, member_of
 from atoll.server.rounds.report_checks import flaw_of, is_of, judged_receipt, rejected, with_report
-from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus
+from atoll.server.rounds.roster import LEFT, MAY_REPORT, OUTSTANDING, Member, MemberStatus
 from atoll.server.rounds.run_state import RunState
 from atoll.server.rounds.step import Step, live
 from atoll.server.rounds.weights import integer_weight
@@ -96,8 +96,10 @@ def sum_anew(shrunk: Step, now: float) -> Step:
     """Ask for the sum of the remaining set; abandon the round if it is smaller than the quorum."""
     state = shrunk.state
     left, quorum = present(state), state.policy.straggler.quorum
+    if live(state).roster.missed:
+        return abandon_without_required(state, LEFT, now).after(*shrunk.effects)
     if left < quorum:
-        reason = f"quorum {quorum} is out of reach: {counted(left, 'report')} left after rejections"
+        reason = f"quorum {quorum} can no longer be reached: {counted(left, 'report')} left after rejections"
         return abandon(state, reason, MemberStatus.STOPPED, now).after(*shrunk.effects)
     return Step(state, (*shrunk.effects, aggregate(state)))
 

@@ -22,13 +22,16 @@ def on_started(state: RunState, event: Started, now: float) -> Step:
 def on_cohort_drawn(state: RunState, event: CohortDrawn, now: float) -> Step:
     """Fix the members and the carried updates of the round, and ask for its preparation."""
     rnd = live(state)
-    drawn = {participant for participant, _ in event.members}
+    drawn, required = {participant for participant, _ in event.members}, dict(event.required)
     taken, waiting = _take_carried(state, drawn) if rnd.kind is RoundKind.TRAIN else ((), state.carried)
     sampled = replace(
         rnd,
         phase=Phase.SAMPLED,
         sampled_at=now,
-        roster=Roster.of(Member(participant, weight, at=now) for participant, weight in event.members),
+        roster=Roster.of(
+            Member(participant, weight, at=now, required=required.get(participant, ""))
+            for participant, weight in event.members
+        ),
         carried=taken,
         eligible=event.eligible,
         sampler=event.sampler,

@@ -32,6 +32,8 @@ class MemberStatus(StrEnum):
 OUTSTANDING = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING})
 MAY_REPORT = OUTSTANDING | {MemberStatus.SILENT}
 """Members from whom an open round takes a report: the silent ones too, should they come back."""
+LEFT = frozenset({MemberStatus.DECLINED, MemberStatus.FAILED, MemberStatus.REJECTED})
+"""Members that cannot report in this round any more, while it is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Member:
         metrics: reported figures.
         at: epoch seconds of the last change.
         accepted_at: epoch seconds at which it last took the task; 0 until then.
+        required: the name under which the job requires its report (`[cohort] required`); empty if it does not.
     """
 
     participant: str
@@ -59,10 +62,19 @@ class Member:
     metrics: Metrics = ()
     at: float = 0.0
     accepted_at: float = 0.0
+    required: str = ""
 
 
 def _name(member: Member) -> str:
     return member.participant
+
+
+def _is_awaited(member: Member) -> bool:
+    return member.required != "" and member.status in MAY_REPORT
+
+
+def _is_missed(member: Member) -> bool:
+    return member.required != "" and member.status in LEFT
 
 
 def _first(block: tuple[Member, ...]) -> str:
@@ -79,6 +91,8 @@ class Roster:
         silent: members SILENT, who may yet come back.
         reported: members REPORTED.
         rejected: members REJECTED.
+        awaited: required members that may still report.
+        missed: required members that cannot report any more.
     """
 
     blocks: tuple[tuple[Member, ...], ...] = ()
@@ -86,6 +100,8 @@ class Roster:
     silent: int = 0
     reported: int = 0
     rejected: int = 0
+    awaited: int = 0
+    missed: int = 0
 
     @classmethod
     def of(cls, members: Iterable[Member]) -> "Roster":
@@ -98,6 +114,8 @@ class Roster:
             silent=sum(m.status is MemberStatus.SILENT for m in ordered),
             reported=sum(m.status is MemberStatus.REPORTED for m in ordered),
             rejected=sum(m.status is MemberStatus.REJECTED for m in ordered),
+            awaited=sum(map(_is_awaited, ordered)),
+            missed=sum(map(_is_missed, ordered)),
         )
 
     def __iter__(self) -> Iterator[Member]:
@@ -131,7 +149,8 @@ class Roster:
             raise KeyError(member.participant)
         i, j = place
         block = self.blocks[i]
-        old, new = block[j].status, member.status
+        before = block[j]
+        old, new = before.status, member.status
         changed = (*block[:j], member, *block[j + 1 :])
         return Roster(
             (*self.blocks[:i], changed, *self.blocks[i + 1 :]),
@@ -139,6 +158,8 @@ class Roster:
             silent=self.silent + (new is MemberStatus.SILENT) - (old is MemberStatus.SILENT),
             reported=self.reported + (new is MemberStatus.REPORTED) - (old is MemberStatus.REPORTED),
             rejected=self.rejected + (new is MemberStatus.REJECTED) - (old is MemberStatus.REJECTED),
+            awaited=self.awaited + _is_awaited(member) - _is_awaited(before),
+            missed=self.missed + _is_missed(member) - _is_missed(before),
         )
 
     def outstanding_among(self, participants: Iterable[str] | None = None) -> Iterator[str]:

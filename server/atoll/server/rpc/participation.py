@@ -39,8 +39,8 @@ HELLO_S = 10.0
 class CheckInApi(Protocol):
     """Handles what participants say on their check-in streams."""
 
-    async def introduced(self, participant: str, introduction: Introduction) -> None:
-        """The participant checks in."""
+    async def introduced(self, participant: str, introduction: Introduction) -> str:
+        """The participant checks in; returns its organisation."""
         ...
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
@@ -79,10 +79,12 @@ class ParticipationService:
         participant = await self._authenticator.participant(context)
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
-        await self._coordinator.introduced(participant, introduction)
+        organisation = await self._coordinator.introduced(participant, introduction)
         # The hello may have come long after the call: no await between this and the session.
         await self._authenticator.identify(context)
-        session = self._sessions.connect(participant, introduction, lambda: self._sessions.disconnect(session))
+        session = self._sessions.connect(
+            participant, introduction, lambda: self._sessions.disconnect(session), organisation
+        )
         known = {"participant": participant}
         log.debug("connected, client version %s", one_line(introduction.client_version) or "unknown", extra=known)
         expiry = self._close_at_expiry(session)

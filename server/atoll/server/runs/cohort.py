@@ -10,6 +10,7 @@ from atoll.server.jobs import JobSpec, expected_window_s
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.privacy.capacity import most_eligible, most_members, rotated
 from atoll.server.rounds import CohortDrawn, DrawCohort, RoundKind
+from atoll.server.runs.required import required_among, required_members
 from atoll.server.runs.sessions import Session
 from atoll.server.sampling import DrawRequest, Eligible, Everyone, History, sampler_named
 
@@ -46,7 +47,7 @@ def cohort_from(
     at: float,
     drawable: Drawable | None = None,
 ) -> CohortDrawn:
-    """Draw the members of a round.
+    """Draw the members of a round: those that the job requires by name, and as many others as have room beside them.
 
     Args:
         there: sessions of the participants that can be drawn.
@@ -57,12 +58,14 @@ def cohort_from(
         drawable: those of the run's last draw.
     """
     there, secret = _in_draw(spec, there, effect), has_secret_draw(spec)
+    required = required_among(there, spec.cohort.required_names) if spec.cohort.required_names else {}
+    rest = [session for session in there if session.participant not in required] if required else there
     drawable = drawable or Drawable()
-    drawable.update(there, spec.aggregation.max_weight)
+    drawable.update(rest, spec.aggregation.max_weight)
     cohort = sampler_named(spec.cohort.sampler).draw(
         DrawRequest(
             eligible=drawable.everyone,
-            size=effect.invited,
+            size=max(0, effect.invited - len(required)),
             seed=secrets.randbits(SECRET_BITS) if secret else _seed(spec),
             round=effect.key.round,
             attempt=effect.key.attempt,
@@ -73,8 +76,21 @@ def cohort_from(
         )
     )
     declared = drawable.declared
-    members = _invited(spec, [(participant, declared[participant]) for participant, _ in cohort.members], effect)
-    return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, 0 if secret else cohort.seed)
+    drawn = [(participant, declared[participant]) for participant, _ in cohort.members]
+    members = _with_required(_invited(spec, drawn, effect), required, there)
+    must_count = required_members(spec, required, (name for name, _ in members), there)
+    eligible, seed = cohort.eligible + len(required), 0 if secret else cohort.seed
+    return CohortDrawn(effect.key, members, eligible, cohort.sampler, seed, must_count)
+
+
+def _with_required(
+    drawn: tuple[tuple[str, int], ...], required: Mapping[str, str], there: Sequence[Session]
+) -> tuple[tuple[str, int], ...]:
+    """The drawn members and the required ones, in order of id."""
+    if not required:
+        return drawn
+    also = [(one.participant, one.introduction.examples) for one in there if one.participant in required]
+    return tuple(sorted((*drawn, *also)))
 
 
 def able_among(sessions: Iterable[Session], kind: RoundKind, spec: JobSpec) -> list[Session]:

@@ -317,17 +317,19 @@ class Coordinator:
 
     # Messages of participants (``rpc.participation.CheckInApi``).
 
-    async def introduced(self, participant: str, introduction: Introduction) -> None:
-        """See ``CheckInApi``: store what the participant declares."""
+    async def introduced(self, participant: str, introduction: Introduction) -> str:
+        """See ``CheckInApi``: store what the participant declares; returns its organisation."""
         if self._insecure:
             await self._certificates.adopt_insecure(participant)
         now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
 
-        def work(connection: Connection) -> ParticipantKind:
+        def work(connection: Connection) -> participants.CheckedIn:
             return participants.check_in(connection, participant, at=now, examples=introduction.examples, labels=labels)
 
-        if await self._services.writer.run(work) is ParticipantKind.SILO:
+        enrolled = await self._services.writer.run(work)
+        if enrolled.kind is ParticipantKind.SILO:
             self._services.silos.add(participant)
+        return enrolled.organisation
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """A participant accepted, declined or failed; replies for rounds that are over are ignored."""

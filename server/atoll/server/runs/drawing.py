@@ -16,6 +16,7 @@ from atoll.server.runs.cohort import Drawable, able_among, cohort_from, is_able
 from atoll.server.runs.online import count_overdue
 from atoll.server.runs.participations import Participations
 from atoll.server.runs.private.draw_lock import DrawLock
+from atoll.server.runs.required import absent_names
 from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Changes, Session
@@ -189,14 +190,31 @@ class CohortPool:
             standings = self._standings(effect, run, spec, changes)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
-                    while not (_is_enough(effect, spec, count := standings.count()) and self._has_turn(run, spec)):
-                        on_wait(self._draw_lock.waits_for(run) or self._held_back(effect.kind, spec, count))
+                    while not self._can_draw(effect, run, spec, count := standings.count()):
+                        on_wait(self._draw_lock.waits_for(run) or self._held_back(effect, run, spec, count))
                         await changes.wait()
                     return
             while not self._has_turn(run, spec):
                 on_wait(self._draw_lock.waits_for(run))
                 changes.take()
                 await changes.wait()
+
+    def _can_draw(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> bool:
+        return (
+            _is_enough(effect, spec, count)
+            and self._has_turn(run, spec)
+            and not self._absent(effect, run, spec, self._idle(run))
+        )
+
+    def _absent(self, effect: DrawCohort, run: str, spec: JobSpec, idle: list[Session]) -> tuple[str, ...]:
+        """The names that the job requires, of which no participant can be drawn now."""
+        if not spec.cohort.required_names:
+            return ()
+        connected = self._services.sessions.all()
+        waited_for = self._able(idle, effect, run, spec)
+        waited_for += [one for one in connected if one.participant in effect.excluded]  # its update counts already
+        unable = (one for one in connected if not is_able(one, effect.kind, spec))
+        return absent_names(effect, spec, able=waited_for, unable=unable)
 
     def _standings(self, effect: DrawCohort, run: str, spec: JobSpec, changes: Changes) -> Standings:
         barred = self._barred.get(run, frozenset())
@@ -219,6 +237,8 @@ class CohortPool:
         if not self._has_turn(run, spec) or len(self._services.sessions) < wanted:
             return None
         idle = self._idle(run)
+        if self._absent(effect, run, spec, idle):
+            return None
         there = self._able(idle, effect, run, spec)
         return there if len(idle if effect.kind is RoundKind.EVALUATE else there) >= wanted else None
 
@@ -226,15 +246,19 @@ class CohortPool:
         """As ``_enough_to_draw`` after waiting for ``_enough``: an evaluation takes who is available by then."""
         if effect.kind is not RoundKind.EVALUATE:
             return self._enough_to_draw(effect, run, spec)
-        return self._able(self._idle(run), effect, run, spec) if self._has_turn(run, spec) else None
+        idle = self._idle(run)
+        can_draw = self._has_turn(run, spec) and not self._absent(effect, run, spec, idle)
+        return self._able(idle, effect, run, spec) if can_draw else None
 
     def _has_turn(self, run: str, spec: JobSpec) -> bool:
         return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
 
-    def _held_back(self, kind: RoundKind, spec: JobSpec, count: Count) -> str:
-        """Why some connected participants cannot be drawn, and what to do about it; "" if all can."""
+    def _held_back(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> str:
+        """Which participants cannot be drawn, why, and what to do about it; "" if all can."""
         encoding, connected = spec.aggregation.wire_encoding, len(self._services.sessions)
-        if count.unfit and kind is not RoundKind.EVALUATE:
+        if absent := self._absent(effect, run, spec, self._idle(run)):
+            return f"waiting for {', '.join(absent)}, which every round needs (cohort.required)"
+        if count.unfit and effect.kind is not RoundKind.EVALUATE:
             return (
                 f"{count.unfit} of {connected} participants connected cannot send {encoding.name.lower()}: "
                 "upgrade their clients, or submit the job with another aggregation.encoding"

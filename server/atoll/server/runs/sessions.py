@@ -56,6 +56,7 @@ class Session:
         counted_from: epoch second from which its time online is not yet in its history.
         cut: ends the session at once, even if the participant reads nothing.
         spread_for: number of participants that its latest return spread suffices for.
+        organisation: that the participant was enrolled for.
     """
 
     participant: str
@@ -64,6 +65,7 @@ class Session:
     counted_from: float
     cut: Callable[[], None]
     spread_for: int = 0
+    organisation: str = ""
     _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: Instruction) -> bool:
@@ -140,10 +142,12 @@ class Sessions:
         self._connected.append(connected)
         self._disconnected.append(disconnected)
 
-    def connect(self, participant: str, introduction: Introduction, cut: Callable[[], None]) -> Session:
+    def connect(
+        self, participant: str, introduction: Introduction, cut: Callable[[], None], organisation: str = ""
+    ) -> Session:
         """Open a session that ``cut`` ends at once; close an older one of the same participant."""
         queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
-        session = Session(participant, introduction, queue, self._clock(), cut)
+        session = Session(participant, introduction, queue, self._clock(), cut, organisation=organisation)
         older = self._sessions.get(participant)
         if older is not None:
             older.close(

@@ -14,6 +14,7 @@ from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
 from atoll.server.runs.initial_model import check_finite
 from atoll.server.runs.private.promise import promise_of
+from atoll.server.runs.required import check_required
 from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
 from atoll.server.stores import BlobMissingError, models, runs
@@ -57,7 +58,8 @@ async def examined(
 
     Raises:
         JobFileError: listing every problem of the job.
-        InvalidRequestError: if the model or evaluator is missing or does not fit, or noise would ruin the model.
+        InvalidRequestError: if the model, the evaluator or a required participant is missing or does not fit, or noise
+            would ruin the model.
         BudgetSpentError: if its rounds do not fit under the limit of its population.
         StoreDamagedError: if the ledger of its population is known to be damaged.
     """
@@ -67,6 +69,7 @@ async def examined(
     check_averaging(spec, layout)
     await _check_model(services, layout, initial_blob)
     _check_evaluator(services, spec)
+    await services.reader.run(check_required, spec)
     promise = await services.call(promise_of, spec, elements)
     await _check_room(services, layout, spec, elements, promise.kept_bytes(elements))
     await services.reader.run(promise.check_plan)

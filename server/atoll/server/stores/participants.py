@@ -35,6 +35,14 @@ class Participant:
     revoked_reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedIn:
+    """What a participant that connects was enrolled as."""
+
+    kind: ParticipantKind
+    organisation: str
+
+
 def add(connection: Connection, participant: Participant) -> None:
     """Enrol a participant.
 
@@ -76,20 +84,31 @@ def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     return dict(found)
 
 
-def check_in(
-    connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts
-) -> ParticipantKind:
-    """Record what a participant declares when it connects; returns its kind.
+def check_in(connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts) -> CheckedIn:
+    """Record what a participant declares when it connects; returns what it was enrolled as.
 
     Raises:
         RecordMissingError: no such participant.
     """
     values = {"last_seen_at": at, "examples": examples, "labels": labels}
     statement = update(participants).where(participants.c.id == participant).values(values)
-    kind = connection.execute(statement.returning(participants.c.kind)).scalar_one_or_none()
-    if kind is None:
+    row = connection.execute(statement.returning(participants.c.kind, participants.c.organisation)).one_or_none()
+    if row is None:
         raise RecordMissingError("participant", participant)
-    return ParticipantKind(kind)
+    return CheckedIn(ParticipantKind(row.kind), row.organisation)
+
+
+def named(connection: Connection, name: str, *, limit: int) -> tuple[str, ...]:
+    """Ids of the participants with this id or of this organisation that are not revoked, in order."""
+    either = (participants.c.id == name) | (participants.c.organisation == name)
+    query = select(participants.c.id).where(either, participants.c.revoked_at.is_(None)).order_by(participants.c.id)
+    return tuple(connection.execute(query.limit(limit)).scalars())
+
+
+def organisations(connection: Connection, *, limit: int) -> tuple[str, ...]:
+    """The organisations of participants that are not revoked, by name."""
+    query = select(participants.c.organisation).where(participants.c.revoked_at.is_(None)).distinct()
+    return tuple(connection.execute(query.order_by(participants.c.organisation).limit(limit)).scalars())
 
 
 def revoke(connection: Connection, participant: str, *, at: float, reason: str) -> Participant:

@@ -1,0 +1,90 @@
+"""The participants that a job requires in each round (``[cohort] required``), by id or organisation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.jobs import JobSpec
+from atoll.server.rounds import DrawCohort, RoundKind
+from atoll.server.runs.sessions import Session
+from atoll.server.stores import participants
+from atoll.text.figures import counted
+
+SHOWN_ORGANISATIONS = 20
+"""Maximum number of organisations that a refusal lists."""
+
+
+def required_among(sessions: Iterable[Session], names: Collection[str]) -> dict[str, str]:
+    """The name under which each of these participants is required, by id; those that are not are left out."""
+    found = {}
+    for session in sessions:
+        name = next((one for one in (session.participant, session.organisation) if one in names), None)
+        if name is not None:
+            found[session.participant] = name
+    return found
+
+
+def absent_names(
+    effect: DrawCohort, spec: JobSpec, *, able: Iterable[Session], unable: Iterable[Session]
+) -> tuple[str, ...]:
+    """The required names of which no participant can be drawn now.
+
+    Args:
+        effect: the round.
+        spec: its job.
+        able: the participants that can be drawn, or whose late update the round counts.
+        unable: the connected participants that cannot do what a round of this kind asks. An evaluation does not wait
+            for them.
+    """
+    names = spec.cohort.required_names
+    if not names:
+        return ()
+    there = set(required_among(able, names).values())
+    if effect.kind is RoundKind.EVALUATE:
+        there |= set(required_among(unable, names).values())
+    return tuple(name for name in names if name not in there)
+
+
+def required_members(
+    spec: JobSpec, named: Mapping[str, str], drawn: Iterable[str], there: Iterable[Session]
+) -> tuple[tuple[str, str], ...]:
+    """The drawn participants that must count, with the names under which the job requires them.
+
+    Args:
+        spec: the job.
+        named: what ``required_among`` gave.
+        drawn: ids of the cohort.
+        there: the participants that it was drawn from.
+    """
+    if not spec.cohort.requires_all:
+        return tuple((name, named[name]) for name in drawn if name in named)
+    organisations = {session.participant: session.organisation for session in there}
+    return tuple((name, organisations[name] or name) for name in drawn)
+
+
+def check_required(connection: Connection, spec: JobSpec) -> None:
+    """Check that each required name has an enrolled participant, and that a cohort has room for all of them.
+
+    Raises:
+        InvalidRequestError: naming the name and what is enrolled.
+    """
+    size, found = spec.cohort.size, set[str]()
+    for name in spec.cohort.required_names:
+        ids = participants.named(connection, name, limit=size + 1)
+        if not ids:
+            there = ", ".join(participants.organisations(connection, limit=SHOWN_ORGANISATIONS)) or "none"
+            raise InvalidRequestError(
+                "job.required",
+                f"cohort.required names {name!r}, which is no enrolled participant and no organisation of one",
+                f"enrolled are participants of: {there}; `atoll participants list` has their ids",
+            )
+        found.update(ids)
+    if len(found) > size:
+        raise InvalidRequestError(
+            "job.required",
+            f"cohort.required names at least {counted(len(found), 'participant')}; a cohort has {size}",
+            "raise cohort.size, or name participants by id instead of organisations",
+        )
