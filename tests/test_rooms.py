@@ -90,7 +90,7 @@ LAYERS: dict[str, Layers] = {
         ("__init__",),
     ),
     "simulation": (
-        ("errors", "inline", "result", "seeds", "sessions", "spool", "sweep_option", "threads"),
+        ("collector", "errors", "inline", "result", "seeds", "sessions", "spool", "sweep_option", "threads"),
         ("batching", "data", "initial", "population", "tasks", "virtual_time"),
         ("behaviour", "frames"),
         ("attendance",),

@@ -17,11 +17,12 @@ from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.cluster import RayWorkers, ray_pool
+from atoll.simulation.collector import set_aside
 from atoll.simulation.errors import SetupError, SimulationError
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
 from atoll.simulation.population import Population
-from atoll.simulation.process_pool import ProcessPool
+from atoll.simulation.process_pool import ProcessPool, load_what_training_loads
 from atoll.simulation.result import Result
 from atoll.simulation.resuming.asked import asked_for
 from atoll.simulation.resuming.results_folder import ResultsFolder
@@ -146,15 +147,20 @@ class Federation:
         return {**asked, "batched": self.batched}
 
     def _play(self, plan: Plan, workers: int | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
-        warm_for(plan.job.aggregation.wire_encoding)  # before the workers are forked, who have it then too
-        pool = self._pool(plan, workers)
+        def load() -> None:  # before the workers are forked, who have it then too
+            warm_for(plan.job.aggregation.wire_encoding)
+            if isinstance(workers, int) and workers:
+                load_what_training_loads()
 
-        async def main(loop: VirtualLoop) -> Result:
-            participants = VirtualParticipants(pool, plan.people, self.behaviour, strict=strict)
-            judged = _stopping(plan, participants.fail) if strict else plan
-            return await Simulation(judged, loop, pool, participants, progress).run()
+        with set_aside(load):
+            pool = self._pool(plan, workers)
 
-        return play(main)
+            async def main(loop: VirtualLoop) -> Result:
+                participants = VirtualParticipants(pool, plan.people, self.behaviour, strict=strict)
+                judged = _stopping(plan, participants.fail) if strict else plan
+                return await Simulation(judged, loop, pool, participants, progress).run()
+
+            return play(main)
 
     def _pool(self, plan: Plan, workers: int | RayWorkers) -> WorkerPool:
         if isinstance(workers, RayWorkers):

@@ -54,7 +54,6 @@ class ProcessPool:
             raise SetupError(f"workers = {workers}: give 0, for this process, to {MOST_WORKERS}")
         self._links: list[WorkerLink] = []
         connections: list[socket.socket] = []
-        _load_what_training_loads()
         for number in range(workers):
             pid, connection = forked(runner, connections)
             connections.append(connection)
@@ -205,7 +204,7 @@ class _Calls:
         """There are none."""
 
 
-def _load_what_training_loads() -> None:
+def load_what_training_loads() -> None:
     """PyTorch loads 800 modules at an optimiser's first use: before the fork, so that no worker does it for itself."""
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):
