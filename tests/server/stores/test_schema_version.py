@@ -1,4 +1,6 @@
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -7,7 +9,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from atoll.server.stores import Charge, SchemaError, Store, charges, runs, schema_version
 from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
@@ -17,13 +19,63 @@ from atoll.server.stores.schema_version import head_revision, require_current, u
 from tests.patience import WAIT_S
 from tests.server.stores.samples import NOW, RUN, OpenStore, run
 
+Description = dict[str, tuple[object, ...]]
 
-def test_migrations_make_exactly_the_tables_of_the_schema(store: Store) -> None:
-    def differences(connection: Connection) -> list[object]:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        return list(compare_metadata(context, metadata))
 
-    assert store.writer.submit(differences).result() == []
+def described(connection: Connection) -> Description:
+    """Every table with columns, keys and indexes, without their order."""
+    seen = inspect(connection)
+
+    def of(table: str) -> tuple[object, ...]:
+        columns = {one["name"]: (str(one["type"]), one["nullable"], one["default"]) for one in seen.get_columns(table)}
+        references = {
+            one["name"]: (
+                one["constrained_columns"],
+                one["referred_table"],
+                one["referred_columns"],
+                one.get("options"),
+            )
+            for one in seen.get_foreign_keys(table)
+        }
+        unique = {one["name"]: one["column_names"] for one in seen.get_unique_constraints(table)}
+        indexes = {one["name"]: (one["column_names"], bool(one["unique"])) for one in seen.get_indexes(table)}
+        return columns, seen.get_pk_constraint(table), references, unique, indexes
+
+    return {table: of(table) for table in seen.get_table_names()}
+
+
+def migrate(connection: Connection, revision: str) -> None:
+    config = schema_version._config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def test_a_new_database_is_as_all_migrations_would_leave_it(tmp_path: Path, database_url: str | None) -> None:
+    engine = writer_engine(sqlite_url(tmp_path / "x.sqlite3") if database_url is None else parse_url(database_url))
+    found = list[Description]()
+    for make in (lambda connection: migrate(connection, "head"), schema_version._create):
+        with engine.connect() as connection, connection.begin() as transaction:
+            make(connection)
+            found.append(described(connection))
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            assert context.get_current_revision() == head_revision()
+            assert list(compare_metadata(context, metadata)) == []
+            transaction.rollback()
+    migrated, created = found
+    assert created == migrated
+    assert set(created) == {*metadata.tables, "alembic_version"}
+    engine.dispose()
+
+
+def test_a_new_database_is_made_without_alembic(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from atoll.server.stores import Store
+Store.open(Path({str(tmp_path)!r})).close()
+assert "alembic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_revisions_are_those_of_the_scripts_in_their_order() -> None:
@@ -43,9 +95,7 @@ def test_a_ledger_of_the_first_revision_keeps_its_charges(tmp_path: Path, databa
     path.parent.mkdir()
     engine = writer_engine(sqlite_url(path) if database_url is None else parse_url(database_url))
     with engine.begin() as connection:
-        config = schema_version._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        migrate(connection, "0001")
         values = {name: value for name, value in to_checksummed_row(run()).items() if name != "seed"}
         columns = ", ".join(values)
         connection.execute(text(f"INSERT INTO runs ({columns}) VALUES (:{', :'.join(values)})"), values)  # noqa: S608  # our columns

@@ -1,4 +1,8 @@
-"""Upgrade a database to the schema of this version; refuse a newer one."""
+"""Create a database in the schema of this version, or upgrade it; refuse a newer one.
+
+An empty database gets the tables of ``schema`` at once: to play all revisions would give the same
+(``test_schema_version``) and load Alembic, which takes a quarter of a second.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Column, Connection, Engine, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.stores import dialects, schema
@@ -18,6 +22,13 @@ if TYPE_CHECKING:
 
 _MIGRATIONS = "atoll.server.stores.migrations"
 _SCRIPT = re.compile(r"r(\d{4})_\w+\.py")
+_noted = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Where Alembic notes the revision of a database."""
 
 
 @cache
@@ -56,7 +67,10 @@ def upgrade(engine: Engine) -> None:
         with engine.connect() as connection, connection.begin():
             dialects.lock_schema(connection)
             dialects.check_database(connection)
-            if _known_revision(connection) != head_revision():
+            current = _known_revision(connection)
+            if current is None:
+                _create(connection)
+            elif current != head_revision():
                 _migrate(connection)
     except SQLAlchemyError as error:
         raise dialects.translate(error, engine.url) from error
@@ -112,8 +126,15 @@ def _current_revision(connection: Connection) -> str | None:
     return noted
 
 
+def _create(connection: Connection) -> None:
+    """Make every table in an empty database, and note the revision as Alembic does."""
+    schema.metadata.create_all(connection, checkfirst=False)
+    _noted.create(connection, checkfirst=True)
+    connection.execute(_noted.insert().values(version_num=head_revision()))
+
+
 def _migrate(connection: Connection) -> None:
-    from alembic import command  # noqa: PLC0415 - takes a tenth of a second; most starts find nothing to do
+    from alembic import command  # noqa: PLC0415 - takes a quarter of a second; most starts find nothing to upgrade
 
     config = _config()
     config.attributes["connection"] = connection
