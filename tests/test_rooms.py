@@ -80,7 +80,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
-        ("choosing",),
+        ("choosing", "naming"),
         ("comparison", "connecting", "history"),
         ("calls",),
         ("following", "ledger", "models", "notebook"),

@@ -62,7 +62,8 @@ PUBLIC = [
 OPERATOR = {
     *("address", "charges", "close", "compare", "connect", "limit_population", "make_operator", "make_tokens"),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
-    *("health", "prune", "revoke", "revoke_operator", "run", "run_ledger", "run_named", "runs", "submit", "tokens"),
+    *("health", "participant_named", "prune", "revoke", "revoke_operator"),
+    *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {
     *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),

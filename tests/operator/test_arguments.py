@@ -22,10 +22,10 @@ CALLS: dict[str, Callable[[Operator, Run], object]] = {
 def test_a_number_that_the_contract_cannot_carry_is_named(name: str) -> None:
     refused = pytest.raises(BadInputError, match=f"{name} = -1; allowed are whole numbers from 0 to 4294967295")
     with Operator.connect("127.0.0.1:1", insecure=True) as operator, refused:
-        CALLS[name](operator, operator.run("r-1"))
+        CALLS[name](operator, operator.run("raaaaaaaaaaaa"))
 
 
 def test_the_number_of_charges_is_checked_too() -> None:
     refused = pytest.raises(BadInputError, match=f"limit = {2**32}; allowed")
     with Operator.connect("127.0.0.1:1", insecure=True) as operator, refused:
-        operator.newest_charges(run="r-1", limit=2**32)
+        operator.newest_charges(run="raaaaaaaaaaaa", limit=2**32)

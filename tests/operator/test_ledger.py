@@ -15,6 +15,9 @@ class Pages(LedgerQueries):
         self.starts: list[int] = []
         self._runs = runs
 
+    def _named_runs(self) -> tuple[tuple[str, str, str], ...]:
+        return ()
+
     def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
         return control_pb2.ListPopulationsResponse(
             populations=[control_pb2.PopulationSummary(population=request.population, epsilon=3.0, runs=self._runs)]

@@ -194,7 +194,7 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
     summary = operator.ended(run)
     assert summary.status == FAILED
     out_of_reach = "quorum 2 can no longer be reached: only 1 member could report"
-    spent = f"round 1 was abandoned 2 times, lastly because {out_of_reach}; 1 of 4 members "
+    spent = f"round 1 was abandoned 2 times, lastly because {out_of_reach}; of 4 members: 1 declined, 2 failed, "
     assert summary.reason.startswith(spent)
     attempts = operator.rounds(run)
     assert [(seen.round, seen.attempt, seen.phase) for seen in attempts] == [(0, 0, "abandoned"), (0, 1, "abandoned")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from atoll.operator.errors import BadInputError, require_count
+from atoll.operator.naming import run_called
 from atoll.server.control import (
     ChargesPage,
     ChargeSummary,
@@ -73,13 +75,17 @@ class LedgerQueries(ABC):
     def newest_run(self) -> str | None:
         """The id of the newest run; None before the first."""
 
+    @abstractmethod
+    def _named_runs(self) -> Iterable[tuple[str, str, str]]:
+        """(id, name, status) of every run, the newest first."""
+
     def run_named(self, run: str) -> str:
-        """The id itself, or that of the newest run for ``latest``.
+        """The id of the run with this id or name, or of the newest run for ``latest``; an id is not looked up.
 
         Raises:
-            BadInputError: if there is no run yet.
+            BadInputError: if there is no run yet, or several runs have this name.
         """
-        found = self.newest_run() if run == LATEST else run
+        found = self.newest_run() if run == LATEST else run_called(run, self._named_runs)
         if found is None:
             raise BadInputError("there is no run yet", "begin one with `atoll run submit JOB.toml`")
         return found

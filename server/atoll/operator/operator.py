@@ -17,6 +17,7 @@ from atoll.operator.connecting import find_target
 from atoll.operator.errors import BadInputError, require_count
 from atoll.operator.ledger import LATEST, LedgerQueries
 from atoll.operator.models import Weights, silent
+from atoll.operator.naming import participant_called
 from atoll.operator.run import Run
 from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
@@ -167,13 +168,13 @@ class Operator(LedgerQueries):
             request = control_pb2.SubmitRunRequest(
                 job_toml=text, file_name=name, layout=layout_to_proto(content.layout), initial_blob=blob
             )
-        return self.run(self._calls.call(self._control.SubmitRun, request, self._calls.timeouts.submit_s).run)
+        return Run(self._calls, self._calls.call(self._control.SubmitRun, request, self._calls.timeouts.submit_s).run)
 
     def run(self, run: str = LATEST) -> Run:
-        """A run by its id, or the newest one; a given id is not looked up.
+        """A run by its id or name, or the newest one; a given id is not looked up.
 
         Raises:
-            BadInputError: if the newest is asked for and there is none.
+            BadInputError: if the newest is asked for and there is none, or several runs have the name.
         """
         return Run(self._calls, self.run_named(run))
 
@@ -216,8 +217,16 @@ class Operator(LedgerQueries):
             yield from values_of(ParticipantSummary, answer.participants)
             after, more = answer.next, bool(answer.next)
 
+    def participant_named(self, text: str) -> str:
+        """The id of a participant: by its id, by an organisation or a label (``site=ward-7``) that only it has.
+
+        Raises:
+            BadInputError: if several participants have this name; lists them.
+        """
+        return participant_called(text, self.participants)
+
     def revoke(self, participant: str, reason: str = "") -> ParticipantSummary:
-        """Shut a participant out, at once and for good."""
+        """Shut a participant out, at once and for good; ``participant`` is its id."""
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
         return value_of(ParticipantSummary, self._calls.call(self._control.RevokeParticipant, request).participant)
 
@@ -300,6 +309,9 @@ class Operator(LedgerQueries):
             answer = self._calls.call(self._control.ListRuns, request)
             yield from values_of(RunSummary, answer.runs)
             after, more = answer.next, bool(answer.next)
+
+    def _named_runs(self) -> Iterator[tuple[str, str, str]]:
+        return ((run.run, run.name, run.status) for run in self.runs())
 
     def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
         return self._calls.call(self._control.ListPopulations, request, self._calls.timeouts.ledger_s)

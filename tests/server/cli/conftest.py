@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 import grpc
@@ -259,6 +259,9 @@ class FakeTransfer(transfer_pb2_grpc.TransferServiceServicer):
         self.Upload(request, context)
 
 
+Asked = TypeVar("Asked")
+
+
 class Fake:
     """The two services behind one address."""
 
@@ -266,6 +269,11 @@ class Fake:
         self.address = address
         self.control = control
         self.transfer = transfer
+
+
+def asked_for(fake: Fake, kind: type[Asked]) -> list[Asked]:
+    """The requests of one kind that the control service got, in order."""
+    return [one for one in fake.control.asked if isinstance(one, kind)]
 
 
 def serve(add_port: Callable[[grpc.Server], int]) -> Iterator[Fake]:

@@ -4,6 +4,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from atoll.server.cli.participants import participants
+from atoll.wire.v1 import control_pb2
+from tests.server.cli.conftest import asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,4 +34,4 @@ def test_revoke_tells_the_server(fake: Any, invoke: Callable[..., Result]) -> No
     result = invoke(participants, "revoke", "pa", "--reason", "lost laptop")
     assert result.exit_code == 0
     assert "pa (lab) is revoked" in result.stdout
-    assert fake.control.asked[0].reason == "lost laptop"
+    assert asked_for(fake, control_pb2.RevokeParticipantRequest)[0].reason == "lost laptop"

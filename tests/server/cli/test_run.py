@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from atoll.server.cli.run import run
 from atoll.server.jobs.reference import MINIMAL
 from atoll.wire.v1 import control_pb2
-from tests.server.cli.conftest import json_of, summary
+from tests.server.cli.conftest import asked_for, json_of, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def job(model_file: Path) -> Path:
 def test_submit_sends_model_and_job(fake: Any, invoke: Invoke, job: Path, model_file: Path) -> None:
     result = invoke(run, "submit", str(job))
     assert (result.exit_code, result.stdout) == (0, "rabc\n")
-    (asked,) = fake.control.asked
+    (asked,) = asked_for(fake, control_pb2.SubmitRunRequest)
     assert asked.job_toml == job.read_bytes()
     assert asked.file_name == "job.toml"
     assert [tensor.name for tensor in asked.layout.tensors] == ["w", "b"]
@@ -97,7 +97,7 @@ def test_delete_asks_first(fake: Any, invoke: Invoke) -> None:
     assert refused.exit_code == 2
     assert "Delete rabc, rdef for good? [y/N]" in refused.stderr
     assert "nothing was deleted" in refused.stderr
-    assert not fake.control.asked
+    assert not asked_for(fake, control_pb2.DeleteRunRequest)
     assert invoke(run, "delete", "rabc", answer="y\n").stdout == "run rabc is deleted: 3 MB removed\n"
 
 
@@ -117,12 +117,12 @@ def test_model_fetches_and_goes_on_after_a_break(fake: Any, invoke: Invoke, tmp_
     result = invoke(run, "model", "rabc", "-o", str(path), "--round", "1")
     assert result.exit_code == 0, result.output
     assert load_file(path)["b"].tolist() == [300_000.0, 300_001.0, 300_002.0]
-    assert fake.control.asked[0].round == 1
+    assert asked_for(fake, control_pb2.GetRunModelRequest)[0].round == 1
 
 
 def test_model_asks_for_the_newest_by_default(fake: Any, invoke: Invoke, tmp_path: Path) -> None:
     assert invoke(run, "model", "rabc", "-o", str(tmp_path / "m.safetensors")).exit_code == 0
-    assert not fake.control.asked[0].HasField("round")
+    assert not asked_for(fake, control_pb2.GetRunModelRequest)[0].HasField("round")
 
 
 def test_a_damaged_model_is_not_kept(fake: Any, invoke: Invoke, tmp_path: Path) -> None:
@@ -183,3 +183,8 @@ def test_submit_and_watch_as_json_lines(fake: Any, invoke: Invoke, job: Path) ->
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["run"] == "rabc"
     assert (second["run"]["status"], second["connected"], second["round"]) == ("finished", 3, None)
+
+
+def test_a_run_may_be_named(fake: Any, invoke: Invoke) -> None:
+    assert invoke(run, "show", summary().name).exit_code == 0
+    assert [asked.run for asked in asked_for(fake, control_pb2.GetRunRequest)] == [summary().run]

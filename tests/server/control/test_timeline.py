@@ -78,7 +78,7 @@ def test_the_story_tells_where_the_time_went_and_who_was_slow() -> None:
     slow = member("pb", report_s=9.0, accept_s=0.1, claimed_s={"fit": 8.0})
     item = a_round(member(report_s=1.0), slow, phases_s={"draw": 1.0, "collect": 9.0}, reason="all are in")
     assert list(story(item)) == [
-        "10 s in all: draw 1 s, collect 9 s",
+        "1 s from the invitation to the close; 10 s in all: draw 1 s, collect 9 s",
         "it ended because all are in",
         "slowest: pb after 9 s, most of it fit (8 s); the median is 5 s",
     ]

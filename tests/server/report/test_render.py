@@ -146,5 +146,6 @@ def test_a_round_over_a_part_of_the_model_says_which() -> None:
 def test_who_never_counted_is_named_with_the_last_reason() -> None:
     rounds = tuple(a_round(number, members("reported", "failed")) for number in range(2))
     page = render(replace(DETAIL, rounds=rounds), now=2000.0)
-    assert '<span class="id">p1</span> (lab)</strong>, asked in 2 released rounds, lastly failed: it failed.' in page
+    named = 'Never counted: p1 (<span class="id">p1</span>)</strong>'
+    assert f"{named}, missing from 2 rounds, lastly failed: it failed." in page
     assert "Never counted" not in render(DETAIL, now=2000.0)

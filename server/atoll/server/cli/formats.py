@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
 from atoll.server.cli.output import styled, when
 from atoll.server.control import RoundSummary, RunDetail, RunSummary
-from atoll.server.control.curves import latest
-from atoll.server.control.never_counted import never_counted
+from atoll.server.control.curves import Source, latest, source_of
+from atoll.server.control.names import names_of
+from atoll.server.control.never_counted import never_counted, skipped_evaluations, sometimes_missing
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.jobs.refusals import has_secret_draw as secret_draw
@@ -84,10 +85,18 @@ def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
             )
 
 
-def round_line(item: RoundSummary, rounds_total: int, *, named: bool = True) -> str:
+def round_line(
+    item: RoundSummary, rounds_total: int, *, named: bool = True, names: Mapping[str, str] | None = None
+) -> str:
     """A round in one line, for logs and pipes; with the names of members that did not count, unless the draw is secret.
 
     Progress counts train rounds; the label is the round's number, which counts evaluations too.
+
+    Args:
+        item: the round.
+        rounds_total: training rounds of the run.
+        named: whether members are named.
+        names: names of the run's participants, by id; None: names of this round's.
     """
     trains = item.kind == "train"
     label = f"round {round_label(item)}" if trains else "evaluation"
@@ -99,8 +108,10 @@ def round_line(item: RoundSummary, rounds_total: int, *, named: bool = True) -> 
         parts.insert(1, fragment_words(item))
     if item.duration_s is not None:
         parts.append(duration(item.duration_s))
-    parts += [f"{name} {value}" for name in ("accuracy", "loss") if (value := metric(item, name))]
-    absence = absent_named(item) if named else absent(item).plain
+    parts += [
+        f"{name} {value}{_of_model(item, name)}" for name in ("accuracy", "loss") if (value := metric(item, name))
+    ]
+    absence = absent_named(item, names) if named else absent(item).plain
     parts += [text for text in (absence, item.reason if item.phase == "abandoned" else "") if text]
     return ", ".join(parts)
 
@@ -111,29 +122,63 @@ def metric(item: RoundSummary, name: str) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def absent_named(item: RoundSummary) -> str:
+def _of_model(item: RoundSummary, name: str) -> str:
+    """Of which model a metric in a training round's line is, if not of the one that the round released."""
+    source = source_of(item, name) if item.kind == "train" else None
+    return {Source.EVALUATION: " of the model before", Source.TRAINING: " in training"}.get(source or Source.SERVER, "")
+
+
+def absent_named(item: RoundSummary, names: Mapping[str, str] | None = None) -> str:
     """The members that did not count, and why, a few by name: ``1 failed (clinic-b: no data), 12 late``."""
     found: dict[str, list[str]] = {}
+    names = names_of((item,)) if names is None else names
     for member in item.members:
         if not member.counted and not member.pending:
             reason = f": {shortened(member.detail)}" if member.detail else ""
-            found.setdefault(member.status, []).append(f"{member.participant}{reason}")
+            found.setdefault(member.status, []).append(f"{names[member.participant]}{reason}")
     by_number = sorted(found.items(), key=lambda one: -len(one[1]))
     return ", ".join(f"{len(who)} {styled(status).plain} ({_few(who)})" for status, who in by_number)
 
 
-def never_counted_lines(rounds: Sequence[RoundSummary], *, secret: bool) -> Iterator[str]:
-    """The participants that were invited to released rounds and never counted; not by name if the draw is secret."""
-    found = never_counted(rounds)
+def closing_lines(rounds: Sequence[RoundSummary], *, secret: bool) -> Iterator[str]:
+    """Who did not count in released rounds, never or sometimes, and evaluations that were skipped.
+
+    No participant is named if the draw is secret.
+    """
+    for item in skipped_evaluations(rounds):
+        yield f"no evaluation after {counted(item.version, 'round')}: it was skipped because {item.reason}"
     if secret:
         if any(not member.counted and not member.pending for item in rounds for member in item.members):
             yield "some members did not count; the draw is secret, so only `run show --members` names them"
         return
+    names = names_of(rounds)
+    yield from _sometimes(rounds, names)
+    found = never_counted(rounds)
     for one in found[:NAMED_AT_END]:
-        why = f"{styled(one.status).plain}{f': {one.detail}' if one.detail else ''}"
-        yield f"never counted: {one.participant} ({one.organisation}), in {counted(one.rounds, 'round')}, lastly {why}"
+        why = _why(one.status, one.detail)
+        name = _with_id(names[one.participant], one.participant)
+        yield f"never counted: {name}, in {counted(one.rounds, 'round')}, lastly {why}"
     if len(found) > NAMED_AT_END:
         yield f"never counted: {len(found) - NAMED_AT_END} more; `atoll run show RUN --members` lists all"
+
+
+def _sometimes(rounds: Sequence[RoundSummary], names: Mapping[str, str]) -> Iterator[str]:
+    found = sometimes_missing(rounds)
+    said = [
+        f"{names[one.participant]} in {one.missed} of {one.invited} (lastly {_why(one.status, shortened(one.detail))})"
+        for one in found
+    ]
+    if said:
+        yield f"did not count in some rounds: {_few(said)}"
+
+
+def _why(status: str, detail: str) -> str:
+    return f"{styled(status).plain}{f': {detail}' if detail else ''}"
+
+
+def _with_id(name: str, participant: str) -> str:
+    """A participant's name with its id, which commands take: ``north (p3wajvfr7oa6f)``."""
+    return name if participant in name else f"{name} ({participant})"
 
 
 def has_secret_draw(detail: RunDetail) -> bool:

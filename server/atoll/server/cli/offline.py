@@ -53,6 +53,16 @@ class OfflineLedger(LedgerQueries):
 
         return next((run.id for run in runs.listed(self._connection, limit=1)), None)
 
+    def _named_runs(self) -> Iterator[tuple[str, str, str]]:
+        """See ``LedgerQueries``."""
+        from atoll.server.stores import runs  # noqa: PLC0415 - as above
+        from atoll.server.stores.paging import mark  # noqa: PLC0415 - as above
+
+        after = ""
+        while page := runs.listed(self._connection, after=after):
+            yield from ((run.id, run.name, run.status) for run in page)
+            after = mark(page[-1].created_at, page[-1].id)
+
     def _population(self, name: str, *, verify: bool) -> control_pb2.PopulationSummary:
         from atoll.server.privacy import ledger_answers  # noqa: PLC0415 - as above
 

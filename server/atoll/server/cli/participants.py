@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.operator import Operator
+from atoll.server.cli.completion import complete_participants
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
@@ -48,13 +49,16 @@ def list_participants(client: Operator, *, connected_only: bool, organisation: s
 
 
 @participants.command()
-@click.argument("participant")
+@click.argument("participant", shell_complete=complete_participants)
 @click.option("--reason", default="", help="Recorded, and shown to the participant.")
 @json_option
 @connected
 def revoke(client: Operator, *, participant: str, reason: str, json_output: bool) -> None:
-    """Revoke PARTICIPANT for good, and end its open streams."""
-    found = client.revoke(participant, reason)
+    """Revoke PARTICIPANT for good, and end its open streams.
+
+    PARTICIPANT is its id, or its organisation or a label (`site=ward-7`) that no other participant has.
+    """
+    found = client.revoke(client.participant_named(participant), reason)
     if json_output:
         print_json(found)
     else:

@@ -71,7 +71,8 @@ def ledger(
         elif run_id is not None:
             _show_run(source, source.run_named(run_id), last, json_output=json_output)
         elif participant is not None:
-            _show_participant(source, participant, json_output=json_output)
+            asked = source.participant_named(participant) if isinstance(source, Operator) else participant
+            _show_participant(source, asked, json_output=json_output)
         else:
             _show_populations(source, population, json_output=json_output)
 

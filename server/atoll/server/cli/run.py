@@ -13,15 +13,16 @@ from atoll.operator.errors import BadInputError
 from atoll.operator.ledger import LATEST
 from atoll.operator.run import Which
 from atoll.server.cli.comparison import show_comparison
+from atoll.server.cli.completion import complete_runs
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group, writing
 from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
     ROUND_COLUMNS,
     RUN_COLUMNS,
+    closing_lines,
     has_secret_draw,
     member_rows,
-    never_counted_lines,
     reason_lines,
     round_row,
     run_row,
@@ -33,12 +34,12 @@ from atoll.server.control import RunSummary
 from atoll.server.control.never_counted import never_counted
 from atoll.text.figures import counted
 
-run_argument = click.argument("run_id", metavar="RUN")
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_runs)
 
 
 @click.group(cls=Group)
 def run() -> None:
-    """Submit, follow and steer runs. RUN is a run's id, or `latest`."""
+    """Submit, follow and steer runs. RUN is a run's id, its name if no other run has it, or `latest`."""
 
 
 @run.command()
@@ -95,7 +96,7 @@ def show(client: Operator, *, run_id: str, members: bool, last: int, label: str 
     for line in reason_lines(detail.run):
         click.echo(line)
     print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
-    for line in never_counted_lines(detail.rounds, secret=has_secret_draw(detail)):
+    for line in closing_lines(detail.rounds, secret=has_secret_draw(detail)):
         click.echo(line)
     if members:
         print_table(MEMBER_COLUMNS, member_rows(detail), "no participant has been invited")
@@ -142,7 +143,7 @@ def cancel(client: Operator, *, run_id: str, reason: str, json_output: bool) -> 
 
 
 @run.command()
-@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @connected
@@ -202,7 +203,7 @@ def report(client: Operator, *, run_id: str, output: Path) -> None:
 
 
 @run.command()
-@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--separate", is_flag=True, help="Keep runs apart whose jobs differ in their seeds alone.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with curves: HTML.")
 @json_option

@@ -14,10 +14,11 @@ from atoll.operator import Run
 from atoll.operator.history import ENDED_PHASES, Rounds
 from atoll.operator.run import checked
 from atoll.server.cli.errors import StoppedError
-from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
+from atoll.server.cli.formats import closing_lines, has_secret_draw, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
 from atoll.server.control import Progress, RunDetail, RunSummary
+from atoll.server.control.names import names_of
 from atoll.text.figures import counted
 
 HISTORY_INTERVAL_S = 0.5
@@ -62,8 +63,9 @@ class LineSink:
     def history(self, detail: RunDetail) -> None:
         """Print the rounds that are new."""
         ended = [item for item in detail.rounds if item.phase in ENDED_PHASES]
+        total, named, names = detail.run.rounds_total, not has_secret_draw(detail), names_of(detail.rounds)
         for item in ended[self._shown :]:
-            click.echo(round_line(item, detail.run.rounds_total, named=not has_secret_draw(detail)))
+            click.echo(round_line(item, total, named=named, names=names))
         self._shown = max(self._shown, len(ended))
 
     def notice(self, text: str) -> None:
@@ -138,7 +140,7 @@ def follow(run: Run, sink: Sink) -> RunSummary:
         sink.change(progress)
         historian.consider(progress)
         summary = progress.run
-    for line in historian.never_counted():
+    for line in historian.closing_lines():
         sink.notice(line)
     if summary is None:
         raise RuntimeError("following a run shows at least where it stands")
@@ -166,10 +168,10 @@ class _Historian:
         took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
-    def never_counted(self) -> Iterator[str]:
-        """Lines about participants that were invited and never counted."""
+    def closing_lines(self) -> Iterator[str]:
+        """Lines about participants that were invited and did not count."""
         if self._last is not None:
-            yield from never_counted_lines(self._last.rounds, secret=has_secret_draw(self._last))
+            yield from closing_lines(self._last.rounds, secret=has_secret_draw(self._last))
 
 
 def finish(run: RunSummary) -> None:

@@ -80,6 +80,12 @@ def latest(item: RoundSummary, metric: str) -> float | None:
     return next((by_source[source] for source in Source if source in by_source), None)
 
 
+def source_of(item: RoundSummary, metric: str) -> Source | None:
+    """The source of what ``latest`` gives; None if the metric was not measured."""
+    sources = {source for source, name, _, _ in _values(item, released_only=False) if name == metric}
+    return next((source for source in Source if source in sources), None)
+
+
 def _curves(by_source: dict[Source, dict[int, float]]) -> tuple[Curve, ...]:
     return tuple(Curve(source, tuple(sorted(by_source[source].items()))) for source in Source if source in by_source)
 

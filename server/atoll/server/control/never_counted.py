@@ -1,16 +1,19 @@
-"""Participants that were invited in a run and never counted."""
+"""Who was invited in a run and did not count, in any round or in some; evaluations without a result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from atoll.server.control.summaries import MemberSummary, RoundSummary
 
+_OWN_DOING = frozenset({"declined", "failed", "silent", "timed_out", "rejected"})
+"""Statuses of members that did not report: for an attempt that was abandoned, those that it lacked."""
+
 
 @dataclass(frozen=True)
 class NeverCounted:
-    """A participant that was invited to ``rounds`` released attempts and counted in none.
+    """A participant that was missing from ``rounds`` attempts and counted in none.
 
     ``status`` and ``detail`` say why it did not count in the last of them.
     """
@@ -22,18 +25,54 @@ class NeverCounted:
     detail: str
 
 
+@dataclass(frozen=True)
+class SometimesMissing:
+    """A participant that counted, but not in ``missed`` of the ``invited`` released rounds that it was invited to."""
+
+    participant: str
+    missed: int
+    invited: int
+    status: str
+    detail: str
+
+
 def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
-    """The participants that no released round counted, by id; rounds without members are skipped."""
+    """The participants that no released round counted, by id; rounds without members are skipped.
+
+    Of attempts that were abandoned those are considered that did not report by their own doing.
+    """
     counted: set[str] = set()
     missed: dict[str, list[MemberSummary]] = {}
     for item in rounds:
-        for member in item.members if item.released else ():
-            if member.counted:
+        for member in item.members:
+            if item.released and member.counted:
                 counted.add(member.participant)
-            else:
+            elif item.released or member.status in _OWN_DOING:
                 missed.setdefault(member.participant, []).append(member)
     return tuple(
         NeverCounted(name, last[-1].organisation, len(last), last[-1].status, last[-1].detail)
         for name, last in sorted(missed.items())
         if name not in counted
     )
+
+
+def sometimes_missing(rounds: Iterable[RoundSummary]) -> tuple[SometimesMissing, ...]:
+    """The participants that some released rounds counted and others lacked by their own doing, most misses first."""
+    parts: dict[str, list[MemberSummary]] = {}
+    for item in rounds:
+        for member in item.members if item.released else ():
+            parts.setdefault(member.participant, []).append(member)
+    found = [_missing(name, members) for name, members in parts.items() if any(one.counted for one in members)]
+    return tuple(sorted((one for one in found if one.missed), key=lambda one: (-one.missed, one.participant)))
+
+
+def _missing(name: str, members: Sequence[MemberSummary]) -> SometimesMissing:
+    missed = [one for one in members if one.status in _OWN_DOING]
+    last = missed[-1] if missed else members[-1]
+    return SometimesMissing(name, len(missed), len(members), last.status, last.detail)
+
+
+def skipped_evaluations(rounds: Iterable[RoundSummary]) -> Iterator[RoundSummary]:
+    """The last attempt at each evaluation after which the run went on, or ended, without a result."""
+    last = {item.round: item for item in rounds if item.kind == "evaluate"}
+    return (item for item in last.values() if item.phase == "abandoned")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
+from atoll.server.control.names import names_of
 from atoll.server.control.summaries import PHASES, MemberSummary, RoundSummary
 from atoll.server.control.words import duration
 
@@ -75,16 +76,19 @@ def why(member: MemberSummary) -> str:
 def story(item: RoundSummary) -> Iterator[str]:
     """Sentences about a round: where its time went, and who was slow."""
     spent = [f"{name} {duration(item.phases_s[name])}" for name in PHASES if name in item.phases_s]
+    open_for = "" if item.duration_s is None else f"{duration(item.duration_s)} from the invitation to the close; "
     if spent:
-        yield f"{duration(sum(item.phases_s.values()))} in all: {', '.join(spent)}"
+        yield f"{open_for}{duration(sum(item.phases_s.values()))} in all: {', '.join(spent)}"
     if item.reason:
         yield f"it ended because {item.reason}"
+    names = names_of((item,))
     times = [(one.report_s, one) for one in slowest_first(item) if one.counted and one.report_s is not None]
     if len(times) > 1:
         (slowest_s, slowest), typical_s = times[0], median(seconds for seconds, _ in times)
         where = max(segments(slowest), key=lambda one: one.end_s - one.start_s, default=None)
         mostly = f", most of it {where.step} ({duration(where.end_s - where.start_s)})" if where else ""
-        yield f"slowest: {slowest.participant} after {duration(slowest_s)}{mostly}; the median is {duration(typical_s)}"
+        name = names[slowest.participant]
+        yield f"slowest: {name} after {duration(slowest_s)}{mostly}; the median is {duration(typical_s)}"
 
 
 def _decided_s(member: MemberSummary) -> float | None:

@@ -11,7 +11,8 @@ import jinja2
 
 from atoll.server import __version__
 from atoll.server.control.curves import latest, panels
-from atoll.server.control.never_counted import never_counted
+from atoll.server.control.names import names_of
+from atoll.server.control.never_counted import never_counted, skipped_evaluations
 from atoll.server.control.timeline import story
 from atoll.server.control.words import duration, kind_words, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
@@ -58,6 +59,8 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
         story=tuple(story(slowest)) if slowest is not None else (),
         absences=absences(detail.rounds),
         never_counted=never_counted(detail.rounds),
+        names=names_of(detail.rounds),
+        skipped=tuple(skipped_evaluations(detail.rounds)),
         attendance=attendance(detail.rounds),
         metrics=[panel.metric for panel in found[:2]],
         latest=latest,

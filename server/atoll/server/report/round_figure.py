@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from atoll.server.control import MemberSummary, RoundSummary
+from atoll.server.control.names import names_of
 from atoll.server.control.timeline import STEPS, segments, slowest_first
 from atoll.server.control.words import round_label
 from atoll.server.report.svg import drawing, stand_in, to_svg
@@ -18,14 +19,14 @@ _PAGE_COLOURS = {colour: f"--t-{step}" for step, colour in _COLOURS.items()}
 
 
 def slowest_round(rounds: Sequence[RoundSummary]) -> RoundSummary | None:
-    """The released round that took longest, among those whose members are known; None if there is none."""
+    """The released round, of those with known members, that took longest from invitation to close; None without any."""
     timed = [item for item in rounds if item.released and any(segments(member) for member in item.members)]
-    return max(timed, key=lambda item: sum(item.phases_s.values()), default=None)
+    return max(timed, key=lambda item: item.duration_s or 0.0, default=None)
 
 
 def timeline_figure(item: RoundSummary) -> str:
     """The steps of the slowest ``MAX_BARS`` members of a round, in seconds from the invitation on."""
-    shown = [member for member in slowest_first(item) if segments(member)][:MAX_BARS]
+    shown, names = [member for member in slowest_first(item) if segments(member)][:MAX_BARS], names_of((item,))
     with drawing(axes__grid=True, axes__grid__axis="x"):
         figure = Figure(figsize=(WIDTH_IN, 1.15 + 0.19 * len(shown)), layout="constrained")
         axes = figure.subplots()
@@ -33,7 +34,7 @@ def timeline_figure(item: RoundSummary) -> str:
             rows, starts, lengths = _of_step(shown, step)
             if rows:
                 axes.barh(rows, lengths, left=starts, height=0.7, color=colour, label=step, linewidth=0)
-        axes.set_yticks(range(len(shown)), [member.participant for member in shown], fontsize=8)
+        axes.set_yticks(range(len(shown)), [names[member.participant] for member in shown], fontsize=8)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.tick_params(length=0)
         axes.set_xlabel("seconds since the invitation")

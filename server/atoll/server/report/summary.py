@@ -9,6 +9,7 @@ from statistics import median
 
 from atoll.server.control import MemberSummary, RoundSummary, RunDetail
 from atoll.server.control.curves import Panel
+from atoll.server.control.names import names_of
 from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import Grid
 from atoll.text.figures import counted
@@ -57,7 +58,7 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
     yield Tile("rounds released", f"{detail.run.rounds_released}", f"of {detail.run.rounds_total}")
     times = [item.duration_s for item in detail.rounds if item.released and item.duration_s is not None]
     if any(times):
-        yield Tile("median round", duration(median(times)), f"slowest {duration(max(times))}")
+        yield Tile("median round", duration(median(times)), f"open to close; slowest {duration(max(times))}")
     run = detail.run
     if run.created_at is not None and run.finished_at is not None and run.finished_at > run.created_at:
         yield Tile("whole run", duration(run.finished_at - run.created_at))
@@ -81,10 +82,11 @@ def attendance(rounds: Sequence[RoundSummary]) -> tuple[Attendance, ...]:
 def absences(rounds: Sequence[RoundSummary]) -> tuple[Absence, ...]:
     """The reasons for which participants did not count, the most frequent first."""
     found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    names = names_of(rounds)
     for item in rounds:
         for member in item.members:
             if not member.counted and not member.pending:
-                found[member.status, member.detail].append((item.round + 1, member.participant))
+                found[member.status, member.detail].append((item.round + 1, names[member.participant]))
     made = [
         Absence(
             status,
@@ -107,7 +109,8 @@ def presence(rounds: Sequence[RoundSummary]) -> Grid:
         rows = tuple(sorted(missed, key=lambda row: (row.organisation, row.participant)))
     statuses = [{member.participant: member.status for member in item.members} for item in shown]
     cells = tuple(tuple(status.get(row.participant, "") for status in statuses) for row in rows)
-    return Grid(tuple(row.participant for row in rows), tuple(map(round_label, shown)), cells)
+    names = names_of(rounds)
+    return Grid(tuple(names[row.participant] for row in rows), tuple(map(round_label, shown)), cells)
 
 
 def _attended(participant: str, members: Sequence[MemberSummary]) -> Attendance:

@@ -23,8 +23,8 @@ once, and each of them must be idempotent. An answer may arrive twice, or after 
 
 *A round*: CREATED (a cohort is being drawn), SAMPLED (window and grid are being chosen), OPEN (members train and
 report), CLOSING (the set is fixed, its sum is being taken), AGGREGATED (the privacy charge and the result are being
-stored), CHARGED (the result is being published), RELEASED. An attempt whose quorum is out of reach, or that lacks a member
-which the job requires, is ABANDONED, and the round is tried again unless it failed in the same way as the time before.
+stored), CHARGED (the result is being published), RELEASED. An attempt whose quorum is out of reach, or that lacks a
+member which the job requires, is ABANDONED. The round is tried again unless the attempt failed as the one before.
 
 *Invariants*, which tests/server/rounds checks after every step of ten thousand random schedules of crashes,
 duplicates, reorderings, losses and clock jumps:

@@ -1,0 +1,59 @@
+"""Shell completion of runs and participants: asks the server, for a few seconds at most, and is silent if it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from atoll.operator import Operator, OperatorError, Timeouts
+from atoll.operator.ledger import LATEST
+
+MOST = 50
+"""Maximum number of runs that are offered, the newest."""
+PATIENCE = Timeouts(call_s=3.0)
+Item = TypeVar("Item")
+
+
+def complete_runs(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """``latest``, and the ids and names of the newest runs that begin with ``incomplete``."""
+    return [item for item in _runs(context) if item.value.startswith(incomplete)]
+
+
+def complete_participants(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The ids of participants that begin with ``incomplete``, or whose organisation does."""
+    found = _asked(context, lambda operator: [(one.participant, one.organisation) for one in operator.participants()])
+    return [
+        CompletionItem(participant, help=organisation)
+        for participant, organisation in found
+        if incomplete in ("", organisation[: len(incomplete)], participant[: len(incomplete)])
+    ]
+
+
+def _runs(context: click.Context) -> Iterator[CompletionItem]:
+    found = _asked(context, lambda operator: [(run.run, run.name, run.status) for run in operator.runs(MOST)])
+    if found:
+        yield CompletionItem(LATEST, help=f"{found[0][1]}, {found[0][2]}")
+    names = [name for _, name, _ in found]
+    for run, name, status in found:
+        yield CompletionItem(run, help=f"{name}, {status}")
+        if names.count(name) == 1:
+            yield CompletionItem(name, help=f"{run}, {status}")
+
+
+def _asked(context: click.Context, question: Callable[[Operator], list[Item]]) -> list[Item]:
+    """What the server answers; nothing if it cannot be asked: a shell has no place for an error."""
+    given = context.params
+    try:
+        with Operator.connect(
+            given.get("server"),
+            credential=given.get("credentials"),
+            data=given.get("data"),
+            insecure=bool(given.get("insecure")),
+            timeouts=PATIENCE,
+        ) as operator:
+            return question(operator)
+    except OperatorError:
+        return []
