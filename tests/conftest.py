@@ -16,6 +16,10 @@ SEEDS = 2
 for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(pool, "1")
 
+# Ray's workers yield to all other processes (nice 15) unless they are told otherwise: beside four busy ones on two
+# cores they get next to nothing, and the tests of Ray take a quarter of an hour.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # A shell starts what it puts in the background with SIGINT ignored, and every process that a test starts and
 # interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
