@@ -128,7 +128,7 @@ LAYERS: dict[str, Layers] = {
         ("checks",),
         ("elastic", "plan", "scaling"),
         ("train",),
-        ("federation",),
+        ("federation", "fit"),
         ("demo",),
         ("cli",),
         ("__init__",),

@@ -60,7 +60,7 @@ def test_the_splits_share_nothing(page: dict[str, Any]) -> None:
     ("function", "said"),
     [
         ("nothing", "cannot be imported"),
-        ("unnamed", "returned list, which lacks name, digest, rows"),
+        ("unnamed", r"unnamed\[0\] is int: return \(input, label\)"),
         ("in_float64", "inputs of float64 and labels of int64; give int64 tokens or float32 inputs"),
         ("doubled", r"rows\(\[0\]\) returned 2 inputs and 1 labels"),
         ("empty", "has no sequences in the train split"),

@@ -14,13 +14,39 @@ from atoll.datacenter.models.kinds import spec_of
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh.dims import ParallelDims
+    from atoll.datacenter.models.spec import ModelSpec
 
 
-def check_model(job: SiloJob, _dims: ParallelDims) -> Iterator[str]:
+_CUTTING_AXES = ("pp", "cp", "tp", "ep")
+
+
+def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     """Check the model's kind and settings, the adapters' targets, and the sizes in the checkpoint's config."""
     try:
+        spec = spec_of(job.model)
         with torch.device("meta"):
-            spec_of(job.model).build()
+            spec.build()
         check_weights(job.model)
     except LayoutError as error:
         yield from error.problems
+    else:
+        yield from _plain(job, spec, dims)
+
+
+def _plain(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
+    """Find axes that cut inside a plain module, and settings of blocks where it has none."""
+    if spec.weights is None:
+        return
+    for axis in _CUTTING_AXES:
+        if (degree := getattr(dims, axis)) > 1:
+            yield (
+                f"mesh.{axis} = {degree}: a plain module is replicated or sharded, never cut inside; set it to 1, or "
+                "return a ModelSpec"
+            )
+    if not spec.blocks:
+        for key, wanted in (("compile", job.memory.compile), ("checkpointing", job.memory.checkpointing != "none")):
+            if wanted:
+                yield (
+                    f"memory.{key} works on repeated blocks, and the module has no ModuleList or ModuleDict of modules "
+                    "of one class: leave it out"
+                )

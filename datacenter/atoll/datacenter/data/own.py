@@ -1,4 +1,4 @@
-"""Data of the user's own: a function that the job file names returns the sequences."""
+"""Data of the user's own: a function that the job file names returns sequences or a map-style dataset."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from atoll.datacenter.data.dataset import DatasetSequences
 from atoll.datacenter.data.packing import Rows, Sequences
 from atoll.datacenter.errors import DataError
 
@@ -26,7 +27,8 @@ def open_own(data: DataSection, sequence: int, split: Split) -> Sequences:
         split: training data or held-out data.
 
     Raises:
-        DataError: if the function cannot be imported or fails, or if it returns something else than sequences.
+        DataError: if the function cannot be imported or fails, or if it returns something else than sequences or a
+            dataset.
     """
     module, _, function = data.source.partition(":")
     where = f'data.source = "{data.source}"'
@@ -35,17 +37,26 @@ def open_own(data: DataSection, sequence: int, split: Split) -> Sequences:
     except (ImportError, AttributeError) as error:
         raise DataError(f"{where} cannot be imported: {error}; its folder must be on PYTHONPATH") from error
     try:
-        found = make(data.settings, sequence, split)
+        made = make(data.settings, sequence, split)
+        found = DatasetSequences(made, data.source) if _is_map_style(made) else made
         first = found.rows(np.zeros(1, np.int64)) if _is_complete(found) and len(found) else None
+    except DataError:
+        raise
     except Exception as error:  # the user's own code: any error of it is about the job
         raise DataError(f"{where} failed with [data.settings] {dict(data.settings)}: {error!r}") from error
     if not _is_complete(found):
         missing = [name for name in _NEEDED if not hasattr(found, name)]
-        raise DataError(f"{where} returned {type(found).__name__}, which lacks {', '.join(missing)}: see Sequences")
+        raise DataError(
+            f"{where} returned {type(found).__name__}, which lacks {', '.join(missing)}: return Sequences or a dataset"
+        )
     if first is None:
         raise DataError(f"{where} has no sequences in the {split} split")
     _check(where, first)
     return cast("Sequences", found)
+
+
+def _is_map_style(made: object) -> bool:
+    return hasattr(made, "__getitem__") and hasattr(made, "__len__") and not hasattr(made, "rows")
 
 
 def _is_complete(found: object) -> bool:

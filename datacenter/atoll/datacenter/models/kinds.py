@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.llama_spec import llama_spec
 from atoll.datacenter.models.lora import with_lora
+from atoll.datacenter.models.plain import plain_spec
 from atoll.datacenter.models.spec import ModelSpec
 from atoll.datacenter.models.vision import vision_spec
 
@@ -39,11 +43,15 @@ def _users(model: ModelSection) -> ModelSpec:
             f'model.kind = "{model.kind}" cannot be imported: {error}; its folder must be on PYTHONPATH'
         ) from error
     try:
-        spec = make(model.settings)
+        with torch.random.fork_rng():  # every rank starts from the same weights
+            torch.manual_seed(0)
+            made = make(model.settings)
     except Exception as error:  # the user's own code: any error of it is about the job
         raise LayoutError(
             f'model.kind = "{model.kind}" failed with [model.settings] {dict(model.settings)}: {error!r}'
         ) from error
-    if not isinstance(spec, ModelSpec):
-        raise LayoutError(f'model.kind = "{model.kind}" returned {type(spec).__name__}, not a ModelSpec')
-    return spec
+    if isinstance(made, nn.Module):
+        return plain_spec(made)
+    if not isinstance(made, ModelSpec):
+        raise LayoutError(f'model.kind = "{model.kind}" returned {type(made).__name__}, not a ModelSpec or nn.Module')
+    return made

@@ -57,7 +57,8 @@ class ModelSpec:
         build: builds the whole module; called on the meta device, must not draw random numbers that matter.
         initial: initial distribution of each parameter and each buffer.
         blocks: name of the ``ModuleDict`` or ``ModuleList`` of repeated blocks, which are the units of sharding,
-            checkpointing, compilation and pipeline stages; keys of a ``ModuleDict`` are "0", "1", …
+            checkpointing, compilation and pipeline stages; keys of a ``ModuleDict`` are "0", "1", … Empty: the
+            module is one unit.
         first: names of the modules before the blocks, in the first pipeline stage.
         last: names of the modules after the blocks, in the last pipeline stage.
         tensor: module name → cut; names of modules in a block are relative to it, others are whole names. Empty: the
@@ -72,6 +73,8 @@ class ModelSpec:
             ``models.moe.RoutedExperts`` are found by their class.
         trained: tells by name which parameters are trained; None: all.
         foreign: names of the parameters in a Hugging Face checkpoint; None: the model has no such form.
+        weights: returns whole tensors to start from, parameters and buffers by name; the others are drawn by
+            ``initial``. None: all are.
     """
 
     build: Callable[[], nn.Module]
@@ -86,6 +89,7 @@ class ModelSpec:
     attention: str | None = None
     trained: Callable[[str], bool] | None = None
     foreign: Foreign | None = None
+    weights: Callable[[], Mapping[str, Tensor]] | None = None
 
     def blocks_of(self, module: nn.Module) -> dict[str, nn.Module]:
         """Return the blocks that a model, or a stage of it, has: by number in the whole model, in order.
@@ -93,6 +97,8 @@ class ModelSpec:
         Raises:
             LayoutError: if the model has no such container of modules.
         """
+        if not self.blocks:
+            return {}
         try:
             container = module.get_submodule(self.blocks)
         except AttributeError:

@@ -50,8 +50,8 @@ def checkpoint_blocks(blocks: Iterable[nn.Module], memory: MemorySection) -> Non
 def _forgetful(forward: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
     """Wrap in a function of ours: the compiler would skip PyTorch's own."""
 
-    def worked_out_again(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, **settings)
+    def worked_out_again(*inputs: Any, **named: Any) -> Any:
+        return checkpoint(forward, *inputs, **settings, **named)
 
     return worked_out_again
 

@@ -22,7 +22,7 @@ from atoll.datacenter.parallel.context import cut_sequences
 from atoll.datacenter.parallel.data import shard, wrap_ddp
 from atoll.datacenter.parallel.expert import cut_experts
 from atoll.datacenter.parallel.float8 import check_float8, use_float8
-from atoll.datacenter.parallel.initial import fill
+from atoll.datacenter.parallel.initial import copy_whole, fill
 from atoll.datacenter.parallel.pipeline.deal import Deal, deal_job
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.split import build_stage, count_blocks
@@ -86,7 +86,10 @@ def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, d
     cut(module, job, spec, meshes)
     module.to_empty(device="cpu" if job.data_parallel.cpu_offload else device)
     tie(module, spec)
-    fill(module, spec.initial, job.job.seed, but=start_from(module, spec, job.model))
+    given = start_from(module, spec, job.model)
+    if spec.weights is not None:
+        given |= copy_whole(module, spec.weights())
+    fill(module, spec.initial, job.job.seed, but=given)
 
 
 def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -44,6 +44,27 @@ def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = 
             local.fill_(rule.value)
         elif local.numel():
             fill_blocks(local, offsets, tuple(parameter.shape), partial(_normal, rule, f"{seed}/{name}"))
+
+
+@torch.no_grad()
+def copy_whole(module: nn.Module, weights: Mapping[str, Tensor]) -> set[str]:
+    """Copy what this rank holds out of whole tensors, in place.
+
+    Args:
+        module: model on a real device, its parameters and buffers plain or ``DTensor``.
+        weights: whole tensors by name, on any device.
+
+    Returns:
+        The names of the parameters and buffers that have a tensor.
+    """
+    found = set()
+    for name, parameter in chain(module.named_parameters(), module.named_buffers()):
+        if name in weights:
+            local, offsets = local_shard(parameter)
+            parts = tuple(slice(start, start + size) for start, size in zip(offsets, local.shape, strict=True))
+            local.copy_(weights[name][parts])
+            found.add(name)
+    return found
 
 
 def fill_blocks(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], draw: Draw) -> None:

@@ -19,15 +19,28 @@ if TYPE_CHECKING:
 
 
 def make_optimiser(parameters: Iterable[nn.Parameter], section: OptimiserSection) -> torch.optim.Optimizer:
-    """Make AdamW or SGD over the trained parameters; matrices decay, vectors do not."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    """Make AdamW or SGD over the trained parameters; matrices decay, vectors do not.
+
+    AdamW is fused: over DTensors the loop over parameters, which PyTorch takes otherwise, costs more of the host's time
+    than the GPU needs for the update. One fused operation takes tensors of one mesh.
+    """
     groups = [
-        {"params": [parameter for parameter in trained if parameter.dim() >= 2], "weight_decay": section.weight_decay},
-        {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
-    ]
+        {"params": together, "weight_decay": section.weight_decay if decays else 0.0}
+        for (decays, _), together in _grouped(parameters).items()
+    ] or [{"params": []}]
     if section.name == "sgd":
         return torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum)
-    return torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.epsilon)
+    return torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.epsilon, fused=True)
+
+
+def _grouped(parameters: Iterable[nn.Parameter]) -> dict[tuple[bool, DeviceMesh | None], list[nn.Parameter]]:
+    """Group trained parameters by whether they decay and by mesh."""
+    found: dict[tuple[bool, DeviceMesh | None], list[nn.Parameter]] = defaultdict(list)
+    for parameter in parameters:
+        if parameter.requires_grad:
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            found[parameter.dim() >= 2, mesh].append(parameter)
+    return found
 
 
 def lr_at(step: int, steps: int, peak: float, section: ScheduleSection) -> float:

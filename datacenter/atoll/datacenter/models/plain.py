@@ -1,0 +1,95 @@
+"""The spec of a plain ``nn.Module``: nothing is declared, so it is sharded or replicated, never cut inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from atoll.datacenter.models.spec import Constant, ModelSpec
+
+IGNORED_LABEL = -100
+Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
+"""From the module's output and labels to the sum of the losses that count."""
+
+
+def plain_spec(module: nn.Module, loss: Loss | None = None) -> ModelSpec:
+    """Return the spec of a module that starts from the weights that it has.
+
+    Its repeated blocks, the units of sharding, are found: the container with the most parameters whose modules are all
+    of one class. A module without such a container is one unit.
+
+    Args:
+        module: stays as it is; its parameters and buffers are copied into what is trained.
+        loss: default: ``cross_entropy_sum``.
+    """
+    return ModelSpec(
+        build=lambda: _meta_copy(module),
+        initial=lambda _name, _shape: Constant(0.0),  # never used: every tensor has its value in ``weights``
+        blocks=find_blocks(module),
+        first=(),
+        last=(),
+        loss=loss or cross_entropy_sum,
+        tied=_tied(module),
+        weights=lambda: dict(chain(module.named_parameters(), module.named_buffers())),
+    )
+
+
+def cross_entropy_sum(outputs: Any, labels: Tensor) -> Tensor:
+    """Return the sum of cross entropies in float32.
+
+    Args:
+        outputs: logits ``[..., classes]``, or an object with ``logits``, as models of ``transformers`` return.
+        labels: int64 ``[...]``; -100 does not count.
+    """
+    logits: Tensor = getattr(outputs, "logits", outputs)
+    flat = logits.flatten(0, -2).float()
+    return functional.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum")
+
+
+def find_blocks(module: nn.Module) -> str:
+    """Return the name of the container of repeated blocks; empty if there is none."""
+    sizes = {
+        name: sum(parameter.numel() for parameter in part.parameters())
+        for name, part in module.named_modules()
+        if name and _repeats(part)
+    }
+    return max(sizes, key=sizes.__getitem__, default="")
+
+
+def _repeats(part: nn.Module) -> bool:
+    """Whether this is a container of modules of one class, named by number."""
+    children = dict(part.named_children())
+    numbered = list(children) == [str(number) for number in range(len(children))]
+    one_class = len({type(child) for child in children.values()}) == 1
+    return isinstance(part, nn.ModuleList | nn.ModuleDict) and numbered and one_class
+
+
+def _meta_copy(module: nn.Module) -> nn.Module:
+    """Copy the module's structure; its tensors are on the meta device."""
+    shells: dict[int, Any] = {}
+    for tensor in _tensors(module):
+        empty = torch.empty_like(tensor, device="meta")
+        trained = tensor.requires_grad
+        shells[id(tensor)] = nn.Parameter(empty, requires_grad=trained) if isinstance(tensor, nn.Parameter) else empty
+    return copy.deepcopy(module, shells).train()
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _tied(module: nn.Module) -> tuple[tuple[str, str], ...]:
+    first: dict[int, str] = {}
+    found = []
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        kept = first.setdefault(id(parameter), name)
+        if kept != name:
+            found.append((kept, name))
+    return tuple(found)

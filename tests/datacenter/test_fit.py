@@ -1,0 +1,258 @@
+"""A plain module and a plain dataset, trained from a script."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from atoll.datacenter.errors import DataError, LayoutError
+from atoll.datacenter.fit import Layout, fit
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import join_world
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import train
+from atoll.settings import SettingsFileError
+from tests.datacenter.ranks import RankError, run_ranks
+from tests.patience import WAIT_S
+
+PAGE = Path(__file__).parents[2] / "docs" / "datacenter" / "fit.md"
+MINE = """
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+def module(settings):
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def dataset(settings, sequence, split):
+    images, labels = map(torch.tensor, load_digits(return_X_y=True))
+    return TensorDataset(images.float() / 16, labels)
+"""
+FEATURES, CLASSES = 6, 3
+
+
+class Net(nn.Module):
+    """Two repeated blocks between plain layers, a buffer, and an output whose weight is tied to the input's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(torch.tensor(2.0))
+        self.embed = nn.Linear(FEATURES, 16, bias=False)
+        self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(2)])
+        self.back = nn.Linear(16, FEATURES, bias=False)
+        self.back.weight = nn.Parameter(torch.randn(FEATURES, 16) / 4)
+        self.output = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.embed(inputs * self.scale)
+        for layer in self.layers:
+            hidden = hidden + torch.relu(layer(hidden))
+        logits: Tensor = self.output(self.back(hidden))
+        return logits
+
+
+def examples(seed: int = 0) -> TensorDataset:
+    """The class is the largest of three features."""
+    inputs = torch.randn(256, FEATURES, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(inputs, inputs[:, :CLASSES].argmax(dim=1))
+
+
+def fitted(layout: Layout, seed_by_rank: bool = False, **sections: Any) -> tuple[float, dict[str, list[float]], float]:
+    """Last loss, trained weights, accuracy."""
+    torch.manual_seed(torch.distributed.get_rank() if seed_by_rank and torch.distributed.is_initialized() else 0)
+    module, data = Net(), examples()
+    summary = fit(module, data, steps=60, batch=32, lr=1e-2, layout=layout, progress=False, **sections)
+    inputs, labels = data.tensors
+    accuracy = float((module(inputs).argmax(dim=1) == labels).float().mean())
+    assert summary.loss is not None
+    assert summary.finished
+    return summary.loss, {name: value.flatten().tolist() for name, value in module.state_dict().items()}, accuracy
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[float, dict[str, list[float]], float]:
+    ((loss, weights, accuracy),) = run_ranks(fitted, 1, "auto")
+    return loss, weights, accuracy
+
+
+def test_one_process_learns_in_place(alone: tuple[float, dict[str, list[float]], float]) -> None:
+    loss, weights, accuracy = alone
+    assert loss < 0.5
+    assert accuracy > 0.85
+    assert weights["scale"] == [2.0]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("layout", "sections"),
+    [("auto", {}), ("zero3", {}), ("zero3", {"memory": {"checkpointing": "full"}})],
+    ids=["ddp", "zero3", "recomputed"],
+)
+def test_two_ranks_end_with_the_weights_of_one_process(
+    layout: Layout, sections: dict[str, Any], alone: tuple[float, dict[str, list[float]], float]
+) -> None:
+    for loss, weights, _ in run_ranks(_fitted_with, 2, layout, sections):
+        assert loss == pytest.approx(alone[0], abs=1e-4)
+        for name, values in alone[1].items():
+            assert weights[name] == pytest.approx(values, abs=1e-4), name
+
+
+def _fitted_with(layout: Layout, sections: dict[str, Any]) -> tuple[float, dict[str, list[float]], float]:
+    return fitted(layout, seed_by_rank=True, **sections)
+
+
+class Counting:
+    """Sequences that count up: a mapping of token ids and labels for each."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        tokens = (torch.arange(9) + index) % 32
+        return {"input_ids": tokens[:-1], "labels": tokens[1:]}
+
+
+def _language(kind: str) -> tuple[list[float], list[float], bool]:
+    """First and last loss of a model of ``transformers``, and whether its tied weights are still one tensor."""
+    torch.manual_seed(0)
+    module = _model(kind)
+    before = dict(module.named_buffers())["model.rotary_emb.inv_freq"].clone() if kind == "llama" else None
+    first = fit(module, Counting(), steps=1, batch=8, layout="zero3", progress=False)
+    last = fit(module, Counting(), steps=60, batch=8, lr=1e-2, layout="zero3", progress=False)
+    if before is not None:
+        assert torch.equal(dict(module.named_buffers())["model.rotary_emb.inv_freq"], before)
+    tied = module.get_input_embeddings().weight is module.get_output_embeddings().weight
+    assert first.loss is not None
+    assert last.loss is not None
+    module.eval()
+    logits = module(Counting()[3]["input_ids"][None]).logits
+    return [first.loss, last.loss], logits.argmax(dim=-1).flatten().tolist(), tied
+
+
+def _model(kind: str) -> PreTrainedModel:
+    if kind == "gpt2":
+        sizes = {"vocab_size": 32, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+        return GPT2LMHeadModel(GPT2Config(**sizes, embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0))
+    sizes = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("kind", "tied"), [("gpt2", True), ("llama", False)])
+def test_models_of_transformers_train_sharded(kind: str, tied: bool) -> None:
+    for (first, last), predicted, is_tied in run_ranks(_language, 2, kind):
+        assert first > 2.0
+        assert last < 0.5
+        assert predicted == [(4 + place) % 32 for place in range(8)]
+        assert is_tied == tied
+
+
+def _different_data() -> None:
+    fit(Net(), examples(torch.distributed.get_rank()), steps=1, batch=4, progress=False)
+
+
+@pytest.mark.ranks
+def test_datasets_that_differ_between_ranks_are_refused() -> None:
+    with pytest.raises(RankError, match="the dataset of rank 1 differs from rank 0's"):
+        run_ranks(_different_data, 2)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], r"list is empty"),
+        ([3.0], r"list\[0\] is float: return \(input, label\)"),
+        ([(torch.zeros(2), 0.5)], r"list\[0\] has labels of float64: return integers"),
+        ([(torch.zeros(2), 1), (torch.zeros(3), 1)], r"list\[1\] has an input of shape \(3,\)"),
+    ],
+)
+def test_a_dataset_of_something_else_is_refused(items: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fit(Net(), items, steps=1, batch=1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"schedule": {"warmup": 3}}, "schedule.warmup"),
+        ({"optimiser": {"name": "adam"}}, "optimiser.name"),
+    ],
+)
+def test_settings_that_do_not_exist_are_named(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsFileError, match=re.escape(message)):
+        fit(Net(), examples(), steps=1, batch=4, **sections)
+
+
+def _cut(mesh: dict[str, int]) -> None:
+    fit(Net(), examples(), steps=1, batch=4, progress=False, mesh=mesh)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("axis", ["tp", "pp", "cp"])
+def test_a_plain_module_is_not_cut_inside(axis: str) -> None:
+    with pytest.raises(RankError, match=rf"mesh.{axis} = 2: a plain module .* return a ModelSpec"):
+        run_ranks(_cut, 2, {axis: 2})
+
+
+def test_settings_of_blocks_need_blocks() -> None:
+    with pytest.raises(LayoutError, match=r"memory\.compile works on repeated blocks"):
+        fit(nn.Linear(FEATURES, CLASSES), examples(), steps=1, batch=4, memory={"compile": True})
+
+
+def _resumed(folder: str, steps: int) -> tuple[int, int | None]:
+    torch.manual_seed(0)
+    kept = {"folder": f"{folder}/kept", "every_steps": 2}
+    summary = fit(Net(), examples(), steps=steps, batch=32, progress=False, checkpoint=kept)
+    return summary.steps, summary.resumed_at
+
+
+def test_the_same_call_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    assert run_ranks(_resumed, 1, str(tmp_path), 3) == [(3, None)]
+    assert run_ranks(_resumed, 1, str(tmp_path), 5) == [(5, 3)]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]])
+def test_the_pages_script_runs(launcher: list[str], tmp_path: Path) -> None:
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert code is not None
+    (tmp_path / "train.py").write_text(code.group(1))
+    command = [sys.executable, *launcher, "train.py"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    accuracies = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
+    assert accuracies
+    assert min(accuracies) > 0.9
+
+
+def _job_of_the_page(folder: str, sections: dict[str, Any]) -> float | None:
+    with join_world(WAIT_S) as world:
+        return train(SiloJob.model_validate(sections), Path(folder), world, Unwatched(), console=False).loss
+
+
+@pytest.mark.ranks
+def test_the_pages_job_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sections = tomllib.loads(toml)
+    sections["job"]["steps"] = 40
+    losses = run_ranks(_job_of_the_page, 2, str(tmp_path), sections)
+    assert losses[0] == losses[1] < 2.2
