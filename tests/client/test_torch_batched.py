@@ -85,5 +85,5 @@ def test_modules_that_cannot_be_stacked_are_refused() -> None:
     model = model_of({name: to_array(tensor) for name, tensor in travelling(normed, "average").items()})
     with pytest.raises(UsageError, match="with buffers cannot be trained together"):
         BatchedTorchParticipant.fit_together([participant(0, module=normed)], model, tasks()[:1])
-    with pytest.raises(UsageError, match="the global model lacks tensors"):
+    with pytest.raises(UsageError, match="the global model does not fit the module: it lacks the tensor"):
         BatchedTorchParticipant.fit_together([participant(0)], model, tasks()[:1])

@@ -83,7 +83,7 @@ class Settings(Mapping[str, "SettingValue"]):
         value = self._values.get(name, default)
         if value is None:
             known = ", ".join(sorted(self._values)) or "none"
-            raise SettingError(f"the task has no setting {name!r} (it has: {known}); add it to [settings] of the job")
+            raise SettingError(f"the task has no setting {name!r} (it has: {known}); add it to [training] of the job")
         return value
 
 

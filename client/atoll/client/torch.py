@@ -33,7 +33,7 @@ import torch
 
 from atoll.client.errors import UsageError
 from atoll.client.participant import Participant
-from atoll.client.update import Evaluation, Update
+from atoll.client.update import Evaluation, Update, difference
 from atoll.formats import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
@@ -279,7 +279,7 @@ def check_match(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
     missing = [name for name in tensors if name not in model]
     unknown = [name for name in model if name not in tensors]
     if missing or unknown:
-        raise UsageError(f"the global model lacks tensors {missing[:5]} of the module and has others {unknown[:5]}")
+        raise UsageError(f"the global model does not fit the module: it {difference(missing, unknown)}")
     for name, tensor in tensors.items():
         spec = model.spec(name)
         if tuple(tensor.shape) != spec.shape or _DTYPES.get(tensor.dtype) is not spec.dtype:

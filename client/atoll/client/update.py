@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_METRICS = 64
 MAX_METRIC_NAME_CHARS = 128
+MAX_NAMED = 5
+"""Maximum number of tensors that an error names."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,25 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
+def difference(missing: Sequence[str], unknown: Sequence[str]) -> str:
+    """What tensors lack and have beyond those of a model, at least one of both: ``lacks 'a', 'b' and has 'c'``."""
+    lacks = f"lacks the {_few(missing)}" if missing else ""
+    has = f"has the unknown {_few(unknown)}" if unknown else ""
+    return " and ".join(part for part in (lacks, has) if part)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    listed = ", ".join(map(repr, names[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
+    return f"tensor{'s' if len(names) > 1 else ''} {listed}"
+
+
 def _check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
     expected = {spec.name: spec for spec in layout.tensors}
     missing = [name for name in expected if name not in tensors]
     unknown = [name for name in tensors if name not in expected]
     if missing or unknown:
-        raise UpdateError(f"the update lacks tensors {missing[:5]} and has unknown ones {unknown[:5]}")
+        raise UpdateError(f"the update {difference(missing, unknown)}; the model has {_few(list(expected))}")
     for name, spec in expected.items():
         array = tensors[name]
         if not isinstance(array, np.ndarray):

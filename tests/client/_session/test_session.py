@@ -265,7 +265,7 @@ def weights(**changes: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         (KeyboardInterrupt(), "fit raised KeyboardInterrupt"),
         (Update(weights=MODEL), "nothing was trained on"),
         (Update(weights=MODEL, weight=101), "101, above the 100"),
-        (Update(weights={"weight": MODEL["weight"]}, weight=1), "lacks tensors \\['bias'\\]"),
+        (Update(weights={"weight": MODEL["weight"]}, weight=1), "the update lacks the tensor 'bias'; the model has"),
         (Update(weights=weights(bias=np.zeros(3)), weight=1), "'bias' has shape \\[3\\]"),
         (Update(weights=weights(bias=np.full(30, np.nan, np.float32)), weight=1), "'bias' is nan at \\[0\\]"),
         (Update(weights=weights(weight=MODEL["weight"] + 33), weight=1), "'weight' is 33.0 at \\[0, 0\\]"),

@@ -11,13 +11,24 @@ from atoll.client.cli.locate import locate, make_participant
 SOURCE = """
 from atoll.client import Participant
 
-class Good(Participant):
+class Trains(Participant):
+    def fit(self, model, task):
+        raise NotImplementedError
+
+class Good(Trains):
     def __init__(self, shard: int = 0, name: str = "x", rate=0.1):
         self.values = (shard, name, rate)
 
 class Outer:
-    class Inner(Participant):
+    class Inner(Trains):
         pass
+
+class Idle(Participant):
+    examples = 3
+
+class Raising(Trains):
+    def __init__(self):
+        self.rows = open("no-such-file.csv").read()
 
 class Plain:
     pass
@@ -83,7 +94,11 @@ def test_functions_and_instances_and_nested_classes() -> None:
         (":Good", {}, "expected MODULE:NAME"),
         ("nowhere:Good", {}, "no module 'nowhere' in /"),
         ("mine_locate.sub:Good", {}, "no module 'mine_locate.sub'"),
-        ("mine_locate:Bad", {}, "mine_locate has no Bad; its classes and functions are Good, Outer, Plain, factory"),
+        (
+            "mine_locate:Bad",
+            {},
+            "mine_locate has no Bad; its classes and functions are Trains, Good, Outer, Idle, Raising",
+        ),
         ("broken_locate:X", {}, "'broken_locate' fails to import: ZeroDivisionError"),
         ("typo_locate:X", {}, "'typo_locate' fails to import: SyntaxError"),
         ("needs_locate:X", {}, "'needs_locate' needs 'no_such_package_here', which is not installed"),
@@ -91,6 +106,8 @@ def test_functions_and_instances_and_nested_classes() -> None:
         ("mine_locate:NUMBER", {}, "is of type int; a subclass"),
         ("mine_locate:stranger", {}, "a subclass of atoll.client.Participant is needed"),
         ("mine_locate:Good", {"size": "3"}, "unexpected keyword argument 'size'; give arguments as --arg NAME=VALUE"),
+        ("mine_locate:Good", {"shard": "three"}, r"--arg shard=three: 'three' is not a whole number \(shard: int\)"),
+        ("mine_locate:Idle", {}, r"mine_locate:Idle has no method fit\(model, task\)"),
         ("mine_locate:factory", {}, "missing a required argument: 'shard'"),
         ("mine_locate:READY", {"shard": "1"}, "is a participant already and takes no arguments"),
     ],
@@ -104,3 +121,14 @@ def test_the_current_directory_is_on_the_path_once(here: Path) -> None:
     locate("mine_locate:NUMBER")
     locate("mine_locate:NUMBER")
     assert sys.path.count(str(here)) == 1
+
+
+def test_a_constructors_exception_is_told_in_three_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "atoll.client")
+    with pytest.raises(UsageError) as caught:
+        make_participant("mine_locate:Raising", {})
+    what, where, more = str(caught.value).splitlines()
+    assert what.startswith("mine_locate:Raising cannot be made: FileNotFoundError: ")
+    assert where.endswith('mine_locate.py, line 21, in __init__: self.rows = open("no-such-file.csv").read()')
+    assert "--log-level debug" in more
+    assert "Traceback" in caplog.text

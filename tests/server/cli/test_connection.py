@@ -143,3 +143,19 @@ class _Renamed:
         return self._channel.unary_unary(
             f"/atoll.wire.v1.ControlService/{name}2", request_serializer=control_pb2.ListRunsRequest.SerializeToString
         )
+
+
+@pytest.mark.parametrize("given", ["option", "variable", "neither"])
+def test_every_command_finds_the_data_directory_by_one_rule(
+    secure: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """``--data``, else ``$ATOLL_DATA``, else ``./atoll-data``."""
+    folder = tmp_path / ("atoll-data" if given == "neither" else "elsewhere")
+    folder.mkdir()
+    credential(authority, secure).write(folder / OPERATOR_FILE)
+    monkeypatch.chdir(tmp_path)
+    if given == "variable":
+        monkeypatch.setenv("ATOLL_DATA", str(folder))
+    arguments = ["list", *(("--data", str(folder)) if given == "option" else ())]
+    result = CliRunner().invoke(run, arguments)
+    assert result.exit_code == 0, result.output

@@ -330,7 +330,7 @@ async def test_a_data_directory_answers_as_its_server_does(world: World, ask: As
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
     for options, told in (
         (["--data", str(tmp_path)], "is no server's data directory: it has no atoll.sqlite3"),
-        ([], "--offline reads a data directory"),
+        ([], "atoll-data is no server's data directory"),
     ):
         found = CliRunner().invoke(privacy, ["ledger", "--offline", *options], env={"ATOLL_DATA": None})
         assert (found.exit_code, told in found.stderr) == (2, True)

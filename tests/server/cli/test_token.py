@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from click.testing import CliRunner
 
+from atoll.operator import Operator, UnreachableError
 from atoll.server.cli.token import token
 
 if TYPE_CHECKING:
@@ -45,6 +46,18 @@ def test_no_empty_file_is_left_when_the_server_refuses(invoke: Callable[..., Res
     assert result.exit_code == 4
     assert "not yours\nWhat to do: ask" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_while_the_server_is_asked_the_file_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "tokens", []
+
+    def asked(*_: object, **__: object) -> NoReturn:
+        seen.append(path.exists())
+        raise UnreachableError("the server is away")
+
+    monkeypatch.setattr(Operator, "make_tokens", asked)
+    result = CliRunner().invoke(token, ["new", "--insecure", "-o", str(path)])
+    assert (result.exit_code, seen, list(tmp_path.iterdir())) == (3, [False], [])
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "-3h", "0s", "3w", "1e3s"])

@@ -60,13 +60,13 @@ class TestHello:
         stream.call.cancel()
 
     async def test_what_it_says_of_itself_is_kept(self, world: World, alice: Participant) -> None:
+        request = control_pb2.ListParticipantsRequest()
         async with alice.check_in(examples=123, labels={"site": "north"}):
-            listed = await world.operator.control.ListParticipants(
-                control_pb2.ListParticipantsRequest(), timeout=WAIT_S
-            )
-            (row,) = listed.participants
+            listed = await world.operator.control.ListParticipants(request, timeout=WAIT_S)
+            again = await world.operator.control.ListParticipants(request, timeout=WAIT_S)
+        (row,), (later,) = listed.participants, again.participants
         assert (row.examples, dict(row.labels), row.connected) == (123, {"site": "north"}, True)
-        assert row.last_seen_at > row.enrolled_at
+        assert later.last_seen_at > row.last_seen_at > row.enrolled_at, "while it is connected it is seen now"
 
     @pytest.mark.parametrize(
         ("hello", "code"),

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
+import logging
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from atoll.client.errors import UsageError
+from atoll.client.cli.arguments import values_of
+from atoll.client.errors import ClientError, UsageError
 from atoll.client.participant import Participant
+
+log = logging.getLogger("atoll.client")
 
 
 def locate(name: str) -> object:
@@ -39,23 +43,47 @@ def locate(name: str) -> object:
 def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
     """The participant that ``name`` refers to: a subclass of Participant, a function that makes one, or an instance.
 
-    Arguments are texts. They are parsed as JSON if possible (``3``, ``0.1``, ``true``), unless the parameter is
-    annotated ``str``.
+    Arguments are texts, taken by the annotations of the parameters (see ``arguments.values_of``).
 
     Raises:
-        UsageError: if it is none of these, or the arguments do not match its parameters.
+        UsageError: if it is none of these, has no ``fit``, cannot be made, or the arguments do not match its
+            parameters.
     """
     found = locate(name)
     if isinstance(found, Participant):
         if arguments:
             raise UsageError(f"{name} is a participant already and takes no arguments ({', '.join(arguments)})")
-        return found
+        return _with_fit(name, found)
     made = None
     if (inspect.isclass(found) and issubclass(found, Participant)) or inspect.isroutine(found):
-        made = _call(name, found, arguments)
+        made = _made(name, found, arguments)
     if not isinstance(made, Participant):
         raise UsageError(f"{name} is {_describe(found)}; a subclass of atoll.client.Participant is needed")
+    return _with_fit(name, made)
+
+
+def _with_fit(name: str, made: Participant) -> Participant:
+    if getattr(made.fit, "__func__", None) is Participant.fit:
+        raise UsageError(
+            f"{name} has no method fit(model, task), which trains on the participant's data and returns an Update"
+        )
     return made
+
+
+def _made(name: str, factory: Callable[..., object], arguments: Mapping[str, str]) -> object:
+    values = values_of(name, factory, arguments)
+    try:
+        return factory(**values)
+    except ClientError:
+        raise
+    except Exception as error:
+        log.debug("%s cannot be made", name, exc_info=error)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"{name} cannot be made: {type(error).__name__}: {error}\n"
+            f"  {where.filename}, line {where.lineno}, in {where.name}: {where.line}\n"
+            "  --log-level debug shows the whole traceback"
+        ) from error
 
 
 def _choices(of: object) -> list[str]:
@@ -91,27 +119,6 @@ def _import(module_name: str) -> object:
         raise UsageError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
     except Exception as error:
         raise UsageError(f"module {module_name!r} fails to import: {type(error).__name__}: {error}") from error
-
-
-def _call(name: str, factory: object, arguments: Mapping[str, str]) -> object:
-    if not callable(factory):
-        raise UsageError(f"{name} cannot be called")
-    signature = inspect.signature(factory)
-    values = {key: _value(text, signature.parameters.get(key)) for key, text in arguments.items()}
-    try:
-        signature.bind(**values)
-    except TypeError as error:
-        raise UsageError(f"{name}{signature}: {error}; give arguments as --arg NAME=VALUE") from None
-    return factory(**values)
-
-
-def _value(text: str, parameter: inspect.Parameter | None) -> object:
-    if parameter is not None and parameter.annotation in (str, "str"):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _describe(found: object) -> str:

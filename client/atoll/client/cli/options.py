@@ -61,7 +61,12 @@ def access_options(command: Command) -> Command:
 _ACCESS = (
     click.option("--server", default="", metavar="HOST:PORT", help="Overrides the address of the identity."),
     click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant."),
-    click.option("--participant", default="", metavar="NAME", help="Participant id to claim without TLS."),
+    click.option(
+        "--participant",
+        default="",
+        metavar="NAME",
+        help="Participant id to claim without TLS: p and 12 characters a-z, 2-7, such as paaaaaaaaaaaa.",
+    ),
     click.option(
         "--policy", type=click.Path(path_type=Path, dir_okay=False), help="The participant's own policy, a TOML file."
     ),

@@ -32,9 +32,9 @@ data_option = click.option(
     envvar="ATOLL_DATA",
     default=DEFAULT_DATA,
     show_default=True,
-    help="The server's data directory, on this machine; the server may be running.",
+    help="The server's data directory, if it is on this machine.",
 )
-"""For commands that read the data directory themselves."""
+"""One rule for every command: ``--data``, else ``$ATOLL_DATA``, else ``./atoll-data``."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ConnectionOptions:
 
     server: str | None
     credentials: Path | None
-    data: Path | None
+    data: Path
     insecure: bool
 
     def connect(self) -> Operator:
@@ -56,12 +56,7 @@ def connection_options(function: Callable[..., R]) -> Callable[..., R]:
 
     @server_option
     @credentials_option
-    @click.option(
-        "--data",
-        type=click.Path(file_okay=False, path_type=Path),
-        envvar="ATOLL_DATA",
-        help="The server's data directory, if it is on this machine.",
-    )
+    @data_option
     @click.option("--insecure", is_flag=True, help="Plaintext, for a server on this machine started with --insecure.")
     @functools.wraps(function)
     def command(**options: Any) -> R:

@@ -80,8 +80,6 @@ def ledger(
 def _source(connection: ConnectionOptions, *, offline: bool) -> AbstractContextManager[LedgerQueries]:
     if not offline:
         return connection.connect()
-    if connection.data is None:
-        raise BadInputError("--offline reads a data directory", "name it with --data DIR")
     return opened(connection.data)
 
 

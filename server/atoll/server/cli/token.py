@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
+from tempfile import mkstemp
+from typing import Literal, TextIO
 
 import click
 
@@ -18,7 +21,6 @@ from atoll.text.figures import counted
 
 MAX_TOKENS = 1000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_PRIVATE = 0o600
 
 
 def lifetime_s(context: click.Context, option: click.Parameter, value: str) -> float:
@@ -66,18 +68,10 @@ def new(
     json_output: bool,
 ) -> None:
     """Make one-time join tokens. Each lets one participant enrol, once; they are shown only now."""
-    descriptor = None if output is None else _create(output)
-    try:
+    with _new_file(output) if output is not None else nullcontext() as file:
         made = client.make_tokens(count, organisation=organisation, kind=kind, lifetime_s=expires)
-        if descriptor is not None:
-            os.write(descriptor, "".join(f"{text}\n" for text in made.tokens).encode())
-    except BaseException:
-        if output is not None:
-            output.unlink(missing_ok=True)
-        raise
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        if file is not None:
+            file.write("".join(f"{text}\n" for text in made.tokens))
     if output is not None:
         click.echo(f"wrote {counted(count, 'join token')} to {output}, good until {when(made.expires_at)}", err=True)
     elif json_output:
@@ -107,13 +101,33 @@ def list_tokens(client: Operator, *, unused: bool, json_output: bool) -> None:
     )
 
 
-def _create(path: Path) -> int:
-    """A new private file, open for writing."""
+@contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """A private file that gets the name ``path`` once the block has written it; if the block fails, there is no file.
+
+    The room for it is made before the block: tokens that could not be written would be lost.
+
+    Raises:
+        BadInputError: if there is a file of that name, or it cannot be written.
+    """
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
-    except FileExistsError:
-        raise BadInputError(
-            f"{path} exists already", "choose a new file: tokens are never written over another"
-        ) from None
+        _require_new(path)
+        descriptor, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        hidden = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _require_new(path)
+            hidden.rename(path)
+        except BaseException:
+            hidden.unlink()
+            raise
     except OSError as error:
         raise BadInputError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _require_new(path: Path) -> None:
+    if path.exists():
+        raise BadInputError(f"{path} exists already", "choose a new file: tokens are never written over another")

@@ -84,10 +84,13 @@ class AccessHandlers(OperatorHandlers):
             return found, history.of(connection, [row.id for row in found])
 
         found, histories = await self._services.reader.run(work)
+        now = self._services.clock()
         names = there if there is not None else [row.id for row in found]
         return control_pb2.ListParticipantsResponse(
             participants=[
-                views.participant_summary(row, histories.get(row.id), connected=sessions.get(row.id) is not None)
+                views.participant_summary(
+                    row, histories.get(row.id), connected_at=now if sessions.get(row.id) else None
+                )
                 for row in sorted(found, key=lambda row: row.id)
             ],
             next=names[-1] if len(names) == limit else "",
@@ -106,7 +109,7 @@ class AccessHandlers(OperatorHandlers):
             one_line(request.reason) or "no reason given",
             extra={"participant": row.id},
         )
-        return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
+        return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None))
 
     async def CreateOperator(
         self, request: control_pb2.CreateOperatorRequest, context: Context

@@ -114,9 +114,13 @@ def operator_summary(operator: Operator) -> control_pb2.OperatorSummary:
 
 
 def participant_summary(
-    row: Participant, history: ParticipantHistory | None, *, connected: bool
+    row: Participant, history: ParticipantHistory | None, *, connected_at: float | None = None
 ) -> control_pb2.ParticipantSummary:
-    """A participant."""
+    """A participant; ``connected_at`` is the present time in epoch seconds if it is connected, and None if not.
+
+    A connected participant is seen now; the row has the time at which it connected.
+    """
+    seen = {} if connected_at is None else {"last_seen_at": connected_at}
     return message_of(
         control_pb2.ParticipantSummary,
         row,
@@ -124,8 +128,9 @@ def participant_summary(
         times_selected=history.times_selected if history else 0,
         times_reported=history.times_reported if history else 0,
         kind=KINDS[row.kind],
-        connected=connected,
+        connected=connected_at is not None,
         labels=dict(row.labels),
+        **seen,
     )
 
 
