@@ -53,6 +53,7 @@ PUBLIC = [
     "RunSpending",
     "RunSummary",
     "ServerInfo",
+    "Stop",
     "Straggler",
     "TimedOutError",
     "Timeouts",
@@ -66,6 +67,7 @@ OPERATOR = {
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {
+    "best",
     *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),
     *("resume", "rounds", "save_model", "show", "summary", "wait"),
 }

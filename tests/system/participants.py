@@ -75,6 +75,20 @@ class Judging(Steady):
         return Evaluation(metrics={"mean": mean}, weight=1 + self.index)
 
 
+class Peaking(Steady):
+    """Adds one to every element, and evaluates models of zeros best after three rounds."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        del task
+        delta = {name: np.ones_like(values) for name, values in model.items()}
+        return Update(delta=delta, weight=self.examples)
+
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        del task
+        rounds = float(np.mean([np.mean(values, dtype=np.float64) for values in model.values()]))
+        return Evaluation({"score": -abs(rounds - 3)}, self.examples)
+
+
 def stepped(model: Mapping[str, Array], index: int, round_: int) -> dict[str, Array]:
     """The update of participant ``index``: a step towards noise of its own, in multiples of 2^-12 below 1/8.
 

@@ -65,6 +65,7 @@ from atoll.server.jobs import (
     Optimiser,
     Privacy,
     Retention,
+    Stop,
     Straggler,
 )
 
@@ -114,6 +115,7 @@ __all__ = [
     "RunSpending",
     "RunSummary",
     "ServerInfo",
+    "Stop",
     "Straggler",
     "TimedOutError",
     "Timeouts",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from atoll.operator.choosing import chosen_metrics
+from atoll.operator.errors import BadInputError
 from atoll.operator.html import page
+from atoll.server.control.best import best_model, judging_metrics
 from atoll.server.control.curves import panels
+from atoll.server.jobs import parse_job
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from atoll.server.control import RoundSummary, RunDetail, RunSummary
+    from atoll.server.control import BestModel, RoundSummary, RunDetail, RunSummary
 
+Mode = Literal["max", "min"]
+"""Which values of a metric are better: higher or lower ones."""
 ENDED_PHASES = ("released", "abandoned")
 
 
@@ -55,6 +60,24 @@ class History(Sequence["RoundSummary"]):
     def metric(self, name: str) -> list[float]:
         """The values of a metric by its full name, such as ``server/accuracy``, where an attempt has one."""
         return [item.metrics[name] for item in self.rounds if name in item.metrics]
+
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> BestModel:
+        """The best model, the first that reached the best value.
+
+        Args:
+            metric: ``eval/NAME`` or ``server/NAME``; None: the one that the job names (``retention.best``, or
+                ``stop.metric``). Only a model by the job's metric is sure to be kept.
+            mode: whether higher (max) or lower (min) values are better; None: as the job says, if it names the metric.
+
+        Raises:
+            BadInputError: if no metric is known, the mode is missing, or no model was measured.
+        """
+        decides = parse_job(self.detail.job_toml).best
+        if metric is None or (decides is not None and (metric, mode or decides[1]) == decides):
+            return _found(self.detail.best, self, metric or (decides[0] if decides else None))
+        if mode is None:
+            raise BadInputError(f"the job does not say which values of {metric} are better", "give mode: max or min")
+        return _found(best_model(self.rounds, metric, mode), self, metric)
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each attempt, its metrics as columns; ``duration_s`` is virtual in a simulation."""
@@ -106,6 +129,20 @@ class History(Sequence["RoundSummary"]):
 
     def _repr_html_(self) -> str:
         return page(self.detail)
+
+
+def _found(best: BestModel | None, history: History, metric: str | None) -> BestModel:
+    if best is not None:
+        return best
+    run = history.run.run
+    if metric is None:
+        raise BadInputError(
+            f"the job of run {run} does not say which metric decides",
+            'name a metric, or submit the job with [retention] best = "..."',
+        )
+    measured = ", ".join(judging_metrics(history.rounds)) or "none"
+    remedy = "choose one of these" if measured != "none" else "wait for a released round"
+    raise BadInputError(f"run {run} has no model with metric {metric!r}; measured so far: {measured}", remedy)
 
 
 class Rounds:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from atoll.operator import models
 from atoll.operator.errors import MAX_COUNT, BadInputError, OperatorError, RunFailedError, require_count
 from atoll.operator.following import MONTH_S, follow, follow_async
-from atoll.operator.history import ENDED_PHASES, History, Rounds
+from atoll.operator.history import ENDED_PHASES, History, Mode, Rounds
 from atoll.operator.html import error_page, page
 from atoll.operator.models import Model, ModelRef, silent
 from atoll.operator.notebook import screen
 from atoll.server.control import (
+    BestModel,
     Progress,
     PrunedStorage,
     RoundSummary,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from atoll.operator.models import Steps
 
 Which = int | Literal["latest", "best", "averaged"]
-"""A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's ``[retention]``, or
+"""A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's metric, or
 the mean of the released ones."""
 HISTORY_INTERVAL_S = 0.5
 """Minimum seconds between two fetches of the rounds while they are shown."""
@@ -189,13 +190,20 @@ class Run:
 
     def model_ref(self, which: Which = "latest") -> ModelRef:
         """Layout and blob of a released model, without its bytes."""
-        number = self._best_round() if which == "best" else which
+        number = self.best().round if which == "best" else which
         require_count("which", number if isinstance(number, int) else 0)
         request = control_pb2.GetRunModelRequest(
             run=self.id, round=number if isinstance(number, int) else None, averaged=which == "averaged"
         )
         answer = self._calls.call(self._calls.control.GetRunModel, request)
         return ModelRef(layout_from_proto(answer.model.layout), answer.model.blob, answer.round)
+
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> BestModel:
+        """The best model so far; see ``History.best``. Fetch it with ``model(run.best(...).round)``.
+
+        The job's own metric decides over all rounds, another metric over the newest 1000 attempts at rounds.
+        """
+        return History(self.detail()).best(metric, mode)
 
     def job(self) -> Job:
         """The job that the run was submitted with, with the seed that the server drew for it.
@@ -208,25 +216,6 @@ class Run:
             return Job.of(parse_job(detail.job_toml, f"the job of run {self.id}").seeded(detail.seed))
         except JobFileError as error:
             raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
-
-    def _best_round(self) -> int:
-        """The number of rounds behind the best model: the first that reached the best value."""
-        detail, retention = self.detail(), self.job().retention
-        if retention.best is None:
-            raise BadInputError(
-                f"the job of run {self.id} does not say which metric decides", 'submit it with [retention] best = "..."'
-            )
-        name = f"server/{retention.best}"
-        found = [
-            (item.metrics[name], item.version + 1)
-            for item in detail.rounds
-            if item.released and item.kind == "train" and name in item.metrics
-        ]
-        if not found:
-            raise BadInputError(f"run {self.id} has no model with metric {name} yet", "wait for a released round")
-        values = [value for value, _ in found]
-        best = max(values) if retention.best_is == "highest" else min(values)
-        return next(number for value, number in found if value == best)
 
     def _changed(self, method: Callable[..., _Changed], request: object) -> RunSummary:
         return value_of(RunSummary, self._calls.call(method, request).summary)

@@ -17,6 +17,8 @@ from atoll.server.jobs import (
     Job,
     JobFileError,
     Privacy,
+    Retention,
+    Stop,
     Straggler,
 )
 from atoll.simulation.behaviour import Behaviour
@@ -45,9 +47,11 @@ __all__ = [
     "Privacy",
     "RayWorkers",
     "Result",
+    "Retention",
     "RunFailedError",
     "SetupError",
     "SimulationError",
+    "Stop",
     "Straggler",
     "WorkerError",
     "compare",

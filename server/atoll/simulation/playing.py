@@ -23,7 +23,7 @@ from atoll.settings import to_toml
 from atoll.simulation.errors import RunFailedError, SetupError, SimulationError
 from atoll.simulation.initial import Initial
 from atoll.simulation.population import Population
-from atoll.simulation.result import Result, detail_from, read
+from atoll.simulation.result import Result, detail_from, read, weights_of
 from atoll.simulation.resuming.boundaries import Boundaries
 from atoll.simulation.resuming.kept_state import put_begin
 from atoll.simulation.resuming.participant_folders import ParticipantFolders
@@ -34,7 +34,6 @@ from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop
 from atoll.simulation.worker_pool import WorkerPool
 from atoll.wire.encoding import Encoding
-from atoll.wire.views import tensor_views
 
 STARTS_AT = 1_704_067_200.0
 """Epoch seconds at virtual second 0: Monday, 2024-01-01, 00:00 UTC."""
@@ -258,9 +257,14 @@ def _result(plan: Plan, blobs: BlobStore, detail: RunDetail, seconds: float, vir
     run, layout = detail.run, plan.model.layout
     if run.status in ("failed", "cancelled"):
         raise RunFailedError(f"the run has {run.status}: {run.reason}")
-    with blobs.open(run.model_blob) as blob:
-        content = bytearray(blob.read(0, layout.size_bytes))
-    weights = tensor_views(layout, memoryview(content))
     return Result(
-        weights, run.model_blob, layout, History(detail), seconds, virtual_s, plan.folder, plan.results is not None
+        weights_of(blobs, run.model_blob, layout),
+        run.model_blob,
+        layout,
+        History(detail),
+        seconds,
+        virtual_s,
+        None if detail.best is None else weights_of(blobs, detail.best.model_blob, layout),
+        plan.folder,
+        plan.results is not None,
     )

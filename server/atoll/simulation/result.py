@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy.typing as npt
 
 from atoll.formats import safetensors
-from atoll.operator.history import History
+from atoll.operator.history import History, Mode
 from atoll.operator.ledger import RunLedger
 from atoll.server.cli.offline import OfflineLedger
-from atoll.server.control import RunDetail, RunSummary, detail_of
+from atoll.server.control import BestModel, RunDetail, RunSummary, detail_of
 from atoll.server.rpc import views
 from atoll.server.stores import dialects, participants, rounds, runs
 from atoll.server.stores.store import DATABASE_FILE
 from atoll.wire.v1 import control_pb2
+from atoll.wire.views import tensor_views
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from sqlalchemy import Connection
 
+    from atoll.server.stores import BlobStore
     from atoll.wire.layout import Layout
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class Result:
         history: its rounds, without their members; times are virtual.
         seconds: how long the simulation took.
         virtual_s: how long the run took in virtual time.
+        best_model: the weights of the best model, by name; None if the job names no metric, or no model was measured.
     """
 
     model: Mapping[str, npt.NDArray[Any]]
@@ -52,6 +55,7 @@ class Result:
     history: History
     seconds: float
     virtual_s: float
+    best_model: Mapping[str, npt.NDArray[Any]] | None
     _folder: Path
     _folder_stays: bool = False
 
@@ -92,6 +96,10 @@ class Result:
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
 
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> BestModel:
+        """The best model; see ``History.best``."""
+        return self.history.best(metric, mode)
+
     @property
     def seed(self) -> int | None:
         """The seed that participants' ``task.seed`` followed from: ``job.seed``, or the one that was drawn for it."""
@@ -119,13 +127,25 @@ def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDet
     """A run from its rows."""
     run = runs.get(connection, run_id)
     numbering = views.RoundNumbering.of(run.job_toml)
-    answer = control_pb2.GetRunResponse(summary=views.run_summary(run), job_toml=run.job_toml, seed=run.seed)
+    answer = control_pb2.GetRunResponse(
+        summary=views.run_summary(run),
+        job_toml=run.job_toml,
+        seed=run.seed,
+        best=views.best_model(connection, run),
+    )
     for row in rounds.newest(connection, run_id, limit=ALL):
         found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
         names = sorted({member.participant for member in found})
         homes = {name: one.organisation for name, one in participants.of(connection, names).items()}
         answer.rounds.append(numbering.numbered(views.past_round(row, found, homes)))
     return detail_of(answer)
+
+
+def weights_of(blobs: BlobStore, blob: str, layout: Layout) -> Mapping[str, npt.NDArray[Any]]:
+    """The weights of a model, by name, in memory of their own."""
+    with blobs.open(blob) as opened:
+        content = bytearray(opened.read(0, layout.size_bytes))
+    return tensor_views(layout, memoryview(content))
 
 
 def read(folder: Path, work: Callable[[Connection], T]) -> T:

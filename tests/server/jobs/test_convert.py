@@ -11,6 +11,7 @@ from atoll.server.jobs import (
 )
 from atoll.server.jobs.reference import MINIMAL, TYPICAL
 from atoll.server.rounds import LateMode, Patience, Weighting
+from atoll.server.rounds.judging import Criterion, Mode, StopRule
 from atoll.server.sampling.report_window import FixedReportWindow, LearnedReportWindow
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
@@ -60,3 +61,15 @@ def test_the_window_is_fixed_or_learned() -> None:
     learned = parse_job(f"{MINIMAL}[straggler.learned]\nquantile = 0.5\nmax_s = 700\n")
     assert report_window_of(learned) == LearnedReportWindow(quantile=0.5, max_s=700.0)
     assert expected_window_s(learned) == 600.0
+
+
+def test_the_metric_that_stops_a_run_also_decides_which_model_is_best_unless_another_one_is_named() -> None:
+    stop = '[stop]\nmetric = "eval/loss"\nmode = "min"\npatience = 3\nmin_delta = 0.5\n'
+    rules = to_run_policy(parse_job(MINIMAL + stop))
+    assert (rules.best, rules.stop) == (
+        Criterion("eval/loss", Mode.MIN),
+        StopRule(Criterion("eval/loss", Mode.MIN), 3, 0.5),
+    )
+    rules = to_run_policy(parse_job(MINIMAL + stop + '[retention]\nbest = "eval/auc"\n'))
+    assert (rules.best, rules.deciding_metrics) == (Criterion("eval/auc"), {"eval/auc", "eval/loss"})
+    assert (to_run_policy(parse_job(MINIMAL)).best, to_run_policy(parse_job(MINIMAL)).stop) == (None, None)

@@ -105,7 +105,7 @@ def test_every_problem_is_listed_with_line_key_value_and_what_is_allowed() -> No
         "to 1",
         "optimizer": 'bad.toml:17: optimizer: no such section; did you mean "optimiser"?',
         "secrecy": "bad.toml:20: secrecy: no such section; allowed are job, model, cohort, straggler, aggregation, "
-        "optimiser, training, evaluation, retention, iterate_averaging, privacy",
+        "optimiser, training, evaluation, retention, stop, iterate_averaging, privacy",
     }
 
 
@@ -139,6 +139,15 @@ def test_missing_sections_say_what_they_need() -> None:
         ("[training]\nseed = 9223372036854775808", "training.seed", "beyond 64 bits"),
         ("[evaluation]\nserver = 'os.system'", "evaluation.server", "the name of an installed evaluator"),
         ("[straggler]\nreport_window_s = nan", "straggler.report_window_s", "a number above 0"),
+        ("[retention]\nbest = 'accuracy'", "retention.best", "`eval/NAME` or `server/NAME`"),
+        ("[retention]\nmode = 'min'", "retention.mode", "retention.best names no metric"),
+        ("[stop]\nmetric = 'train/loss'\npatience = 2", "stop.metric", "`eval/NAME` or `server/NAME`"),
+        ("[stop]\nmetric = 'eval/loss'\npatience = 0", "stop.patience", "a whole number from 1"),
+        (
+            "[stop]\nmetric = 'eval/loss'\npatience = 2\n[evaluation]\nbefore_training = false\nfinal = false",
+            "stop.metric",
+            "participants do not evaluate; set evaluation.before_training to true",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(text: str, key: str, words: str) -> None:

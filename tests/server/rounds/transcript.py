@@ -8,10 +8,17 @@ and writes its output anew. After a change of the engine, or to add a file, run
 and read the difference.
 
 The first line that is no comment gives the policy, for example ``policy cohort=2 over_selection=1.5 rounds=1``. The
+<<<<<<< HEAD
 settings are named as in ``StragglerPolicy``, ``LatePolicy`` and ``RunPolicy``, with ``cohort`` for ``cohort_size`` and
 ``late`` for ``mode``. Rounds are shown as operators see them: ``1`` is the first round, ``1.2`` its second attempt. An
 event is about the live round unless it ends in ``@`` and a round: ``reported pc 10 @1``. A cohort has weights after a
 colon, and after an equals sign the name under which the job requires the member: ``drawn pa:20 pb=north``.
+=======
+settings are named as in ``StragglerPolicy``, ``LatePolicy`` and ``RunPolicy``, with ``cohort`` for ``cohort_size``
+and ``late`` for ``mode``; ``best=eval/loss:min`` and ``stop=eval/loss:min:2`` (patience 2) judge models. Rounds are
+shown as operators see them: ``1`` is the first round, ``1.2`` its second attempt. An event is about the live round
+unless it ends in ``@`` and a round: ``reported pc 10 @1``.
+>>>>>>> ba7b36e (Choose the best model by a metric of participants or server, and stop runs whose models get no better)
 """
 
 import sys
@@ -58,6 +65,7 @@ from atoll.server.rounds import (
     resume,
     step,
 )
+from atoll.server.rounds.judging import Criterion, Mode, StopRule
 from tests.server.rounds.transcript_output import changes, effect_line
 
 FOLDER = Path(__file__).parent / "transcripts"
@@ -109,10 +117,25 @@ def policy_of(line: str) -> RunPolicy:
         straggler,
         evaluate_every=int(given.pop("evaluate_every", 0)),
         final_evaluation=given.pop("final_evaluation", "no") == "yes",
+        best=_criterion(given.pop("best", "")),
+        stop=_stop_rule(given.pop("stop", "")),
     )
     if given:
         raise ValueError(f"{line!r}: unknown settings {sorted(given)}")
     return policy
+
+
+def _criterion(text: str) -> Criterion | None:
+    """``eval/loss:min``."""
+    metric, _, mode = text.partition(":")
+    return Criterion(metric, Mode(mode)) if text else None
+
+
+def _stop_rule(text: str) -> StopRule | None:
+    """``eval/loss:min:2``, with the patience last."""
+    criterion, _, patience = text.rpartition(":")
+    found = _criterion(criterion)
+    return None if found is None else StopRule(found, int(patience))
 
 
 def key_of(label: str) -> RoundKey:
@@ -240,12 +263,18 @@ _FROM_MEMBERS: dict[str, Callable[[RoundKey, str, str], Event]] = {
 }
 _ABOUT_ROUND: dict[str, Callable[[RoundKey, str], Event]] = {
     "deadline": lambda key, _: DeadlinePassed(key),
-    "charged": lambda key, _: Charged(key),
-    "published": lambda key, _: Published(key),
+    "charged": lambda key, rest: Charged(key, _metrics(rest)),
+    "published": lambda key, rest: Published(key, _metrics(rest)),
     "retry": lambda key, _: RetryDue(key),
     "budget_spent": BudgetSpent,
     "effect_failed": lambda key, rest: EffectFailed(key, rest.partition(" ")[0], rest.partition(" ")[2]),
 }
+
+
+def _metrics(rest: str) -> tuple[tuple[str, float], ...]:
+    """``NAME=VALUE ...``: the metrics that judge models."""
+    pairs = (word.partition("=") for word in rest.split())
+    return tuple((name, float(value)) for name, _, value in pairs)
 
 
 def main() -> None:

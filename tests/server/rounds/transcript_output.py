@@ -49,8 +49,17 @@ def changes(before: RunState, after: RunState) -> Iterator[str]:
         yield f"pause requested: {'yes' if after.pause_requested else 'no'}"
     if after.cancel_requested is not None and after.cancel_requested != before.cancel_requested:
         yield f"cancel requested: {after.cancel_requested}"
+    yield from _judged(before, after)
     if after.reason != before.reason:
         yield f"reason: {after.reason or 'none'}"
+
+
+def _judged(before: RunState, after: RunState) -> Iterator[str]:
+    """The best model, and the decision to stop."""
+    if after.best is not None and after.best != before.best:
+        yield f"best: model {after.best.version} with {after.best.value:g}, {after.best.since} measured since"
+    if after.stopping != before.stopping:
+        yield f"stopping: {after.stopping}"
 
 
 def _members(before: RunState, after: RunState, roster: Roster) -> Iterator[str]:

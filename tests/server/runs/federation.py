@@ -152,11 +152,22 @@ class Client:
             raise TooLateError("round.over", "the round's uploads have been removed") from None
         return await self.claim(key, digest, weight, **metrics)
 
-    async def claim(self, key: Key, digest: str, weight: int = 10, **metrics: float) -> ReportReceipt:
-        """Report an update that is in the spool."""
+    async def claim(
+        self,
+        key: Key,
+        digest: str,
+        weight: int = 10,
+        *,
+        evaluation: Mapping[str, float] | None = None,
+        **metrics: float,
+    ) -> ReportReceipt:
+        """Report an update that is in the spool, and perhaps an evaluation of the model before it."""
         request = transfer_pb2.ReportRequest(
             round=key, upload_id="0" * 32, digest=digest, weight=weight, metrics=metrics
         )
+        if evaluation is not None:
+            request.evaluation.update(evaluation)
+            request.evaluation_weight = weight
         return await self._commit(request)
 
     async def evaluate(self, key: Key, weight: int = 5, **metrics: float) -> ReportReceipt:

@@ -219,7 +219,7 @@ class TestDelete:
 class TestBest:
     async def test_the_best_model_is_kept_besides_the_newest(self, tmp_path: Path) -> None:
         figures = iter((0.1, 0.9, 0.5, 0.3, 0.2))
-        evaluation = 'final = false\nbefore_training = false\nserver = "judge"\n[retention]\nbest = "accuracy"'
+        evaluation = 'final = false\nbefore_training = false\nserver = "judge"\n[retention]\nbest = "server/accuracy"'
         toml = job(rounds=5, evaluation=evaluation)
         evaluators: dict[str, Evaluator] = {"judge": lambda _: {"accuracy": next(figures)}}
         async with opened(tmp_path / "data", keep_models=1, evaluators=evaluators) as federation:
@@ -228,6 +228,23 @@ class TestBest:
             listed = await federation.store.reader.run(models.listed, run)
             assert (row.best_model, row.best_value) == (listed[2].blob, 0.9)
             assert federation.blobs() == {listed[place].blob for place in (0, 2, 5)}
+
+    async def test_a_model_that_participants_found_best_is_kept_though_they_do_so_a_round_later(
+        self, tmp_path: Path
+    ) -> None:
+        toml = job(rounds=5, evaluation='final = false\n[retention]\nbest = "eval/loss"\nmode = "min"')
+        async with opened(tmp_path / "data", keep_models=1) as federation:
+            (alice,) = await federation.clients("alice")
+            run = await federation.submit(toml)
+            for number, loss in enumerate((0.9, 0.1, 0.5, 0.3, 0.2)):
+                task = await alice.next("participate")
+                digest = await asyncio.to_thread(alice.spool, task.key, update_values(number))
+                await alice.claim(task.key, digest, evaluation={"loss": loss})
+            await federation.ended(run)
+            row = await federation.store.reader.run(lambda connection: runs.get(connection, run))
+            listed = await federation.store.reader.run(models.listed, run)
+            assert (row.best_model, row.best_value) == (listed[1].blob, 0.1)
+            assert federation.blobs() == {listed[place].blob for place in (0, 1, 5)}
 
 
 class TestRace:

@@ -483,6 +483,39 @@ class GetRunRequest(google.protobuf.message.Message):
 Global___GetRunRequest: typing_extensions.TypeAlias = GetRunRequest
 
 @typing.final
+class BestModel(google.protobuf.message.Message):
+    """The best model of a run by one metric."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    MODEL_BLOB_FIELD_NUMBER: builtins.int
+    metric: builtins.str
+    """As rounds show it: eval/... or server/..."""
+    mode: builtins.str
+    """max or min: which values are better."""
+    value: builtins.float
+    round: builtins.int
+    """Train rounds up to this model; 0: the initial one."""
+    model_blob: builtins.str
+    """Empty if another metric than the job's decided."""
+    def __init__(
+        self,
+        *,
+        metric: builtins.str = ...,
+        mode: builtins.str = ...,
+        value: builtins.float = ...,
+        round: builtins.int = ...,
+        model_blob: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["metric", b"metric", "mode", b"mode", "model_blob", b"model_blob", "round", b"round", "value", b"value"]) -> None: ...
+
+Global___BestModel: typing_extensions.TypeAlias = BestModel
+
+@typing.final
 class GetRunResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -491,6 +524,7 @@ class GetRunResponse(google.protobuf.message.Message):
     JOB_TOML_FIELD_NUMBER: builtins.int
     CONNECTED_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    BEST_FIELD_NUMBER: builtins.int
     job_toml: builtins.str
     connected: builtins.int
     """Participants connected now."""
@@ -502,6 +536,12 @@ class GetRunResponse(google.protobuf.message.Message):
     def summary(self) -> Global___RunSummary: ...
     @property
     def rounds(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RoundSummary]: ...
+    @property
+    def best(self) -> Global___BestModel:
+        """By the metric that the job names; absent without one, and before the first
+        model is measured.
+        """
+
     def __init__(
         self,
         *,
@@ -510,9 +550,10 @@ class GetRunResponse(google.protobuf.message.Message):
         job_toml: builtins.str = ...,
         connected: builtins.int = ...,
         seed: builtins.int | None = ...,
+        best: Global___BestModel | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "seed", b"seed", "summary", b"summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "connected", b"connected", "job_toml", b"job_toml", "rounds", b"rounds", "seed", b"seed", "summary", b"summary"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "best", b"best", "seed", b"seed", "summary", b"summary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "best", b"best", "connected", b"connected", "job_toml", b"job_toml", "rounds", b"rounds", "seed", b"seed", "summary", b"summary"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 Global___GetRunResponse: typing_extensions.TypeAlias = GetRunResponse

@@ -56,6 +56,13 @@ def reason_lines(run: RunSummary) -> Iterator[str]:
         yield f"{run.status}: {run.reason}"
 
 
+def best_lines(detail: RunDetail) -> Iterator[str]:
+    """The best model by the metric that the job names, if there is one."""
+    best = detail.best
+    if best is not None:
+        yield f"best model: after {counted(best.round, 'round')}, {best.metric} {best.value:.6g} ({best.mode})"
+
+
 def round_row(item: RoundSummary) -> tuple[object, ...]:
     """A line of the table of rounds."""
     return (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 
 from atoll.operator import JobFileError, Operator, Run
 from atoll.operator.errors import BadInputError
+from atoll.operator.history import Mode
 from atoll.operator.ledger import LATEST
 from atoll.operator.run import Which
 from atoll.server.cli.comparison import show_comparison
@@ -21,6 +23,7 @@ from atoll.server.cli.formats import (
     ROUND_COLUMNS,
     RUN_COLUMNS,
     closing_lines,
+    best_lines,
     has_secret_draw,
     member_rows,
     reason_lines,
@@ -95,6 +98,8 @@ def show(client: Operator, *, run_id: str, members: bool, last: int, label: str 
     print_table(RUN_COLUMNS, [run_row(detail.run)], "")
     for line in reason_lines(detail.run):
         click.echo(line)
+    for line in best_lines(detail):
+        click.echo(line)
     print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
     for line in closing_lines(detail.rounds, secret=has_secret_draw(detail)):
         click.echo(line)
@@ -167,17 +172,18 @@ def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output
 )
 @click.option("--round", "number", type=click.IntRange(0), help="After this many rounds; 0: the initial model.")
 @click.option("--averaged", is_flag=True, help="The mean of the released models, of a run with [iterate_averaging].")
+@click.option("--best", is_flag=True, help="The best model by the metric that the job names, or by --metric.")
+@click.option("--metric", metavar="NAME", help="With --best: another metric, eval/NAME or server/NAME.")
+@click.option("--mode", type=click.Choice(["max", "min"]), help="With --metric: which values are better.")
 @json_option
 @connected
-def model(
-    client: Operator, *, run_id: str, output: Path, number: int | None, averaged: bool, json_output: bool
-) -> None:
+def model(client: Operator, *, run_id: str, output: Path, json_output: bool, **wanted: Any) -> None:
     """Fetch a released model, the newest by default, into a safetensors file."""
-    if averaged and number is not None:
-        raise BadInputError("--round and --averaged exclude each other", "give one of them")
-    which: Which = "averaged" if averaged else LATEST if number is None else number
+    found = client.run(run_id)
+    which = _which(found, **wanted)
     with transfers() as steps:
-        ref = client.run(run_id).save_model(output, which, steps)
+        ref = found.save_model(output, which, steps)
+    averaged = which == "averaged"
     if json_output:
         print_json({"file": str(output), "round": ref.round, "blob": ref.blob, "size_bytes": ref.layout.size_bytes})
     else:
@@ -231,6 +237,20 @@ def submitted(client: Operator, job: Path) -> Run:
             return client.submit(job, steps=steps)
     except JobFileError as error:
         raise BadInputError(str(error)) from error
+
+
+def _which(
+    found: Run, *, number: int | None, averaged: bool, best: bool, metric: str | None, mode: Mode | None
+) -> Which:
+    if averaged + best + (number is not None) > 1:
+        raise BadInputError("--round, --averaged and --best exclude each other", "give one of them")
+    if (metric or mode) and not best:
+        raise BadInputError("--metric and --mode say which model is the best one", "add --best")
+    if best:
+        chosen = found.best(metric, mode)
+        click.echo(f"{chosen.metric} {chosen.value:.6g} ({chosen.mode})", err=True)
+        return chosen.round
+    return "averaged" if averaged else LATEST if number is None else number
 
 
 def _show_state(found: RunSummary, json_output: bool) -> None:

@@ -181,4 +181,5 @@ def finish(run: RunSummary) -> None:
         RunFailedError: if it failed or was cancelled.
     """
     checked(run)
-    click.echo(f"run {run.run} finished: {counted(run.rounds_released, 'round')} released", err=True)
+    early = f", {run.reason}" if run.rounds_released < run.rounds_total else ""
+    click.echo(f"run {run.run} finished: {counted(run.rounds_released, 'round')} released{early}", err=True)

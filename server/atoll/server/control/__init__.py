@@ -12,6 +12,7 @@ from atoll.server.control.spending import (
 )
 from atoll.server.control.summaries import (
     PHASES,
+    BestModel,
     Json,
     MemberSummary,
     NewTokens,
@@ -31,6 +32,7 @@ from atoll.server.control.summaries import (
 
 __all__ = [
     "PHASES",
+    "BestModel",
     "ChargeSummary",
     "ChargesPage",
     "Following",

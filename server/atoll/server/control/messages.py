@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from atoll.server.control.summaries import Progress, RoundSummary, RunDetail, RunSummary
+from atoll.server.control.summaries import BestModel, Progress, RoundSummary, RunDetail, RunSummary
 from atoll.text.printable import make_printable
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def detail_of(answer: control_pb2.GetRunResponse) -> RunDetail:
         answer.connected,
         answer.job_toml,
         answer.seed if answer.HasField("seed") else None,
+        value_of(BestModel, answer.best) if answer.HasField("best") else None,
     )
 
 

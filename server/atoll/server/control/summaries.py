@@ -140,10 +140,30 @@ class RoundSummary:
 
 
 @dataclass(frozen=True)
+class BestModel:
+    """The best model of a run by one metric.
+
+    Attributes:
+        metric: ``eval/...`` or ``server/...``.
+        mode: max or min: which values are better.
+        value: the metric of that model.
+        round: train rounds up to that model; 0: the initial one.
+        model_blob: name of its blob, which is kept; empty if another metric than the job's decided.
+    """
+
+    metric: str
+    mode: str
+    value: float
+    round: int
+    model_blob: str = ""
+
+
+@dataclass(frozen=True)
 class RunDetail:
     """A run with its rounds, oldest first, the job file that it was submitted with, and the seed of its participants.
 
-    ``seed`` is the job's, or what the server drew; None for a run of an earlier version.
+    ``seed`` is the job's, or what the server drew; None for a run of an earlier version. ``best`` is the best model by
+    the metric that the job names; None without one, and before the first model is measured.
     """
 
     run: RunSummary
@@ -151,6 +171,7 @@ class RunDetail:
     connected: int
     job_toml: str
     seed: int | None = None
+    best: BestModel | None = None
 
 
 @dataclass(frozen=True)

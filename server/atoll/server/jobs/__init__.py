@@ -27,6 +27,7 @@ from atoll.server.jobs.models import (
     ModelSection,
     Optimiser,
     Retention,
+    Stop,
     Straggler,
 )
 from atoll.server.jobs.optimisers import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
@@ -55,6 +56,7 @@ __all__ = [
     "Optimiser",
     "Privacy",
     "Retention",
+    "Stop",
     "Straggler",
     "averaged_tensors",
     "deal",

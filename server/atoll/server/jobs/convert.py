@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from atoll.server.jobs.refusals import has_secret_draw
+from atoll.server.rounds.judging import Criterion, Mode, StopRule
 from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.sampling.participation_limit import ParticipationLimit
 from atoll.server.sampling.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
@@ -36,7 +37,18 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
         weighting=Weighting(spec.aggregation.weighting),
         max_weight=spec.aggregation.max_weight,
         max_abs=spec.aggregation.max_abs,
+        best=None if spec.best is None else _criterion(*spec.best),
+        stop=_stop_rule(spec),
     )
+
+
+def _criterion(metric: str, mode: str) -> Criterion:
+    return Criterion(metric, Mode(mode))
+
+
+def _stop_rule(spec: JobSpec) -> StopRule | None:
+    stop = spec.stop
+    return None if stop is None else StopRule(_criterion(stop.metric, stop.mode), stop.patience, stop.min_delta)
 
 
 def _patience_of(spec: JobSpec) -> Patience:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         IterateAveraging,
         Optimiser,
         Retention,
+        Stop,
         Straggler,
     )
     from atoll.server.jobs.privacy_section import Privacy
@@ -68,6 +69,7 @@ class Job(JobSpec):
         training: free settings for the participants' trainers, which read them as ``task.settings``.
         evaluation: how models are evaluated.
         retention: which models the server keeps.
+        stop: early stopping, by a metric.
         iterate_averaging: a mean of the released models, kept beside the newest one.
         privacy: central differential privacy of participants.
 
@@ -89,6 +91,7 @@ class Job(JobSpec):
         training: Mapping[str, SettingValue] | None = None,
         evaluation: Evaluation | None = None,
         retention: Retention | None = None,
+        stop: Stop | None = None,
         iterate_averaging: IterateAveraging | None = None,
         privacy: Privacy | None = None,
     ) -> None:
@@ -102,6 +105,7 @@ class Job(JobSpec):
             "training": training,
             "evaluation": evaluation,
             "retention": retention,
+            "stop": stop,
             "iterate_averaging": iterate_averaging,
             "privacy": privacy,
         }

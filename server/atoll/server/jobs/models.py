@@ -22,6 +22,9 @@ MAX_COHORT = 100_000
 MAX_FRAGMENTS = 64
 MAX_SECONDS = 30 * 86_400
 
+METRIC_PATTERN = r"^(eval|server)/[^\x00-\x20\x7f]([^\x00-\x1f\x7f]{0,126}[^\x00-\x20\x7f])?$"
+METRIC_FORM = "`eval/NAME` or `server/NAME`"
+
 Sampler = Literal["uniform", "poisson", "weighted", "least_recent", "availability"]
 OptimiserName = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
@@ -458,15 +461,58 @@ class Retention(Section):
     best: Annotated[
         str | None,
         Field(
-            pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,127}$",
-            description="A metric of the server's evaluator (`evaluation.server`), without its prefix `server/`: the "
-            "model with the best value is kept too.",
+            pattern=METRIC_PATTERN,
+            description="The metric that decides which model is the best; that model is kept too. `eval/NAME`: of the "
+            "participants' evaluations. `server/NAME`: of the server's evaluator.",
         ),
-        Hint(allowed="the name of a metric", default="none"),
+        Hint(allowed=METRIC_FORM, default="`stop.metric`, if there is a `[stop]` section; else none"),
     ] = None
-    best_is: Annotated[
-        Literal["highest", "lowest"], Field(description="Whether a higher or a lower value of that metric is better.")
-    ] = "highest"
+    mode: Annotated[
+        Literal["max", "min"],
+        Field(description="Whether a higher (`max`) or a lower (`min`) value of that metric is better."),
+        Hint(default="`stop.mode`, if `best` is left out; else `max`"),
+    ] = "max"
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """No mode without a metric."""
+        if self.best is None:
+            yield from self.unused(("mode",), "retention.best names no metric")
+
+
+class Stop(Section):
+    """Early stopping: the run ends before `job.rounds` once its models get no better.
+
+    A model is measured by the evaluations of the round that hands it out (`eval/NAME`), or by the server when it is
+    released (`server/NAME`). The final evaluation still takes place.
+    """
+
+    metric: Annotated[
+        str,
+        Field(
+            pattern=METRIC_PATTERN,
+            description="The metric that decides: `eval/NAME` of the participants' evaluations, or `server/NAME` of "
+            "the server's evaluator.",
+        ),
+        Hint(allowed=METRIC_FORM),
+    ]
+    mode: Annotated[
+        Literal["max", "min"],
+        Field(description="Whether a higher (`max`) or a lower (`min`) value of that metric is better."),
+    ] = "max"
+    patience: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_ROUNDS,
+            description="Measured models in a row without an improvement after which the run ends.",
+        ),
+    ]
+    min_delta: Annotated[
+        float,
+        Field(
+            ge=0, le=1e9, description="A model is an improvement if it is better than the best one by more than this."
+        ),
+    ] = 0.0
 
 
 class JobTables(Section):
@@ -481,6 +527,7 @@ class JobTables(Section):
     training: TrainingSettings = Field(default_factory=lambda: Settings({}))
     evaluation: Evaluation = Field(default_factory=Evaluation)
     retention: Retention = Field(default_factory=Retention)
+    stop: Stop | None = None
     iterate_averaging: IterateAveraging | None = None
     privacy: Privacy | None = None
 

@@ -11,6 +11,8 @@ from pydantic import model_validator
 from atoll.server.jobs.models import JobTables
 from atoll.server.jobs.refusals import refusals
 
+EVALUATED = "eval/"
+"""Prefix of the names of metrics that participants measure."""
 GRID_WEIGHT_BITS = 46
 """Bits that a round's total weight and ``max_abs`` may take together: 62 of the sum less 16 for the fraction."""
 
@@ -33,6 +35,13 @@ class JobSpec(JobTables):
         defaults = {"evaluation": evaluation, "privacy": privacy}
         return tables | defaults | ({"cohort": cohort} if "cohort" in tables else {})
 
+    @property
+    def best(self) -> tuple[str, str] | None:
+        """The metric that decides which model is the best, and its mode; None if none does."""
+        if self.retention.best is not None:
+            return self.retention.best, self.retention.mode
+        return None if self.stop is None else (self.stop.metric, self.stop.mode)
+
     def seeded(self, seed: int | None) -> Self:
         """The job with the seed of its run, which the server drew if the job has none."""
         return self.model_copy(update={"job": self.job.model_copy(update={"seed": seed})})
@@ -43,6 +52,23 @@ class JobSpec(JobTables):
         if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
             yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
         yield from self._sum_conflicts()
+        if not self._evaluates:
+            for key, metric in (
+                ("retention.best", self.retention.best),
+                ("stop.metric", self.stop and self.stop.metric),
+            ):
+                if metric is not None and metric.startswith(EVALUATED):
+                    yield key, self._never_measured(metric)
+
+    @property
+    def _evaluates(self) -> bool:
+        evaluation = self.evaluation
+        return evaluation.before_training or evaluation.every > 0 or evaluation.final
+
+    def _never_measured(self, metric: str) -> str:
+        if self.privacy is not None:
+            return f"{metric} is never measured: a private run has no participants' metrics; name one of the server's"
+        return f"{metric} is never measured: participants do not evaluate; set evaluation.before_training to true"
 
     def _sum_conflicts(self) -> Iterator[tuple[str, str]]:
         section = self.aggregation

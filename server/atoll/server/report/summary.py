@@ -55,6 +55,9 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
     """The headline figures."""
     for panel in panels[:2]:
         yield Tile(f"final {panel.metric}", f"{panel.final:.4g}", panel.best_curve.source.label)
+    if detail.best is not None:
+        best = detail.best
+        yield Tile(f"best {best.metric}", f"{best.value:.4g}", f"after {counted(best.round, 'round')}")
     yield Tile("rounds released", f"{detail.run.rounds_released}", f"of {detail.run.rounds_total}")
     times = [item.duration_s for item in detail.rounds if item.released and item.duration_s is not None]
     if any(times):

@@ -186,18 +186,43 @@ class Aggregated:
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """Answer to `ChargeAndStore`: in one transaction, the privacy charge and the stored candidate became durable."""
+    """Answer to `ChargeAndStore`: in one transaction, the privacy charge and the stored candidate became durable.
+
+    Attributes:
+        key: the round.
+        metrics: its members' metrics that judge models (`RunPolicy.deciding_metrics`), as far as they were measured:
+            the model that they make the best one is then named before a newer one can displace it.
+
+    Raises:
+        ValueError: a metric is not finite.
+    """
 
     key: RoundKey
+    metrics: Metrics = ()
     kind: Literal["charged"] = "charged"
+
+    def __post_init__(self) -> None:
+        check_metrics(self.metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Answer to `Publish`: the model, or the evaluation, is visible."""
+    """Answer to `Publish`: the model, or the evaluation, is visible.
+
+    Attributes:
+        key: the round.
+        metrics: the metrics of the server's evaluator that judge models, as far as they were measured.
+
+    Raises:
+        ValueError: a metric is not finite.
+    """
 
     key: RoundKey
+    metrics: Metrics = ()
     kind: Literal["published"] = "published"
+
+    def __post_init__(self) -> None:
+        check_metrics(self.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def carries(state: RunState, kind: RoundKind) -> bool:
 def next_kind(state: RunState) -> RoundKind | None:
     """What follows the last released round, None when the run is complete."""
     policy, version, last = state.policy, state.version, state.round
-    complete = version >= policy.rounds
+    complete = version >= policy.rounds or state.stopping != ""
     due = policy.evaluate_every > 0 and version > 0 and version % policy.evaluate_every == 0
     evaluated = last is not None and last.kind is RoundKind.EVALUATE
     if not evaluated and (due or (complete and policy.final_evaluation)):
@@ -46,7 +46,7 @@ def advance(state: RunState, now: float) -> Step:
     """Go on from a finished round: to the next one, into a requested pause, or to the end of the run."""
     kind = next_kind(state)
     if kind is None:
-        return end_run(state, RunStatus.FINISHED, "all rounds are done", now)
+        return end_run(state, RunStatus.FINISHED, state.stopping or "all rounds are done", now)
     if state.pause_requested:
         return pause(state)
     number = 0 if state.round is None else state.round.key.round + 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from atoll.server.rounds.errors import PolicyError
+from atoll.server.rounds.judging import Criterion, StopRule
 
 
 class LateMode(StrEnum):
@@ -115,6 +116,8 @@ class RunPolicy:
         weighting: what an update counts for.
         max_weight: largest example count that counts; more examples count as this many.
         max_abs: largest admissible magnitude of an update's value (a power of two); for the aggregation's grid.
+        best: what makes a released model the best one; None: no model is.
+        stop: when the run ends before all rounds are done; None: never.
     """
 
     rounds: int
@@ -124,6 +127,8 @@ class RunPolicy:
     weighting: Weighting = Weighting.EXAMPLES
     max_weight: int = 1_000_000
     max_abs: float = 32.0
+    best: Criterion | None = None
+    stop: StopRule | None = None
 
     def __post_init__(self) -> None:
         least = 0 if self.final_evaluation else 1
@@ -139,6 +144,12 @@ class RunPolicy:
     def secret_draw(self) -> bool:
         """Whether the draw is secret: nothing that participants or other runs see may depend on it."""
         return self.straggler.patience is Patience.DEADLINE
+
+    @property
+    def deciding_metrics(self) -> frozenset[str]:
+        """The metrics by which models are judged."""
+        criteria = (self.best, self.stop.criterion if self.stop is not None else None)
+        return frozenset(one.metric for one in criteria if one is not None)
 
     def counted_weight(self, weight: int) -> int:
         """Units that a report of `weight` examples counts for, before any staleness."""

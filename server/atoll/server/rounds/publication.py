@@ -6,11 +6,13 @@ from atoll.server.rounds.closing import abandon
 from atoll.server.rounds.effects import ChargeAndStore, Effect, Publish, RecordMember
 from atoll.server.rounds.errors import MismatchedSum
 from atoll.server.rounds.events import Aggregated, Charged, Published, Rejected, RetryDue, SumLost
+from atoll.server.rounds.judging import judged, stop_reason
 from atoll.server.rounds.lifecycle import advance, amend, archive, end_run, member_of, retry
 from atoll.server.rounds.member_events import sum_anew, without
 from atoll.server.rounds.roster import MemberStatus
 from atoll.server.rounds.run_state import Phase, RoundKind, RunState, RunStatus
 from atoll.server.rounds.step import Step, live
+from atoll.server.rounds.updates import Metrics
 from atoll.server.rounds.weights import contributions, total_weight
 
 
@@ -77,10 +79,9 @@ def on_sum_lost(state: RunState, event: SumLost, now: float) -> Step:
 
 
 def on_charged(state: RunState, event: Charged, now: float) -> Step:
-    """The charge is durable: publish the result."""
-    del event
-    rnd = live(state)
-    after = replace(state, round=replace(rnd, phase=Phase.CHARGED, charged_at=now))
+    """The charge is durable: judge the model that the round handed out, and publish the result."""
+    judged_state = _judge(state, event.metrics)
+    after = replace(judged_state, round=replace(live(state), phase=Phase.CHARGED, charged_at=now))
     return Step(after, (publish(after),))
 
 
@@ -98,10 +99,9 @@ def publish(state: RunState) -> Publish:
 
 
 def on_published(state: RunState, event: Published, now: float) -> Step:
-    """The round is released: go on, or end the run if the operator cancelled it meanwhile."""
-    del event
+    """The round is released: go on, or end the run if it was cancelled meanwhile or its rule says to stop."""
     recorded = _record_carried(state, now)
-    released = _count(recorded.state)
+    released = _judge(_count(recorded.state), event.metrics)
     archived = archive(released, replace(live(released), phase=Phase.RELEASED, ended_at=now))
     after = archived.state
     if after.cancel_requested is not None:
@@ -118,6 +118,17 @@ def _count(state: RunState) -> RunState:
         return replace(state, tally=replace(tally, evaluated=tally.evaluated + 1))
     tally = replace(tally, trained=tally.trained + 1)
     return replace(state, tally=tally, version=state.version + 1, model=rnd.digest)
+
+
+def _judge(state: RunState, metrics: Metrics) -> RunState:
+    """Follow the best model, and decide whether the run ends early."""
+    policy, version = state.policy, live(state).version
+    best = state.best if policy.best is None else judged(state.best, policy.best, version, metrics)
+    if policy.stop is None:
+        return replace(state, best=best)
+    rule = policy.stop
+    progress = judged(state.progress, rule.criterion, version, metrics, rule.min_delta)
+    return replace(state, best=best, progress=progress, stopping=state.stopping or stop_reason(rule, progress))
 
 
 def _record_carried(state: RunState, now: float) -> Step:

@@ -7,6 +7,7 @@ write and read them back (the tests do it with a pydantic `TypeAdapter`).
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from atoll.server.rounds.judging import Standing
 from atoll.server.rounds.policy import RunPolicy
 from atoll.server.rounds.roster import Roster
 from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef
@@ -194,6 +195,9 @@ class RunState:
         cancel_requested: the operator's reason, while a charged round is still being published.
         tally: totals for display.
         reason: why the run ended, or why it paused without an operator's request.
+        best: the best model so far, by the policy's criterion; None before the first measurement.
+        progress: the best model so far as the policy's rule for stopping counts it.
+        stopping: why the run ends before all rounds are done; empty while it goes on.
     """
 
     run_id: str
@@ -208,3 +212,6 @@ class RunState:
     cancel_requested: str | None = None
     tally: Tally = Tally()
     reason: str = ""
+    best: Standing | None = None
+    progress: Standing | None = None
+    stopping: str = ""

@@ -116,7 +116,11 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
             summary = views.run_summary(run)
             summary.reason = "; ".join(part for part in (summary.reason, shown.omission, waits) if part)
             return control_pb2.GetRunResponse(
-                summary=summary, rounds=shown.rounds, job_toml=run.job_toml, seed=run.seed
+                summary=summary,
+                rounds=shown.rounds,
+                job_toml=run.job_toml,
+                seed=run.seed,
+                best=views.best_model(connection, run),
             )
 
         response = await self._services.reader.run(work)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sqlalchemy import Connection
+
 from atoll.server.access.operators import Operator
 from atoll.server.control import message_of
 from atoll.server.identity import TokenRecord
@@ -12,7 +14,7 @@ from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.rounds import Member, MemberStatus, Phase, RoundKind, RoundState, RunState, RunStatus, trained_before
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.runs.records import metrics_of
-from atoll.server.stores import ParticipantHistory, rounds, runs
+from atoll.server.stores import ParticipantHistory, models, rounds, runs
 from atoll.server.stores.participants import Participant
 from atoll.server.telemetry.durations import phase_seconds
 from atoll.wire.v1 import control_pb2
@@ -35,6 +37,19 @@ def run_summary(run: runs.Run) -> control_pb2.RunSummary:
     """A run from its row."""
     return message_of(
         control_pb2.RunSummary, run, run=run.id, status=_STATUSES[RunStatus(run.status)], model_blob=run.current_model
+    )
+
+
+def best_model(connection: Connection, run: runs.Run) -> control_pb2.BestModel | None:
+    """The best model by the metric that the run's job names; None before the first measurement."""
+    if run.best_model is None or run.best_value is None:
+        return None
+    version, best = models.version_of(connection, run.id, run.best_model), parse_job(run.job_toml).best
+    if version is None or best is None:
+        return None
+    metric, mode = best
+    return control_pb2.BestModel(
+        metric=metric, mode=mode, value=run.best_value, round=version, model_blob=run.best_model
     )
 
 

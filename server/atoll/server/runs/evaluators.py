@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
+from atoll.server.rounds.judging import SERVER_METRIC
 from atoll.server.stores import BlobStore
 from atoll.wire.encoding import bfloat16_to_float32
 from atoll.wire.layout import Dtype, Layout
@@ -39,8 +40,6 @@ MAX_METRICS = 256
 _MAX_REASON_CHARS = 300
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
-SERVER_METRIC = "server/"
-"""Prefix of an evaluator's metric names."""
 AVERAGED_METRIC = f"{SERVER_METRIC}averaged/"
 """Prefix of the metric names of the mean of the released models."""
 

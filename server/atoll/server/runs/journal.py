@@ -31,7 +31,8 @@ from atoll.server.runs.histories import record_learned
 from atoll.server.runs.records import member_record, metrics_of, round_record
 from atoll.server.runs.reporting import ReportRecorder
 from atoll.server.runs.stepping import Also, Entry, Played
-from atoll.server.stores import Reader, Snapshot, Writer, event_log, reports, rounds, runs, snapshots
+from atoll.server.stores import Reader, Snapshot, Writer, event_log, models, reports, rounds, runs, snapshots
+from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.event_log import LoggedEvent
 
 log = logging.getLogger(__name__)
@@ -78,17 +79,6 @@ def event_from_json(body: str) -> Event:
     return _EVENTS.validate_json(body)
 
 
-def keep_best(run: str, blob: str, value: float | None, *, highest: bool) -> Also:
-    """Record a released model as the run's best if its metric is better than the best so far."""
-
-    def also(connection: Connection, _: tuple[Effect, ...]) -> None:
-        best = runs.get(connection, run).best_value
-        if value is not None and (best is None or (value > best if highest else value < best)):
-            runs.set_best(connection, run, blob, value)
-
-    return also
-
-
 def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
     """Add the judgement of the operator's evaluator to the round's record."""
 
@@ -132,6 +122,7 @@ class SqlJournal:
             event_log.append(connection, entry.run, rows)
             _record_status(connection, entry.before, entry.after)
             _record_all(connection, entry)
+            _record_best(connection, entry.before, entry.after)
             policy = entry.after.policy
             if self._learns and not policy.secret_draw:  # other runs' draws and windows follow from what is learned
                 record_learned(connection, entry.played, refused_count=policy.straggler.refused_count)
@@ -291,6 +282,21 @@ def _record_status(connection: Connection, before: RunState, after: RunState) ->
     if moved and not after.status.ended:
         reason = "pauses when this round is done" if after.pause_requested else after.reason
         runs.set_status(connection, after.run_id, after.status.value, reason=reason)
+
+
+def _record_best(connection: Connection, before: RunState, after: RunState) -> None:
+    """Record another best model, which is then kept.
+
+    Raises:
+        RecordMissingError: if it has no row: it was charged without a model.
+    """
+    best = after.best
+    if best is None or (before.best is not None and before.best.version == best.version):
+        return
+    model = models.of_version(connection, after.run_id, best.version)
+    if model is None:
+        raise RecordMissingError("model", f"{best.version} of run {after.run_id}")
+    runs.set_best(connection, after.run_id, model.blob, best.value)
 
 
 def _record_round(connection: Connection, run: str, ended: RoundState, max_weight: int) -> None:

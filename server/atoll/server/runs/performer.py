@@ -74,7 +74,7 @@ class RunPerformer:
         self.members = Pusher(driver, invitations, services, tasks, tasks.post_soon)
         self._draws = DrawEffects(driver, spec, services, tasks, pool, privacy, self._aggregator)
         self._sums = SumEffects(driver, tasks, self._aggregator)
-        self._releases = ReleaseEffects(driver, spec, tasks, self._aggregator)
+        self._releases = ReleaseEffects(driver, tasks, self._aggregator)
         self._ends = EndEffects(driver, tasks, pool, self._aggregator)
         # Receipts and records of members are no work: the poster answers, the journal has recorded.
         self._works: dict[type[Effect], Callable[[Any], None]] = {

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import new_run_id
-from atoll.server.jobs import JobSpec, fragments_of, optimiser_of, parse_job
+from atoll.server.jobs import JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
 from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
+from atoll.server.rounds.judging import SERVER_METRIC
 from atoll.server.runs.initial_model import check_finite
 from atoll.server.runs.private.promise import promise_of
 from atoll.server.runs.required import check_required
@@ -120,6 +121,13 @@ async def _check_room(services: Services, layout: Layout, spec: JobSpec, element
 
 def _check_evaluator(services: Services, spec: JobSpec) -> None:
     name = spec.evaluation.server
+    for metric in to_run_policy(spec).deciding_metrics if name is None else ():
+        if metric.startswith(SERVER_METRIC):
+            raise InvalidRequestError(
+                "job.metric",
+                f"{metric} decides which model is the best or when to stop, but no evaluator of the server measures it",
+                'name one with evaluation.server = "...", or choose a metric eval/... of the participants',
+            )
     if name is not None and name not in services.evaluators:
         installed = ", ".join(sorted(services.evaluators)) or "none"
         raise InvalidRequestError(

@@ -106,6 +106,12 @@ def of_round(connection: Connection, run_id: str, round_number: int) -> Model | 
     return next(iter(fetch_sound(connection, Model, query)), None)
 
 
+def version_of(connection: Connection, run_id: str, blob: str) -> int | None:
+    """The oldest version of a run with this blob; None if there is none."""
+    query = select(func.min(models.c.version)).where(models.c.run_id == run_id, models.c.blob == blob)
+    return connection.execute(query).scalar()
+
+
 def listed(connection: Connection, run_id: str) -> tuple[Model, ...]:
     """Every version of a run, in order, damaged rows included: for counting, not for use."""
     query = select_all(Model, models).where(models.c.run_id == run_id).order_by(models.c.version)

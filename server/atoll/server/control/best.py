@@ -1,0 +1,38 @@
+"""The best model of a run, from the metrics of its rounds, by the rule of the round engine (``rounds.judging``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atoll.server.control.summaries import BestModel, RoundSummary
+
+JUDGING = ("eval/", "server/")
+"""Prefixes of metrics that measure models: of participants' evaluations, and of the server's evaluator."""
+COUNTS = "eval/examples"
+
+
+def judging_metrics(rounds: Iterable[RoundSummary]) -> tuple[str, ...]:
+    """Names of the metrics of released rounds that measure models, sorted."""
+    names = {name for item in rounds if item.released for name in item.metrics if name.startswith(JUDGING)}
+    return tuple(sorted(names - {COUNTS}))
+
+
+def best_model(rounds: Iterable[RoundSummary], metric: str, mode: str) -> BestModel | None:
+    """The first model that reached the best value; None if none was measured.
+
+    An ``eval/`` metric measures the model that its round handed out, a ``server/`` metric the model that it released.
+    Of several measurements of one model the first counts.
+
+    Args:
+        rounds: attempts in order; only released ones count.
+        metric: its name with its prefix.
+        mode: ``max`` or ``min``: which values are better.
+    """
+    values: dict[int, float] = {}
+    for item in rounds:
+        if item.released and metric in item.metrics:
+            values.setdefault(item.version + metric.startswith("server/"), item.metrics[metric])
+    if not values:
+        return None
+    value = max(values.values()) if mode == "max" else min(values.values())
+    return BestModel(metric, mode, value, next(number for number, found in values.items() if found == value))

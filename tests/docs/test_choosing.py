@@ -1,0 +1,29 @@
+"""docs/choosing-a-model.md: each section of a job file on it is valid."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from atoll.server.jobs import parse_job
+from tests.docs.commands import ROOT
+
+PAGE = (ROOT / "docs" / "choosing-a-model.md").read_text(encoding="utf-8")
+SECTIONS = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+JOB = """
+[job]
+name = "page"
+rounds = 100
+[cohort]
+size = 3
+"""
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_job_with_the_section_is_valid(section: str) -> None:
+    assert parse_job(JOB + section).best is not None
+
+
+def test_the_page_has_sections() -> None:
+    assert len(SECTIONS) >= 2
