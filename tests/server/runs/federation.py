@@ -150,7 +150,7 @@ class Client:
             digest = await asyncio.to_thread(self.spool, key, values, first)
         except FileNotFoundError:
             raise TooLateError("round.over", "the round's uploads have been removed") from None
-        return await self.claim(key, digest, weight, **metrics)
+        return await self.claim(key, digest, weight, metrics=metrics)
 
     async def claim(
         self,
@@ -158,8 +158,8 @@ class Client:
         digest: str,
         weight: int = 10,
         *,
+        metrics: Mapping[str, float] | None = None,
         evaluation: Mapping[str, float] | None = None,
-        **metrics: float,
     ) -> ReportReceipt:
         """Report an update that is in the spool, and perhaps an evaluation of the model before it."""
         request = transfer_pb2.ReportRequest(

@@ -52,13 +52,16 @@ class JobSpec(JobTables):
         if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
             yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
         yield from self._sum_conflicts()
-        if not self._evaluates:
-            for key, metric in (
-                ("retention.best", self.retention.best),
-                ("stop.metric", self.stop and self.stop.metric),
-            ):
-                if metric is not None and metric.startswith(EVALUATED):
-                    yield key, self._never_measured(metric)
+        yield from self._metric_conflicts()
+
+    def _metric_conflicts(self) -> Iterator[tuple[str, str]]:
+        """No metric of participants decides if they do not evaluate."""
+        if self._evaluates:
+            return
+        named = {"retention.best": self.retention.best, "stop.metric": None if self.stop is None else self.stop.metric}
+        for key, metric in named.items():
+            if metric is not None and metric.startswith(EVALUATED):
+                yield key, self._never_measured(metric)
 
     @property
     def _evaluates(self) -> bool:
