@@ -3,7 +3,8 @@
 ``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it is there, and stands
 still until a signal comes; step 0: before the ranks have met, when signals still end them. RANK is a number, ``any``,
 or ``alone`` for the rank of a world of one. ``FAIL=RANK:STEP``: before that step, that rank raises. ``SILENT``: no rank
-reports how the job ended.
+reports how the job ended. ``LATE=SECONDS``: the watch ends a rank whose collective is late, as on GPUs, and the
+back end does not.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def main() -> None:
     job = load_job(path)
     timeout_s = job.faults.collective_timeout_s
     hold_up(int(os.environ["RANK"]), 0)
-    with join_world(timeout_s) as world, Watch(world, timeout_s) as watch:
+    late_s = float(os.environ.get("LATE", "0"))
+    limit_s = late_s or timeout_s
+    with join_world(timeout_s) as world, Watch(world, limit_s, ends_late=bool(late_s)) as watch:
         summary = train(job, path.parent, world, Held(watch, world.rank))
         if "SILENT" not in os.environ:
             watch.ended("finished" if summary.finished else "stopped", summary.steps)

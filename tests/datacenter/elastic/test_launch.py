@@ -60,6 +60,20 @@ def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> N
     assert tensors_of(tmp_path, 8) == tensors_of(tmp_path / "undisturbed", 8)
 
 
+def test_a_watch_ends_a_rank_whose_collective_is_late_where_the_back_end_does_not(tmp_path: Path) -> None:
+    """As on GPUs, where the main thread waits for the device and no error comes."""
+    hold = Hold(tmp_path / "fifo", rank=1, step=5)
+    job = write_job(tmp_path, timeout_s=WAIT_S)
+    with launched(job, "--nproc", "2", HOLD=hold.variable, LATE="10") as command:
+        stopped = hold.wait()
+        os.kill(stopped, signal.SIGSTOP)
+        assert command.wait() == 0, command.said
+    assert "did not end within 10 s" in command.said
+    assert "gloo:" in command.said
+    assert f"pid {stopped}) does not answer: it is stopped, or its machine is gone" in command.said
+    assert command.outcome["outcome"] == "finished"
+
+
 def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Path) -> None:
     """No rank can write a last checkpoint yet. A rank that ends without a report has not finished either."""
     held = Hold(tmp_path / "fifo", rank=0, step=0)

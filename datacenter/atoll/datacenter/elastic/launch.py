@@ -24,8 +24,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError, Rendezvous
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
+from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
 from atoll.datacenter.elastic.failures import cause
-from atoll.datacenter.elastic.watch import FOLDER_VARIABLE
 from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
 
 if TYPE_CHECKING:

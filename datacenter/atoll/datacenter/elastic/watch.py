@@ -18,9 +18,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from atoll.datacenter.elastic.blame import Beat, explain
+from atoll.datacenter.elastic.ending import FOLDER_VARIABLE, end_rank
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.elastic.recorder import Recording, recording
 from atoll.datacenter.elastic.translate import translated
+from atoll.datacenter.errors import HungError
 
 if TYPE_CHECKING:
     from atoll.datacenter.mesh import World
@@ -31,8 +33,6 @@ BEAT_S = 1.0
 """Seconds between two beats."""
 STANDSTILL_S = 2.0
 """Seconds in one phase after which a beat includes collectives: reading the recorder takes about a millisecond."""
-FOLDER_VARIABLE = "ATOLL_SILO_RANKS"
-"""Variable with the folder in which the launcher reads each rank's process and outcome."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -43,12 +43,17 @@ class Watch:
     on every rank. A rank whose launcher is gone ends itself. An error of a collective becomes ``HungError`` or
     ``LostPeerError``, see ``translate``.
 
+    On GPUs such an error does not come: the main thread waits for the device, and NCCL's own watchdog aborts the
+    process without naming a rank. There the thread of this watch ends a rank whose collective is late, with the same
+    message.
+
     Args:
         world: world of the ranks.
         timeout_s: timeout of collectives.
+        ends_late: whether this watch ends the rank; None: on GPUs.
     """
 
-    def __init__(self, world: World, timeout_s: float) -> None:
+    def __init__(self, world: World, timeout_s: float, *, ends_late: bool | None = None) -> None:
         self._world, self._timeout_s = world, timeout_s
         self._place, self._since_s = (0, "start"), time.monotonic()
         self._number = 0
@@ -57,6 +62,7 @@ class Watch:
         self._beaten = threading.Condition()
         self._host, self._parent = socket.gethostname(), os.getppid()
         self._recording = Recording(None, {})
+        self._ends_late = world.device.type == "cuda" if ends_late is None else ends_late
         self._store = _store(world)
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._before: list[tuple[signal.Signals, Any]] = []
@@ -140,6 +146,18 @@ class Watch:
             except RuntimeError as error:
                 log.debug("no more beats: %s", error)
                 return
+            if self._ends_late and self._is_late():
+                self._ends_late = False
+                threading.Thread(target=self._end_late, name="hung", daemon=True).start()  # beats go on meanwhile
+
+    def _is_late(self) -> bool:
+        """Return whether this rank has stood in its phase, and in one collective, for longer than allowed."""
+        phase_s = time.monotonic() - self._since_s
+        waiting = recording().waiting if phase_s >= self._timeout_s else None
+        return waiting is not None and waiting.age_s >= self._timeout_s
+
+    def _end_late(self) -> None:
+        end_rank(HungError(self.explained()))
 
     def _beat(self) -> None:
         if time.monotonic() - self._since_s >= STANDSTILL_S:

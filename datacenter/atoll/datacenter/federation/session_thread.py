@@ -20,8 +20,8 @@ from atoll.client import Participant
 from atoll.client.errors import ClientError, RefusedError, text_for_server
 from atoll.client.events import Reported, Trained
 from atoll.client.silo import INCOMPLETE, Abandoned, Work, disposition_of, round_key_message
+from atoll.datacenter.elastic.ending import status_of
 from atoll.datacenter.elastic.exits import Exit
-from atoll.datacenter.elastic.rank import status_of
 from atoll.datacenter.errors import FederationError
 from atoll.wire.chunks import ChunkHeader, update_digest
 from atoll.wire.v1 import transfer_pb2

@@ -15,6 +15,9 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
 from atoll.datacenter.errors import DatacenterError
 
+WATCHDOG_GRACE_S = 60
+"""Seconds after a collective's limit until NCCL's watchdog aborts the process: before, ``elastic.watch`` ends it and
+names the rank that is missing."""
 ATTEMPT_VARIABLE = "ATOLL_SILO_ATTEMPT"
 """A name for each start of the ranks, the same on every node."""
 
@@ -61,9 +64,10 @@ def join_world(timeout_s: float, *, on_host: bool = False) -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
         return
     timeout = timedelta(seconds=timeout_s)
+    grace = timedelta(seconds=WATCHDOG_GRACE_S if device.type == "cuda" else 0)
     dist.init_process_group(
         backend_of(device.type, on_host=on_host),
-        timeout=timeout,
+        timeout=timeout + grace,
         device_id=device if device.type == "cuda" else None,
         **_rendezvous(timeout),
     )
