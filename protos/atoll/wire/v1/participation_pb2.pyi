@@ -394,11 +394,15 @@ class Participate(google.protobuf.message.Message):
         KIND_UNSPECIFIED: Participate._Kind.ValueType  # 0
         KIND_TRAIN: Participate._Kind.ValueType  # 1
         KIND_EVALUATE: Participate._Kind.ValueType  # 2
+        KIND_STATISTICS: Participate._Kind.ValueType  # 3
+        """Answer the round's part of `statistics` from the participant's own table."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_UNSPECIFIED: Participate.Kind.ValueType  # 0
     KIND_TRAIN: Participate.Kind.ValueType  # 1
     KIND_EVALUATE: Participate.Kind.ValueType  # 2
+    KIND_STATISTICS: Participate.Kind.ValueType  # 3
+    """Answer the round's part of `statistics` from the participant's own table."""
 
     @typing.final
     class SettingsEntry(google.protobuf.message.Message):
@@ -435,6 +439,7 @@ class Participate(google.protobuf.message.Message):
     RANGES_FIELD_NUMBER: builtins.int
     PRIVACY_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    STATISTICS_FIELD_NUMBER: builtins.int
     run_name: builtins.str
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
@@ -481,6 +486,10 @@ class Participate(google.protobuf.message.Message):
     def privacy(self) -> Global___PrivacyTerms:
         """Absent: the operator makes no promise."""
 
+    @property
+    def statistics(self) -> Global___StatisticsQuery:
+        """What a task of KIND_STATISTICS asks for."""
+
     def __init__(
         self,
         *,
@@ -501,12 +510,85 @@ class Participate(google.protobuf.message.Message):
         ranges: collections.abc.Iterable[atoll.wire.v1.tensors_pb2.ElementRange] | None = ...,
         privacy: Global___PrivacyTerms | None = ...,
         seed: builtins.int | None = ...,
+        statistics: Global___StatisticsQuery | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "key", b"key", "privacy", b"privacy", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "seed", b"seed", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "key", b"key", "privacy", b"privacy", "seed", b"seed", "statistics", b"statistics"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "seed", b"seed", "settings", b"settings", "statistics", b"statistics", "traceparent", b"traceparent"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 Global___Participate: typing_extensions.TypeAlias = Participate
+
+@typing.final
+class StatisticsQuery(google.protobuf.message.Message):
+    """The columns and figures of a run of statistics, the same in each of its rounds.
+    docs/protocol.md has the elements of an answer.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMERIC_FIELD_NUMBER: builtins.int
+    CATEGORIES_FIELD_NUMBER: builtins.int
+    BINS_FIELD_NUMBER: builtins.int
+    QUANTILES_FIELD_NUMBER: builtins.int
+    MINIMUM_AND_MAXIMUM_FIELD_NUMBER: builtins.int
+    REFINEMENTS_FIELD_NUMBER: builtins.int
+    MIN_ROWS_FIELD_NUMBER: builtins.int
+    MIN_PARTICIPANTS_FIELD_NUMBER: builtins.int
+    bins: builtins.int
+    """Cells of a histogram, and cells into which a refinement cuts one."""
+    minimum_and_maximum: builtins.bool
+    """Also the lowest and the highest value of each column, within a cell."""
+    refinements: builtins.int
+    """Rounds that make the cells of quantiles narrower."""
+    min_rows: builtins.int
+    """A cell of fewer rows, or rows of fewer participants, is not released."""
+    min_participants: builtins.int
+    @property
+    def numeric(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Columns of numbers."""
+
+    @property
+    def categories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CategoryColumn]: ...
+    @property
+    def quantiles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Shares of the rows, each from 0 to 1 (exclusive)."""
+
+    def __init__(
+        self,
+        *,
+        numeric: collections.abc.Iterable[builtins.str] | None = ...,
+        categories: collections.abc.Iterable[Global___CategoryColumn] | None = ...,
+        bins: builtins.int = ...,
+        quantiles: collections.abc.Iterable[builtins.float] | None = ...,
+        minimum_and_maximum: builtins.bool = ...,
+        refinements: builtins.int = ...,
+        min_rows: builtins.int = ...,
+        min_participants: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bins", b"bins", "categories", b"categories", "min_participants", b"min_participants", "min_rows", b"min_rows", "minimum_and_maximum", b"minimum_and_maximum", "numeric", b"numeric", "quantiles", b"quantiles", "refinements", b"refinements"]) -> None: ...
+
+Global___StatisticsQuery: typing_extensions.TypeAlias = StatisticsQuery
+
+@typing.final
+class CategoryColumn(google.protobuf.message.Message):
+    """A column of categories; the values are compared as text."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    LEVELS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    @property
+    def levels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        levels: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["levels", b"levels", "name", b"name"]) -> None: ...
+
+Global___CategoryColumn: typing_extensions.TypeAlias = CategoryColumn
 
 @typing.final
 class Stop(google.protobuf.message.Message):

@@ -1,0 +1,39 @@
+"""Statistics of rows that stay with their owners: counts, moments, histograms and quantiles from sums of integers.
+
+Read ``blocks`` for what an answer holds, ``answering`` for how a participant makes one, ``release`` for what the server
+makes of the sum of all answers, and ``findings`` for the figures. Everything here is a function of its arguments.
+
+::
+
+    from atoll.statistics import Findings
+
+    scaling = Findings.load("overview.json").scaling(["age", "creatinine"])
+    features = scaling.standardise(features)
+"""
+
+from atoll.statistics.answering import Answerer
+from atoll.statistics.columns import Table
+from atoll.statistics.errors import AnswersError, FindingsError, StatisticsError, TableError
+from atoll.statistics.findings import CategoryFindings, Findings, NumericFindings, Quantile
+from atoll.statistics.records import FIELDS
+from atoll.statistics.release import Release
+from atoll.statistics.scaling import Scaling
+from atoll.statistics.state import first_state, state_shapes
+
+__all__ = [
+    "FIELDS",
+    "Answerer",
+    "AnswersError",
+    "CategoryFindings",
+    "Findings",
+    "FindingsError",
+    "NumericFindings",
+    "Quantile",
+    "Release",
+    "Scaling",
+    "StatisticsError",
+    "Table",
+    "TableError",
+    "first_state",
+    "state_shapes",
+]

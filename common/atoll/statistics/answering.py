@@ -1,0 +1,115 @@
+"""A participant's answer to one round: sums over its own table, as the vector of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.statistics.blocks import OTHER_AND_MISSING, packed
+from atoll.statistics.columns import Table, numbers_of, places_of
+from atoll.statistics.errors import TableError
+from atoll.statistics.grid import OCTAVE_CELLS, cells_of, exact_squares, exact_sum, octave_presence, on_grid
+from atoll.statistics.limbs import (
+    COUNT_LIMBS,
+    MAX_ROWS,
+    SQUARE_LIMBS,
+    SUM_LIMBS,
+    Floats,
+    counts_to_limbs,
+    to_limbs,
+)
+from atoll.statistics.state import ANSWER, State
+from atoll.wire.statistics_query import StatisticsQuery
+
+Integers = npt.NDArray[np.int64]
+
+
+class Answerer:
+    """Answers the rounds of one query from one table; reads the columns once.
+
+    Args:
+        query: what is asked.
+        table: the rows.
+
+    Attributes:
+        rows: number of rows.
+
+    Raises:
+        TableError: if the table lacks a column, columns have different lengths, or a value is no number.
+    """
+
+    def __init__(self, query: StatisticsQuery, table: Table) -> None:
+        self.query = query
+        numbers = [numbers_of(table, name) for name in query.numeric]
+        self._places = [places_of(table, column) for column in query.categories]
+        lengths = {column.size for column in [*numbers, *self._places]}
+        if len(lengths) > 1:
+            raise TableError("the table's columns have different lengths")
+        self.rows = lengths.pop()
+        if self.rows > MAX_ROWS:
+            raise TableError(f"the table has more than {MAX_ROWS} rows")
+        self._values = [values[~np.isnan(values)] for values in numbers]
+        self._missing = [self.rows - values.size for values in self._values]
+
+    def answer(self, number: int, released: Mapping[str, Floats]) -> dict[str, Floats]:
+        """The update of round ``number``, from 0: local - global of each tensor of the model.
+
+        Args:
+            number: the round.
+            released: the model: what the rounds before have found.
+        """
+        state = State(self.query, released)
+        blocks = {"rows": np.array(to_limbs(self.rows, COUNT_LIMBS), np.float64)}
+        if number == 0:
+            blocks |= self._counts()
+        elif number == 1:
+            blocks |= self._moments(state)
+        else:
+            blocks["inner"] = self._inner(state)
+        zeros = {name: np.zeros(np.shape(tensor)) for name, tensor in released.items()}
+        return zeros | {ANSWER: packed(self.query, number, blocks)}
+
+    def _counts(self) -> dict[str, Floats]:
+        present = np.array([values.size for values in self._values], np.int64)
+        sizes = [len(column.levels) + OTHER_AND_MISSING for column in self.query.categories]
+        cells = [np.bincount(places, minlength=size) for places, size in zip(self._places, sizes, strict=True)]
+        rows = np.concatenate([np.empty(0, np.int64), *cells])
+        octaves = [octave_presence(values) for values in self._values]
+        return {
+            "present": counts_to_limbs(present),
+            "missing": counts_to_limbs(np.array(self._missing, np.int64)),
+            "holders": (present > 0).astype(np.float64),
+            "octaves": np.array(octaves, np.float64).reshape(-1, OCTAVE_CELLS),
+            "cells": counts_to_limbs(rows),
+            "cell_holders": (rows > 0).astype(np.float64),
+        }
+
+    def _moments(self, state: State) -> dict[str, Floats]:
+        columns, bins = len(self._values), self.query.bins
+        sums, squares = np.zeros((columns, SUM_LIMBS)), np.zeros((columns, SQUARE_LIMBS))
+        cells = np.zeros((columns, bins), np.int64)
+        for column in state.open_columns:
+            found = state.range_of(column)
+            whole = self._on_grid(column, found.exponent)
+            sums[column] = to_limbs(exact_sum(whole), SUM_LIMBS)
+            squares[column] = to_limbs(exact_squares(whole), SQUARE_LIMBS)
+            cells[column] = cells_of(whole, found.low, found.high, found.high, bins)
+        held = (cells > 0).astype(np.float64)
+        return {"sum": sums, "squares": squares, "bins": counts_to_limbs(cells), "bin_holders": held}
+
+    def _inner(self, state: State) -> Floats:
+        columns, shares, bins = len(self._values), len(self.query.shares), self.query.bins
+        cells = np.zeros((columns, shares, bins), np.int64)
+        for column in state.open_columns:
+            found = state.range_of(column)
+            whole = self._on_grid(column, found.exponent)
+            for share in range(shares):
+                low, high = state.cell_of(column, share)
+                if low < high:
+                    cells[column, share] = cells_of(whole, low, high, found.high, bins)
+        return counts_to_limbs(cells)
+
+    def _on_grid(self, column: int, exponent: int) -> Integers:
+        return on_grid(self._values[column], exponent)

@@ -1,0 +1,87 @@
+"""What the elements of an answer mean, in each round, and how blocks of numbers become one vector.
+
+=======  ==========================================================================================
+round    blocks of an answer
+=======  ==========================================================================================
+each     ``rows``: rows of the table
+0        ``present``, ``missing``: rows with and without a value, for each numeric column;
+         ``octaves``: 1 for each octave that has a value; ``cells``: rows of each category;
+         ``holders``, ``cell_holders``: 1 if this participant has such a row
+1        ``sum``, ``squares`` of the values on the grid, for each numeric column;
+         ``bins``, ``bin_holders``: rows of each cell of the histogram
+2 ...    ``inner``: rows of each part of the cell in which a quantile lies
+=======  ==========================================================================================
+
+Numbers that may pass ``limbs.MAX_ABS`` are limbs, along the last axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from atoll.statistics.grid import OCTAVE_CELLS
+from atoll.statistics.limbs import COUNT_LIMBS, SQUARE_LIMBS, SUM_LIMBS, Floats
+from atoll.wire.statistics_query import StatisticsQuery
+
+Shape = tuple[int, ...]
+OTHER_AND_MISSING = 2
+"""Further cells of a column of categories: rows of other values, and rows without one."""
+
+
+def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
+    """The blocks of an answer in round ``number``, from 0, in their order."""
+    columns, cells = len(query.numeric), category_cells(query)
+    found: dict[str, Shape] = {"rows": (COUNT_LIMBS,)}
+    if number == 0:
+        found |= {
+            "present": (columns, COUNT_LIMBS),
+            "missing": (columns, COUNT_LIMBS),
+            "holders": (columns,),
+            "octaves": (columns, OCTAVE_CELLS),
+            "cells": (cells, COUNT_LIMBS),
+            "cell_holders": (cells,),
+        }
+    elif number == 1:
+        found |= {
+            "sum": (columns, SUM_LIMBS),
+            "squares": (columns, SQUARE_LIMBS),
+            "bins": (columns, query.bins, COUNT_LIMBS),
+            "bin_holders": (columns, query.bins),
+        }
+    else:
+        found["inner"] = (columns, len(query.shares), query.bins, COUNT_LIMBS)
+    return found
+
+
+def category_cells(query: StatisticsQuery) -> int:
+    """Number of cells of all columns of categories."""
+    return sum(len(column.levels) + OTHER_AND_MISSING for column in query.categories)
+
+
+def answer_size(query: StatisticsQuery) -> int:
+    """Elements of an answer: those of the largest round."""
+    return max(sum(map(math.prod, blocks_of(query, number).values())) for number in range(query.rounds))
+
+
+def packed(query: StatisticsQuery, number: int, blocks: Mapping[str, Floats]) -> Floats:
+    """The blocks of a round as the vector of an answer; the rest of it is 0."""
+    vector = np.zeros(answer_size(query))
+    at = 0
+    for name, shape in blocks_of(query, number).items():
+        size = math.prod(shape)
+        vector[at : at + size] = blocks[name].reshape(size)
+        at += size
+    return vector
+
+
+def unpacked(query: StatisticsQuery, number: int, vector: Floats) -> dict[str, Floats]:
+    """The blocks of a round, from (the sum of) answers."""
+    found, at = {}, 0
+    for name, shape in blocks_of(query, number).items():
+        size = math.prod(shape)
+        found[name] = vector[at : at + size].reshape(shape)
+        at += size
+    return found

@@ -1,0 +1,285 @@
+"""The figures of a run of statistics: values to read, print and save as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Self
+
+from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.errors import FindingsError
+from atoll.statistics.grid import GRID_BITS, Range, cell_width
+from atoll.statistics.limbs import Floats, from_limbs
+from atoll.statistics.records import Record, records_of
+from atoll.statistics.scaling import Scaling
+from atoll.statistics.state import SUPPRESSED, State
+from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
+
+FORMAT = "atoll.statistics/1"
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """A quantile: the value of its rank (numpy's method "inverted_cdf") lies from ``low`` to ``high``.
+
+    Attributes:
+        share: share of the rows; 0: the minimum, 1: the maximum.
+        low: lower edge of its cell; None: suppressed.
+        high: upper edge of its cell; None: suppressed.
+    """
+
+    share: float
+    low: float | None
+    high: float | None
+
+    @property
+    def value(self) -> float | None:
+        """The middle of the cell."""
+        return None if self.low is None or self.high is None else (self.low + self.high) / 2
+
+
+@dataclass(frozen=True)
+class NumericFindings:
+    """A numeric column over the rows of all participants. What was suppressed is None.
+
+    Attributes:
+        name: of the column.
+        count: rows with a value.
+        missing: rows without one.
+        resolution: distance of neighbouring values on the grid on which they were summed.
+        mean: exact for the values on the grid, rounded once.
+        variance: with the divisor ``count - 1``; as exact as the mean.
+        deviation: the standard deviation, the root of the variance.
+        edges: of the histogram's cells, one more than there are cells.
+        histogram: rows of each cell.
+        quantiles: in the order of the job, between minimum and maximum if they were asked for.
+    """
+
+    name: str
+    count: int | None
+    missing: int | None
+    resolution: float | None
+    mean: float | None
+    variance: float | None
+    deviation: float | None
+    edges: tuple[float, ...]
+    histogram: tuple[int | None, ...]
+    quantiles: tuple[Quantile, ...]
+
+    def quantile(self, share: float) -> Quantile:
+        """The quantile of this share.
+
+        Raises:
+            FindingsError: if the job did not ask for it.
+        """
+        for found in self.quantiles:
+            if found.share == share:
+                return found
+        asked = ", ".join(f"{one.share:g}" for one in self.quantiles) or "none"
+        raise FindingsError(f"column {self.name!r} has no quantile {share}; the job asked for: {asked}")
+
+
+@dataclass(frozen=True)
+class CategoryFindings:
+    """A column of categories over the rows of all participants; None: suppressed.
+
+    Attributes:
+        name: of the column.
+        counts: rows of each level of the job.
+        other: rows with another value.
+        missing: rows without a value.
+    """
+
+    name: str
+    counts: Mapping[str, int | None]
+    other: int | None
+    missing: int | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The figures of a run of statistics.
+
+    Attributes:
+        participants: number of participants.
+        rows: rows of all of them.
+        numeric: the columns of numbers, in the order of the job.
+        categories: the columns of categories, in the order of the job.
+    """
+
+    participants: int
+    rows: int
+    numeric: tuple[NumericFindings, ...]
+    categories: tuple[CategoryFindings, ...]
+
+    @classmethod
+    def of(cls, query: StatisticsQuery, tensors: Mapping[str, Floats]) -> Self:
+        """The figures in the final model of a run.
+
+        Raises:
+            FindingsError: if rounds are missing, or the sums contradict each other.
+        """
+        participants = [int(count) for count in tensors["participants"]]
+        if not all(participants):
+            raise FindingsError(f"the run has released {sum(map(bool, participants))} of {query.rounds} rounds; wait")
+        state = State(query, tensors)
+        numeric = tuple(_numeric(state, column) for column in range(len(query.numeric)))
+        return cls(
+            participants[0], from_limbs(tensors["rows"][0]), numeric, tuple(_categories(query.categories, tensors))
+        )
+
+    def __getitem__(self, name: str) -> NumericFindings | CategoryFindings:
+        """The column of this name."""
+        columns: list[NumericFindings | CategoryFindings] = [*self.numeric, *self.categories]
+        for column in columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def column(self, name: str) -> NumericFindings:
+        """The numeric column of this name.
+
+        Raises:
+            FindingsError: if there is none.
+        """
+        for column in self.numeric:
+            if column.name == name:
+                return column
+        known = ", ".join(one.name for one in self.numeric) or "none"
+        raise FindingsError(f"there is no numeric column {name!r}; there are: {known}")
+
+    def scaling(self, columns: Sequence[str] | None = None) -> Scaling:
+        """Mean and deviation of columns, to standardise features with.
+
+        Args:
+            columns: in the order of the features; None: all numeric columns.
+
+        Raises:
+            FindingsError: if a column is unknown or suppressed.
+        """
+        chosen = [one.name for one in self.numeric] if columns is None else list(columns)
+        means, deviations = [], []
+        for column in map(self.column, chosen):
+            if column.mean is None or column.deviation is None:
+                raise FindingsError(f"column {column.name!r} is suppressed or has fewer than 2 values; leave it out")
+            means.append(column.mean)
+            deviations.append(column.deviation)
+        return Scaling(tuple(chosen), tuple(means), tuple(deviations))
+
+    def records(self) -> list[Record]:
+        """A row for each figure, for a CSV file or a DataFrame; see ``records.FIELDS``."""
+        return list(records_of(self.numeric, self.categories))
+
+    def to_json(self) -> str:
+        """The figures as JSON; ``from_json`` reads them."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the JSON file."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The figures that ``to_json`` wrote.
+
+        Raises:
+            FindingsError: if it is something else.
+        """
+        try:
+            found = json.loads(text)
+            if found["format"] != FORMAT:
+                raise FindingsError(f"format {found['format']!r}; this version reads {FORMAT!r}")
+            numeric = tuple(_numeric_from(one) for one in found["numeric"])
+            categories = tuple(CategoryFindings(**one) for one in found["categories"])
+            return cls(found["participants"], found["rows"], numeric, categories)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise FindingsError(f"these are no findings of a run of statistics: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the figures to a JSON file."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read the figures of a JSON file. Raises as ``from_json``, and OSError."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _numeric(state: State, column: int) -> NumericFindings:
+    name, tensors = state.query.numeric[column], state.tensors
+    count, missing = (_released(tensors[key][column]) for key in ("numeric/present", "numeric/missing"))
+    if not count:
+        return NumericFindings(name, count, missing, None, None, None, None, (), (), _unknown(state.query.shares))
+    found = state.range_of(column)
+    mean, variance = _moments(
+        count, from_limbs(tensors["numeric/sum"][column]), from_limbs(tensors["numeric/squares"][column]), found
+    )
+    counts = tuple(map(_released, tensors["numeric/histogram"][column]))
+    edges = tuple(_edges(found, state.query.bins))
+    return NumericFindings(
+        name,
+        count,
+        missing,
+        found.resolution,
+        mean,
+        variance,
+        None if variance is None else math.sqrt(variance),
+        edges,
+        counts[: len(edges) - 1],
+        tuple(_quantiles(state, column, found)),
+    )
+
+
+def _moments(count: int, total: int, squares: int, found: Range) -> tuple[float, float | None]:
+    """Mean and variance from whole sums: rational numbers, rounded once."""
+    unit = Fraction(2) ** (found.exponent - GRID_BITS)
+    mean = float(Fraction(total, count) * unit)
+    if count < 2:
+        return mean, None
+    spread = count * squares - total * total
+    if spread < 0:
+        raise FindingsError("sums and sums of squares contradict each other: an answer was not made from a table")
+    return mean, float(Fraction(spread, count * (count - 1)) * unit**2)
+
+
+def _edges(found: Range, bins: int) -> Iterator[float]:
+    width = cell_width(found.low, found.high, bins)
+    for edge in range(found.low, found.high, width):
+        yield edge * found.resolution
+    yield found.high * found.resolution
+
+
+def _quantiles(state: State, column: int, found: Range) -> Iterator[Quantile]:
+    for place, share in enumerate(state.query.shares):
+        low, high = state.cell_of(column, place)
+        if low == high:
+            yield Quantile(share, None, None)
+        else:
+            yield Quantile(share, low * found.resolution, high * found.resolution)
+
+
+def _unknown(shares: Sequence[float]) -> tuple[Quantile, ...]:
+    return tuple(Quantile(share, None, None) for share in shares)
+
+
+def _categories(columns: Sequence[CategoryColumn], tensors: Mapping[str, Floats]) -> Iterator[CategoryFindings]:
+    start = 0
+    for column in columns:
+        stop = start + len(column.levels) + OTHER_AND_MISSING
+        *levels, other, missing = map(_released, tensors["categories"][start:stop])
+        yield CategoryFindings(column.name, dict(zip(column.levels, levels, strict=True)), other, missing)
+        start = stop
+
+
+def _released(count: float) -> int | None:
+    return None if count == SUPPRESSED else int(count)
+
+
+def _numeric_from(table: dict[str, Any]) -> NumericFindings:
+    quantiles = tuple(Quantile(**one) for one in table["quantiles"])
+    lists = {"edges": tuple(table["edges"]), "histogram": tuple(table["histogram"]), "quantiles": quantiles}
+    return NumericFindings(**{**table, **lists})

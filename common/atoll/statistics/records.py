@@ -1,0 +1,46 @@
+"""Figures as flat rows: one for each, with the same fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atoll.statistics.findings import CategoryFindings, NumericFindings
+
+FIELDS = ("column", "figure", "cell", "low", "high", "value")
+"""Of a row: the column; the figure's name; a level, or the share of a quantile; edges of a cell; the value, None if it
+is suppressed."""
+Record = dict[str, str | float | None]
+
+
+def records_of(numeric: Sequence[NumericFindings], categories: Sequence[CategoryFindings]) -> Iterator[Record]:
+    """The rows of all columns."""
+    for column in numeric:
+        yield from _numeric(column)
+    for found in categories:
+        for level, rows in found.counts.items():
+            yield _record(found.name, "rows", rows, cell=level)
+        yield _record(found.name, "other", found.other)
+        yield _record(found.name, "missing", found.missing)
+
+
+def _numeric(column: NumericFindings) -> Iterator[Record]:
+    for figure in ("count", "missing", "mean", "variance", "deviation"):
+        yield _record(column.name, figure, getattr(column, figure))
+    for one in column.quantiles:
+        yield _record(column.name, "quantile", one.value, cell=repr(one.share), low=one.low, high=one.high)
+    for low, high, rows in zip(column.edges[:-1], column.edges[1:], column.histogram, strict=True):
+        yield _record(column.name, "histogram", rows, low=low, high=high)
+
+
+def _record(
+    column: str,
+    figure: str,
+    value: float | None,
+    *,
+    cell: str = "",
+    low: float | None = None,
+    high: float | None = None,
+) -> Record:
+    return {"column": column, "figure": figure, "cell": cell, "low": low, "high": high, "value": value}

@@ -1,0 +1,147 @@
+"""What the server makes of the sum of all answers of a round: the next model, without cells that are too small.
+
+The sum itself is not kept: what the next round needs of it, and what may be released, moves into the other tensors,
+and the answer's elements become 0 again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.statistics.blocks import OTHER_AND_MISSING, unpacked
+from atoll.statistics.errors import AnswersError
+from atoll.statistics.grid import cell_width, range_of
+from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
+from atoll.statistics.state import ANSWER, SUPPRESSED, State
+from atoll.wire.statistics_query import StatisticsQuery
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Release:
+    """Makes the released model of one round from the mean of its answers."""
+
+    query: StatisticsQuery
+
+    def apply(self, number: int, tensors: MutableMapping[str, Floats], participants: int) -> None:
+        """Change the model of round ``number`` in place.
+
+        Args:
+            number: the round, from 0.
+            tensors: the model before the round, but ``answer``, which has the mean of the participants' answers.
+            participants: number of answers in the mean.
+
+        Raises:
+            AnswersError: if the round did not count the rows of the first one.
+        """
+        totals = np.rint(tensors[ANSWER] * participants)  # sums of whole numbers below 2^53, so exact
+        tensors[ANSWER][:] = 0
+        blocks = unpacked(self.query, number, totals)
+        tensors["participants"][number] = participants
+        tensors["rows"][number] = blocks["rows"]
+        self._check_same_rows(number, tensors)
+        if number == 0:
+            self._counts(tensors, blocks)
+        elif number == 1:
+            self._moments(tensors, blocks)
+        else:
+            self._refined(tensors, counts_from_limbs(blocks["inner"]))
+        if number == self.query.rounds - 1 and "numeric/quantiles" in tensors:
+            tensors["numeric/quantiles"][..., 2] = 0
+
+    def _check_same_rows(self, number: int, tensors: Mapping[str, Floats]) -> None:
+        rows = [from_limbs(tensors["rows"][one]) for one in (0, number)]
+        members = [int(tensors["participants"][one]) for one in (0, number)]
+        if rows[0] != rows[1] or members[0] != members[1]:
+            raise AnswersError(
+                f"round {number + 1} counted {rows[1]} rows of {members[1]} participants, round 1 {rows[0]} of "
+                f"{members[0]}: participants or their tables changed during the run; name the participants in "
+                "cohort.required, and run it again"
+            )
+
+    def _counts(self, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:
+        cells, holders = counts_from_limbs(blocks["cells"]), blocks["cell_holders"]
+        start = 0
+        for category in self.query.categories:
+            stop = start + len(category.levels) + OTHER_AND_MISSING
+            tensors["categories"][start:stop] = self._released(cells[start:stop], holders[start:stop])
+            start = stop
+        present, missing = counts_from_limbs(blocks["present"]), counts_from_limbs(blocks["missing"])
+        for column, count in enumerate(present):
+            if self._too_small(count, blocks["holders"][column]):
+                tensors["numeric/present"][column] = tensors["numeric/missing"][column] = SUPPRESSED
+                continue
+            found = range_of(blocks["octaves"][column] > 0)
+            tensors["numeric/present"][column] = count
+            tensors["numeric/missing"][column] = missing[column]
+            tensors["numeric/range"][column] = (found.exponent, found.low, found.high)
+
+    def _moments(self, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:
+        state = State(self.query, tensors)
+        counts = counts_from_limbs(blocks["bins"])
+        for column in state.open_columns:
+            tensors["numeric/sum"][column] = blocks["sum"][column]
+            tensors["numeric/squares"][column] = blocks["squares"][column]
+            tensors["numeric/histogram"][column] = self._released(counts[column], blocks["bin_holders"][column])
+            found, rows = state.range_of(column), int(tensors["numeric/present"][column])
+            for share in range(len(self.query.shares)):
+                rank = rank_of(self.query.shares[share], rows)
+                if self._may_be_found(share, rank, rows):
+                    whole = (found.low, found.high, 0)
+                    tensors["numeric/quantiles"][column, share] = _narrowed(whole, rank, counts[column])
+
+    def _refined(self, tensors: MutableMapping[str, Floats], inner: Integers) -> None:
+        state = State(self.query, tensors)
+        for column in state.open_columns:
+            rows = int(tensors["numeric/present"][column])
+            for share in range(len(self.query.shares)):
+                low, high, below = map(int, tensors["numeric/quantiles"][column, share])
+                if low < high:
+                    rank = rank_of(self.query.shares[share], rows)
+                    cell = _narrowed((low, high, below), rank, inner[column, share])
+                    tensors["numeric/quantiles"][column, share] = cell
+
+    def _may_be_found(self, share: int, rank: int, rows: int) -> bool:
+        """Whether enough rows lie on each side of a quantile; minimum and maximum were asked for by name."""
+        if self.query.shares[share] in {0.0, 1.0}:
+            return True
+        return min(rank, rows - rank + 1) >= self.query.min_rows
+
+    def _released(self, counts: Integers, holders: Floats) -> Floats:
+        """Counts of cells whose total is known, without those that are too small.
+
+        If a single cell is too small, its rows would be the total less the others': the next smallest goes with it.
+        """
+        small = np.array([self._too_small(*cell) for cell in zip(counts, holders, strict=True)], np.bool_)
+        others = np.flatnonzero(~small & (counts > 0))
+        if small.sum() == 1 and others.size:
+            small[others[np.argmin(counts[others])]] = True
+        return np.where(small, SUPPRESSED, counts.astype(np.float64))
+
+    def _too_small(self, count: int, holders: float) -> bool:
+        """Whether a cell has rows, but too few, or of too few participants."""
+        return bool(count > 0 and (count < self.query.min_rows or holders < self.query.min_participants))
+
+
+def rank_of(share: float, rows: int) -> int:
+    """The place, from 1, of the value that is a quantile: numpy's method "inverted_cdf"."""
+    return max(1, ceil(Fraction(repr(share)) * rows))
+
+
+def _narrowed(cell: tuple[int, int, int], rank: int, counts: Integers) -> tuple[int, int, int]:
+    """The part of a cell in which the value of this rank lies: lower edge, upper edge, rows below."""
+    low, high, below = cell
+    reached = below + np.cumsum(counts)
+    part = int(np.searchsorted(reached, rank))
+    if part == counts.size:  # the table of a participant has changed since the round before
+        return low, high, below
+    width = cell_width(low, high, counts.size)
+    start = low + part * width
+    return start, min(start + width, high), int(reached[part] - counts[part])
