@@ -21,6 +21,8 @@ from atoll.client.cli.locate import locate, make_participant
 from atoll.client.opacus import OpacusParticipant
 from atoll.client.testing import FakeServer, make_task
 from atoll.client.torch import TorchParticipant
+from atoll.statistics import Answerer, TableError
+from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BEHIND = {"sklearn.datasets": "scikit-learn", "sklearn.linear_model": "scikit-learn", "sklearn.metrics": "scikit-learn"}
@@ -105,3 +107,12 @@ def test_fedadam_and_fedavg_learn_digits_in_a_simulation() -> None:
 def test_the_numpy_client_has_at_most_fifteen_lines() -> None:
     lines = (EXAMPLES / "numpy_client.py").read_text().splitlines()
     assert sum(bool(line.strip()) and not line.strip().startswith('"""') for line in lines) <= 15
+
+
+def test_a_table_of_a_csv_file_keeps_its_names(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("mean radius,label\n1.5,benign\n,malignant\n")
+    query = StatisticsQuery(("mean radius",), (CategoryColumn("label", ("benign", "malignant")),))
+    table = example("table_client.py:Hospital", file=str(tmp_path / "rows.csv")).table()
+    assert Answerer(query, table).rows == 2
+    with pytest.raises(TableError, match="no column 'age'"):
+        Answerer(StatisticsQuery(("age",)), table)

@@ -21,6 +21,7 @@ PUBLIC = [
     "FedAvg",
     "FedAvgM",
     "FedYogi",
+    "Findings",
     "History",
     "IterateAveraging",
     "Job",
@@ -53,6 +54,7 @@ PUBLIC = [
     "RunSpending",
     "RunSummary",
     "ServerInfo",
+    "Statistics",
     "Stop",
     "Straggler",
     "TimedOutError",
@@ -69,7 +71,7 @@ OPERATOR = {
 RUN = {
     "best",
     *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),
-    *("resume", "rounds", "save_model", "show", "summary", "wait"),
+    *("resume", "rounds", "save_model", "show", "statistics", "summary", "wait"),
 }
 HEAVY = {"torch", "sqlalchemy", "numba", "scipy", "matplotlib", "click", "rich", "pandas", "IPython"}
 

@@ -22,7 +22,7 @@ class Client:
     """One participant: its state directory, and the process that works in it, if there is one now.
 
     Attributes:
-        behaviour: a class of ``participants.py``, with its arguments.
+        behaviour: a class of ``participants.py``, with its arguments, or ``FILE:CLASS``.
         access: how it comes to the server, as options of ``atoll client start``.
         eager: whether it comes back sooner than a client should (``eager_client``).
         skew_s: how far ahead its clock is (``skewed``).
@@ -63,7 +63,8 @@ class Client:
         given = [f"--arg={name}={json.dumps(value)}" for name, value in self.arguments.items()]
         script = "eager_client.py" if self.eager else "skewed.py" if self.skew_s else ""
         atoll = (sys.executable, str(HERE / script)) if script else ATOLL
-        command = (*atoll, "client", "start", f"participants:{self.behaviour}", "--json", "--state", str(self.state))
+        target = self.behaviour if ":" in self.behaviour else f"participants:{self.behaviour}"
+        command = (*atoll, "client", "start", target, "--json", "--state", str(self.state))
         self._process = self.nursery.start(
             (*command, *self.access, *given, *self.options), self.name, env={"ATOLL_SKEW_S": str(self.skew_s)}
         )

@@ -19,7 +19,7 @@ from atoll.client._session.work import Work
 from atoll.client.cli.locate import locate
 from atoll.client.control import TaskControl
 from atoll.client.model import Model
-from atoll.client.participant import Participant, declared_examples
+from atoll.client.participant import Participant, declared_examples, objection_of
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Performer:
 
     def objection(self, participant: Participant, invitation: Invitation) -> str | None:
         """The reason for which the participant declines; None if it takes the task."""
-        return self._protection.objection(invitation.task) or participant.objection(invitation.task)
+        return self._protection.objection(invitation.task) or objection_of(participant, invitation.task)
 
     def perform(self, participant: Participant, invitation: Invitation, model: Model, look: Look) -> Completed:
         """Evaluate and train as the task asks; ``look`` is shown the update.

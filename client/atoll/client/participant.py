@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.client.errors import UsageError
+from atoll.client.task import TaskKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from atoll.client.model import Model
     from atoll.client.task import Task
     from atoll.client.update import Evaluation, Update
+    from atoll.statistics import Table
 
 
 class Participant:
@@ -22,9 +24,12 @@ class Participant:
 
     ``examples`` is the number of examples to train on: the declared weight, which bounds the weight of every update.
     Set it on the class, on the instance, or as a property.
+
+    ``min_rows`` is the smallest table that takes part in statistics: with fewer rows the participant fails the task.
     """
 
     examples: int = 1
+    min_rows: int = 10
 
     def fit(self, model: Model, task: Task) -> Update:
         """Train from ``model`` and return the local weights with the number of examples trained on."""
@@ -33,6 +38,24 @@ class Participant:
     def evaluate(self, model: Model, task: Task) -> Evaluation:
         """Measure ``model`` on the participant's own data."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluate method")
+
+    def table(self) -> Table:
+        """The rows for runs of statistics: a mapping from names to columns, a DataFrame, or a pyarrow Table.
+
+        Called in each round of such a run, and must give the same rows. The SDK sends sums over its columns, and
+        nothing else; a participant without this method declines. docs/statistics.md says what leaves.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no table method")
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the participant takes part in statistics; by default, whether the class has ``table``."""
+        return type(self).table is not Participant.table
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether there is a ``fit``, of the class or of the instance."""
+        return getattr(self.fit, "__func__", None) is not Participant.fit
 
     @property
     def can_evaluate(self) -> bool:
@@ -48,6 +71,15 @@ class Participant:
 
     def close(self) -> None:
         """Called once when the session ends; release resources here."""
+
+
+def objection_of(participant: Participant, task: Task) -> str | None:
+    """The participant's own reason to decline a task; None to accept it."""
+    if task.kind is TaskKind.STATISTICS and not participant.has_table:
+        return "this participant gives no table for statistics (Participant.table)"
+    if task.kind is TaskKind.TRAIN and participant.has_table and not participant.can_fit:
+        return "this participant gives a table for statistics, and trains nothing (it has no fit)"
+    return participant.objection(task)
 
 
 def declared_examples(participant: Participant) -> int:

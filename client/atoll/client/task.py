@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from atoll.client.model import Model
     from atoll.wire.chunks import ElementRange
     from atoll.wire.privacy_terms import PrivacyTerms
+    from atoll.wire.statistics_query import StatisticsQuery
 
 
 class TaskKind(StrEnum):
-    """The kind of work: training or evaluation."""
+    """The kind of work: training, evaluation, or statistics of the participant's table."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"
+    STATISTICS = "statistics"
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +47,7 @@ class Task:
     Attributes:
         key: run, round and attempt.
         run_name: the operator's name for the run.
-        kind: train or evaluate.
+        kind: train, evaluate or statistics.
         rounds_total: number of rounds that the run plans.
         settings: typed training settings (``task.settings.number("learning_rate", 0.1)``).
         cohort_size: number of participants invited together.
@@ -61,6 +63,7 @@ class Task:
         seed: seeds this participant's random numbers in this round (0 to 2^63 - 1), in a deployment and in a simulation
             alike, so that a run can be repeated. Server and operator know it: draw batches and dropout from it, never
             noise for privacy or keys. The torch adapter seeds PyTorch from it.
+        statistics: what a task of kind statistics asks for; None for other kinds.
     """
 
     key: RoundKey
@@ -80,6 +83,7 @@ class Task:
     ranges: tuple[ElementRange, ...] = ()
     privacy: PrivacyTerms | None = None
     seed: int = 0
+    statistics: StatisticsQuery | None = None
 
     @property
     def run(self) -> str:

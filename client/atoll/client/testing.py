@@ -28,7 +28,7 @@ from atoll.client._state.usage import Spent
 from atoll.client._transfer.elements import cut_ranges
 from atoll.client.control import TaskControl
 from atoll.client.model import Model, as_float32
-from atoll.client.participant import Participant, declared_examples
+from atoll.client.participant import Participant, declared_examples, objection_of
 from atoll.client.policy import Decision, Policy
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
@@ -89,7 +89,7 @@ class _Member:
 
     def decide(self, task: Task) -> Decision:
         decision = self.policy.decide(task, Spent())
-        objection = self.protection.objection(task) or self.participant.objection(task)
+        objection = self.protection.objection(task) or objection_of(self.participant, task)
         return decision if not decision.accepted or objection is None else Decision.decline(objection)
 
 

@@ -65,9 +65,11 @@ from atoll.server.jobs import (
     Optimiser,
     Privacy,
     Retention,
+    Statistics,
     Stop,
     Straggler,
 )
+from atoll.statistics import Findings
 
 __all__ = [
     "AdaptiveClip",
@@ -83,6 +85,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedYogi",
+    "Findings",
     "History",
     "IterateAveraging",
     "Job",
@@ -115,6 +118,7 @@ __all__ = [
     "RunSpending",
     "RunSummary",
     "ServerInfo",
+    "Statistics",
     "Stop",
     "Straggler",
     "TimedOutError",

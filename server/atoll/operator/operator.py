@@ -35,7 +35,7 @@ from atoll.server.control import (
     values_of,
 )
 from atoll.server.identity import KeyWithRequest, OperatorCredential
-from atoll.server.jobs import Job, JobSpec, parse_job
+from atoll.server.jobs import Job, JobSpec, first_model, parse_job
 from atoll.wire.messages import layout_to_proto
 from atoll.wire.v1 import control_pb2, enrolment_pb2
 
@@ -146,7 +146,8 @@ class Operator(LedgerQueries):
 
         Args:
             job: a job, or the path of a job file.
-            initial: the initial weights: arrays by name, or a safetensors file; None: the file that the job names.
+            initial: the initial weights: arrays by name, or a safetensors file; None: the file that the job names,
+                or zeros for a run of statistics.
             steps: called with the progress of the transfer.
 
         Raises:
@@ -155,11 +156,11 @@ class Operator(LedgerQueries):
             NotPermittedError: if the credential does not allow it.
         """
         if isinstance(job, Job):
-            text, name, own = job.to_toml().encode(), "job.toml", initial_file(job, Path())
+            text, name, own = job.to_toml().encode(), "job.toml", initial_of(job, Path())
         else:
             path = Path(job)
             text, name = _read(path), path.name
-            own = initial_file(parse_job(text, str(path)), path.parent)
+            own = initial_of(parse_job(text, str(path)), path.parent)
         weights = own if initial is None else initial
         if weights is None:
             raise BadInputError(f"{name}: there are no initial weights", _NO_MODEL)
@@ -323,6 +324,18 @@ class Operator(LedgerQueries):
         self, request: control_pb2.GetParticipantPrivacyRequest
     ) -> control_pb2.GetParticipantPrivacyResponse:
         return self._calls.call(self._control.GetParticipantPrivacy, request, self._calls.timeouts.ledger_s)
+
+
+def initial_of(spec: JobSpec, folder: Path) -> Weights | None:
+    """The weights that a run of this job begins with; None if the job does not say.
+
+    Args:
+        spec: the job.
+        folder: what the path of its file of initial weights is relative to.
+    """
+    if spec.statistics is not None:
+        return first_model(spec.statistics)
+    return initial_file(spec, folder)
 
 
 def initial_file(spec: JobSpec, folder: Path) -> Path | None:

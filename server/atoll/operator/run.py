@@ -14,6 +14,7 @@ from atoll.operator.history import ENDED_PHASES, History, Mode, Rounds
 from atoll.operator.html import error_page, page
 from atoll.operator.models import Model, ModelRef, silent
 from atoll.operator.notebook import screen
+from atoll.operator.statistics import findings_of
 from atoll.server.control import (
     BestModel,
     Progress,
@@ -32,6 +33,7 @@ from atoll.wire.v1 import control_pb2
 if TYPE_CHECKING:
     from atoll.operator.calls import Calls
     from atoll.operator.models import Steps
+    from atoll.statistics import Findings
 
 Which = int | Literal["latest", "best", "averaged"]
 """A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's metric, or
@@ -216,6 +218,14 @@ class Run:
             return Job.of(parse_job(detail.job_toml, f"the job of run {self.id}").seeded(detail.seed))
         except JobFileError as error:
             raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
+
+    def statistics(self) -> Findings:
+        """The figures of a run of statistics that has finished.
+
+        Raises:
+            BadInputError: if it is no such run, has not finished, or its rounds did not count the same rows.
+        """
+        return findings_of(self.job(), self.model())
 
     def _changed(self, method: Callable[..., _Changed], request: object) -> RunSummary:
         return value_of(RunSummary, self._calls.call(method, request).summary)

@@ -85,7 +85,7 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
 
     try:
         played = Job.load(job)
-        if played.model is None:
+        if played.model is None and played.statistics is None:
             raise BadInputError(
                 f"{job}: model.initial: is missing; a simulation begins with a safetensors file",
                 'write one with safetensors.numpy.save_file(arrays, "init.safetensors") and name it in [model]',
@@ -164,7 +164,7 @@ def _common(job: Job, **options: Any) -> dict[str, Any]:
     """What one run and a sweep of several are told."""
     evaluate = options["evaluate"]
     return {
-        "initial": "" if job.model is None else job.model.initial,
+        "initial": None if job.model is None else job.model.initial,
         "evaluate": None if evaluate is None else _located(evaluate),
         "strict": options["strict"],
         "workers": _workers(options["workers"], options["backend"], options["gpus"]),

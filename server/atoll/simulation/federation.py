@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from atoll.client import Participant, Policy
 from atoll.server.aggregation import warm_for
-from atoll.server.jobs import JobSpec
+from atoll.server.jobs import JobSpec, first_model
 from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.simulation.behaviour import Behaviour
@@ -87,7 +87,7 @@ class Federation:
         self,
         job: JobSpec,
         *,
-        initial: InitialModel,
+        initial: InitialModel | None = None,
         evaluate: Evaluate | None = None,
         strict: bool = False,
         workers: int | RayWorkers = 0,
@@ -98,7 +98,7 @@ class Federation:
 
         Args:
             job: what to play; a ``Job``, or one that ``parse_job`` has read.
-            initial: the first model: arrays by name, or a safetensors file.
+            initial: the first model: arrays by name, or a safetensors file; None for a job with statistics.
             evaluate: judges each released model; its figures are in the history as ``server/...``.
             strict: whether the first failure of participants' code raises ``ParticipantError``, and one of ``evaluate``
                 ``SimulationError``.
@@ -118,7 +118,7 @@ class Federation:
         if folder is not None and isinstance(workers, RayWorkers):
             raise SetupError("folder: workers on Ray cannot go on in the middle of a round; use worker processes")
         played = fitting(job, people, evaluated=evaluate is not None)
-        model = initial_model(initial)
+        model = initial_model(first_of(job, initial))
         evaluators: dict[str, Evaluator] = {}
         if evaluate is not None:
             evaluators[played.evaluation.server or HOLDOUT] = InPlace(_named(evaluate))
@@ -185,6 +185,21 @@ def check_job(job: object) -> None:
     """
     if not isinstance(job, JobSpec):
         raise SetupError(f"job = {job!r}: give a Job; Job.load(path) reads one from a file")
+
+
+def first_of(job: JobSpec, initial: InitialModel | None) -> InitialModel:
+    """The first model of a job: the given one, or for statistics the query's.
+
+    Raises:
+        SetupError: if there is none, or one too many.
+    """
+    if job.statistics is not None:
+        if initial:
+            raise SetupError("initial: a job with [statistics] begins with its own model; leave it out")
+        return first_model(job.statistics)
+    if initial is None:
+        raise SetupError("initial = None: give the first model, arrays by name or a safetensors file")
+    return initial
 
 
 def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:

@@ -14,8 +14,10 @@ import numpy.typing as npt
 from atoll.formats import safetensors
 from atoll.operator.history import History, Mode
 from atoll.operator.ledger import RunLedger
+from atoll.operator.statistics import findings_of, has_findings
 from atoll.server.cli.offline import OfflineLedger
 from atoll.server.control import BestModel, RunDetail, RunSummary, detail_of
+from atoll.server.jobs import parse_job
 from atoll.server.rpc import views
 from atoll.server.stores import dialects, participants, rounds, runs
 from atoll.server.stores.store import DATABASE_FILE
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from atoll.server.stores import BlobStore
+    from atoll.statistics import Findings
     from atoll.wire.layout import Layout
 
 T = TypeVar("T")
@@ -92,7 +95,8 @@ class Result:
         from atoll.server.report import render  # noqa: PLC0415 - matplotlib loads when it is needed
 
         detail = self.detail()
-        page = render(detail, now=self.run.finished_at or 0.0, elements=self.layout.size)
+        findings = self.statistics() if has_findings(detail) else None
+        page = render(detail, now=self.run.finished_at or 0.0, elements=self.layout.size, findings=findings)
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
 
@@ -109,6 +113,14 @@ class Result:
     def ledger(self) -> RunLedger | None:
         """Every charge of a private run, with the epsilon that it has spent; None for a run without privacy."""
         return read(self._folder, lambda connection: OfflineLedger(connection).run_ledger(self.run.run))
+
+    def statistics(self) -> Findings:
+        """The figures of a run of statistics.
+
+        Raises:
+            BadInputError: if the job has no ``[statistics]``, or the run has not finished.
+        """
+        return findings_of(parse_job(self.history.detail.job_toml), self.model)
 
     def plot(self, *metrics: str) -> Figure:
         """Draw metrics over the rounds; see ``History.plot``."""

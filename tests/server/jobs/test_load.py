@@ -105,7 +105,7 @@ def test_every_problem_is_listed_with_line_key_value_and_what_is_allowed() -> No
         "to 1",
         "optimizer": 'bad.toml:17: optimizer: no such section; did you mean "optimiser"?',
         "secrecy": "bad.toml:20: secrecy: no such section; allowed are job, model, cohort, straggler, aggregation, "
-        "optimiser, training, evaluation, retention, stop, iterate_averaging, privacy",
+        "optimiser, training, evaluation, retention, stop, iterate_averaging, privacy, statistics",
     }
 
 

@@ -18,6 +18,7 @@ from atoll.wire.errors import WireError
 from atoll.wire.messages import layout_from_proto, settings_from_proto
 from atoll.wire.privacy_terms import terms_from_proto
 from atoll.wire.seeds import SEED_BITS
+from atoll.wire.statistics_query import query_from_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _HEX = frozenset("0123456789abcdef")
 _KINDS = {
     participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
     participation_pb2.Participate.KIND_EVALUATE: TaskKind.EVALUATE,
+    participation_pb2.Participate.KIND_STATISTICS: TaskKind.STATISTICS,
 }
 
 
@@ -68,7 +70,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
 
     Raises:
         WireError: for an unknown kind, encoding or setting type, a missing model, an invalid blob name, elements
-            outside the model, invalid privacy terms, or a seed out of range.
+            outside the model, invalid privacy terms, an invalid query, or a seed out of range.
     """
     inputs = tuple(
         Input(item.name or MODEL, layout_from_proto(item.layout), _blob_of(item), _content_of(item))
@@ -94,6 +96,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         model_bytes=sum(item.layout.size_bytes for item in inputs),
         ranges=_ranges_of(message, model.layout),
         privacy=terms_from_proto(message.privacy) if message.HasField("privacy") else None,
+        statistics=query_from_proto(message.statistics) if kind is TaskKind.STATISTICS else None,
         **own_fields(message),
     )
     return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))

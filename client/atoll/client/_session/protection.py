@@ -145,6 +145,8 @@ class LocalProtection(Protection):
         """See ``Protection``."""
         if task.kind is TaskKind.EVALUATE:
             return "privacy: metrics would tell of this participant's data, and only noised updates are sent"
+        if task.kind is TaskKind.STATISTICS:
+            return "privacy: only noised updates are sent, and noise would ruin the sums of statistics"
         if not self._mechanism.reach <= task.max_abs:
             return (
                 f"privacy: noised updates have values of magnitude up to {self._mechanism.reach:.3g}, and the run "

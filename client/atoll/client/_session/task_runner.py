@@ -26,6 +26,7 @@ from atoll.client._transfer.retrier import Abandoned
 from atoll.client._transfer.task_transfers import TaskTransfers
 from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError, type_name
 from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
+from atoll.client.participant import objection_of
 from atoll.client.policy import Decision
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from atoll.wire.errors import WireError
@@ -259,7 +260,7 @@ class TaskRunner:
         decision = self._policy.decide(invitation.task, self._usage.spent())
         if decision.accepted:
             task = invitation.task
-            objection = self._protection.objection(task) or self.participant.objection(task)
+            objection = self._protection.objection(task) or objection_of(self.participant, task)
             if objection is not None:
                 return Decision.decline(objection)
             self._usage.add(rounds=1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from atoll.client._clock import now_s
 from atoll.client._session.invitation import MODEL, Input, Invitation, round_key_message
 from atoll.client._session.protection import Protection
+from atoll.client._statistics import answer
 from atoll.client._telemetry.logs import about
 from atoll.client._telemetry.tracing import Tracing
 from atoll.client._transfer.blob_cache import BlobCache
@@ -89,7 +90,7 @@ class Work:
             request.evaluation.update(self.protection.sendable(evaluation.metrics))
             request.evaluation_weight = int(evaluation.weight)
         upload = None
-        if task.kind is TaskKind.TRAIN:
+        if task.kind is not TaskKind.EVALUATE:
             upload = self._train(model, task, request)
         self.raise_if_abandoned()
         answer = self._deliver(upload, request)
@@ -125,8 +126,11 @@ class Work:
     def _train(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Upload:
         self.raise_if_abandoned()
         self.protection.charge(task)
-        with self.tracing.step("fit"):
-            update, seconds = timed(lambda: self.participant.fit(model, task), "fit", logged=self.logs_failures)
+        asks = task.kind is TaskKind.STATISTICS
+        work = (lambda: answer(self.participant, model, task)) if asks else (lambda: self.participant.fit(model, task))
+        what = "table" if asks else "fit"
+        with self.tracing.step(what):
+            update, seconds = timed(work, what, logged=self.logs_failures)
         self.raise_if_abandoned()
         check_update(update, model.layout, task)
         self._tell_trained(task.key, update.weight, seconds, update)

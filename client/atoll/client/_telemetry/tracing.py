@@ -21,7 +21,7 @@ class Tracing:
         return contextlib.nullcontext()
 
     def step(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Enclose one step of that task: download, evaluate, fit, upload or report."""
+        """Enclose one step of that task: download, evaluate, fit, table, upload or report."""
         del name
         return contextlib.nullcontext()
 

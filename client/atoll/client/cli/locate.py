@@ -46,26 +46,27 @@ def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
     Arguments are texts, taken by the annotations of the parameters (see ``arguments.values_of``).
 
     Raises:
-        UsageError: if it is none of these, has no ``fit``, cannot be made, or the arguments do not match its
-            parameters.
+        UsageError: if it is none of these, has neither ``fit`` nor ``table``, cannot be made, or the arguments do not
+            match its parameters.
     """
     found = locate(name)
     if isinstance(found, Participant):
         if arguments:
             raise UsageError(f"{name} is a participant already and takes no arguments ({', '.join(arguments)})")
-        return _with_fit(name, found)
+        return _with_work(name, found)
     made = None
     if (inspect.isclass(found) and issubclass(found, Participant)) or inspect.isroutine(found):
         made = _made(name, found, arguments)
     if not isinstance(made, Participant):
         raise UsageError(f"{name} is {_describe(found)}; a subclass of atoll.client.Participant is needed")
-    return _with_fit(name, made)
+    return _with_work(name, made)
 
 
-def _with_fit(name: str, made: Participant) -> Participant:
-    if getattr(made.fit, "__func__", None) is Participant.fit:
+def _with_work(name: str, made: Participant) -> Participant:
+    if not made.can_fit and not made.has_table:
         raise UsageError(
-            f"{name} has no method fit(model, task), which trains on the participant's data and returns an Update"
+            f"{name} has no method fit(model, task), which trains on the participant's data and returns an Update, and "
+            "no table(), which gives its rows for statistics"
         )
     return made
 

@@ -14,6 +14,7 @@ from atoll.operator.errors import BadInputError
 from atoll.operator.history import Mode
 from atoll.operator.ledger import LATEST
 from atoll.operator.run import Which
+from atoll.operator.statistics import has_findings
 from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.completion import complete_runs
 from atoll.server.cli.connection import connected
@@ -22,8 +23,8 @@ from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
     ROUND_COLUMNS,
     RUN_COLUMNS,
-    closing_lines,
     best_lines,
+    closing_lines,
     has_secret_draw,
     member_rows,
     reason_lines,
@@ -32,6 +33,7 @@ from atoll.server.cli.formats import (
 )
 from atoll.server.cli.output import busy, json_option, print_json, print_table, size, transfers
 from atoll.server.cli.show_round import show_round
+from atoll.server.cli.stats import output_options, put_out
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
 from atoll.server.control.never_counted import never_counted
@@ -201,11 +203,21 @@ def report(client: Operator, *, run_id: str, output: Path) -> None:
 
     with busy("drawing the report"):
         found = client.run(run_id)
-        elements = found.model_ref().layout.size
-        page = render(found.detail(members=True), now=time.time(), elements=elements)
+        detail, elements = found.detail(members=True), found.model_ref().layout.size
+        findings = found.statistics() if has_findings(detail) else None
+        page = render(detail, now=time.time(), elements=elements, findings=findings)
     with writing(output):
         output.write_text(page, encoding="utf-8")
     click.echo(f"{output}: {size(len(page.encode()))}", err=True)
+
+
+@run.command()
+@run_argument
+@output_options
+@connected
+def stats(client: Operator, *, run_id: str, output: Path | None, csv_file: Path | None, json_output: bool) -> None:
+    """Print the figures of a run of statistics that has finished."""
+    put_out(client.run(run_id).statistics(), output, csv_file, json_output=json_output)
 
 
 @run.command()

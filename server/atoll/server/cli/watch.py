@@ -73,6 +73,13 @@ class LineSink:
         click.echo(text, err=True)
 
 
+class NoticeSink(LineSink):
+    """Messages on stderr alone: where the result of the run is what is printed."""
+
+    def history(self, detail: RunDetail) -> None:
+        """Print nothing."""
+
+
 class JsonSink(LineSink):
     """One JSON object a line for each change."""
 

@@ -33,6 +33,8 @@ from atoll.server.jobs.models import (
 from atoll.server.jobs.optimisers import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 from atoll.server.jobs.privacy_section import AdaptiveClip, Privacy
 from atoll.server.jobs.spec import JobSpec
+from atoll.server.jobs.statistics_model import check_statistics_layout, first_model, release_of, statistics_layout
+from atoll.server.jobs.statistics_section import Statistics
 
 __all__ = [
     "MAX_JOB_BYTES",
@@ -56,15 +58,20 @@ __all__ = [
     "Optimiser",
     "Privacy",
     "Retention",
+    "Statistics",
     "Stop",
     "Straggler",
     "averaged_tensors",
+    "check_statistics_layout",
     "deal",
     "expected_window_s",
+    "first_model",
     "fragments_of",
     "optimiser_of",
     "parse_job",
     "participation_limit_of",
+    "release_of",
     "report_window_of",
+    "statistics_layout",
     "to_run_policy",
 ]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Straggler,
     )
     from atoll.server.jobs.privacy_section import Privacy
+    from atoll.server.jobs.statistics_section import Statistics
     from atoll.wire.messages import SettingValue
 
 DEFAULT_NAME = "job"
@@ -58,7 +59,7 @@ class Job(JobSpec):
     """A whole job, valid and frozen: the model of the job file (docs/job-reference.md has each section's keys).
 
     Args:
-        rounds: number of models released after the initial one.
+        rounds: number of models released after the initial one; None with ``statistics``, whose query decides it.
         cohort: the participants of a round.
         name: shown in lists, logs and reports.
         seed: participants' random numbers (``task.seed``) follow from it; None: the server draws one and records it.
@@ -72,6 +73,7 @@ class Job(JobSpec):
         stop: early stopping, by a metric.
         iterate_averaging: a mean of the released models, kept beside the newest one.
         privacy: central differential privacy of participants.
+        statistics: columns and figures to find, instead of a model to train.
 
     Raises:
         JobFileError: listing every problem with its key, for example ``cohort.quorum``.
@@ -80,7 +82,7 @@ class Job(JobSpec):
     def __init__(  # noqa: PLR0913  # one keyword for each section of the file
         self,
         *,
-        rounds: int,
+        rounds: int | None = None,
         cohort: Cohort,
         name: str = DEFAULT_NAME,
         seed: int | None = None,
@@ -94,6 +96,7 @@ class Job(JobSpec):
         stop: Stop | None = None,
         iterate_averaging: IterateAveraging | None = None,
         privacy: Privacy | None = None,
+        statistics: Statistics | None = None,
     ) -> None:
         sections = {
             "job": {"name": name, "rounds": rounds, "seed": seed},
@@ -108,6 +111,7 @@ class Job(JobSpec):
             "stop": stop,
             "iterate_averaging": iterate_averaging,
             "privacy": privacy,
+            "statistics": statistics,
         }
         # The tables that a file would have: what follows from several of them is worked out in one place, for both.
         tables: dict[str, Any] = {key: _as_table(section) for key, section in sections.items() if section is not None}

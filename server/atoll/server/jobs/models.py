@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SkipValidation, field_validator, model_serializer
 
 from atoll.server.jobs.privacy_section import Privacy
+from atoll.server.jobs.statistics_section import Statistics
 from atoll.server.jobs.training import Settings, TrainingSettings
 from atoll.settings.section import Hint, Section
 from atoll.settings.write import given
@@ -57,7 +58,15 @@ class JobSection(Section):
         Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$", description="Shown in lists, logs and reports."),
         Hint(allowed="1 to 64 letters, digits, spaces, dots, dashes or underscores, the first a letter or digit"),
     ]
-    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS, description="Number of models released after the initial one.")]
+    rounds: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_ROUNDS,
+            description="Number of models released after the initial one. With `[statistics]` it follows: leave it "
+            "out.",
+        ),
+    ]
     seed: Annotated[
         int | None,
         Field(
@@ -530,6 +539,7 @@ class JobTables(Section):
     stop: Stop | None = None
     iterate_averaging: IterateAveraging | None = None
     privacy: Privacy | None = None
+    statistics: Statistics | None = None
 
     @model_serializer
     def _tables(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from atoll.server.jobs.models import JobTables
 from atoll.server.jobs.refusals import refusals
+from atoll.server.jobs.statistics_rules import statistics_conflicts, with_statistics_defaults
 
 EVALUATED = "eval/"
 """Prefix of the names of metrics that participants measure."""
@@ -35,6 +36,12 @@ class JobSpec(JobTables):
         defaults = {"evaluation": evaluation, "privacy": privacy}
         return tables | defaults | ({"cohort": cohort} if "cohort" in tables else {})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _statistics_defaults(cls, tables: object) -> object:
+        """Keys of a run of statistics that its file leaves out."""
+        return with_statistics_defaults(tables)
+
     @property
     def best(self) -> tuple[str, str] | None:
         """The metric that decides which model is the best, and its mode; None if none does."""
@@ -49,6 +56,7 @@ class JobSpec(JobTables):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""
         yield from refusals(self)
+        yield from statistics_conflicts(self)
         if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
             yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
         yield from self._sum_conflicts()

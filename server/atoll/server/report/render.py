@@ -23,17 +23,19 @@ from atoll.text.figures import bound, in_bytes
 
 if TYPE_CHECKING:
     from atoll.server.control import RunDetail
+    from atoll.statistics import Findings
 
 MAX_METRIC_PLOTS = 8
 
 
-def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
+def render(detail: RunDetail, *, now: float, elements: int = 0, findings: Findings | None = None) -> str:
     """The report of a run as one HTML page.
 
     Args:
         detail: the run with its rounds and their members.
         now: seconds since the epoch, UTC; shown at the foot of the page.
         elements: size of the model, for the traffic of plain data parallelism.
+        findings: the figures of a run of statistics; None for a run that trains, or has not finished.
     """
     found = panels(detail.rounds)
     loss = next((panel for panel in found if panel.metric == "loss"), None)
@@ -56,6 +58,7 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
         sent=traffic.sent[-1] if traffic.sent else 0,
         plain=traffic.plain[-1] if traffic.plain else 0,
         elements=elements,
+        findings=findings,
         story=tuple(story(slowest)) if slowest is not None else (),
         absences=absences(detail.rounds),
         never_counted=never_counted(detail.rounds),

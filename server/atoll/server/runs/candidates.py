@@ -20,8 +20,9 @@ from atoll.server.aggregation.iterates import share_of
 from atoll.server.aggregation.noised import EmptySum
 from atoll.server.errors import CorruptDataError, UnavailableError
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.jobs import JobSpec, averaged_tensors, fragments_of, optimiser_of
+from atoll.server.jobs import JobSpec, averaged_tensors, fragments_of, optimiser_of, release_of
 from atoll.server.rounds import Aggregate, RoundGrid, RoundKey, RoundState, RunState, UpdateRef
+from atoll.server.runs.draft import Draft
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.run_privacy import PrivateOutcome, RoundSum, RunPrivacy
 from atoll.server.runs.services import Services
@@ -75,6 +76,7 @@ class Candidates:
         self._averaged = averaged_tensors(spec, layout)
         self._mean_decay = None if spec.iterate_averaging is None else spec.iterate_averaging.decay
         self._fragments = fragments_of(spec, layout)
+        self._rewrite = release_of(spec)
         self._sum_key: tuple[object, SumKey | None] = None, None  # every report of a round asks for it
         self._made: list[Candidate] = []  # appended in threads, also by tasks that were cancelled meanwhile
 
@@ -133,6 +135,7 @@ class Candidates:
                 share = share_of(self._mean_decay, version + 1)
                 iterates = IterateMean(old.get(models.ITERATE_AVERAGE), share, mean_sink)
             sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
+            draft = None if self._rewrite is None else Draft(self._layout)
             summed = RoundSum(version, key, total, items, old, open_sink)
             released_sum, outcome = stack.enter_context(self._privacy.released(summed))
             released = write_next_model(
@@ -140,11 +143,14 @@ class Candidates:
                 released_sum,
                 self._optimiser,
                 OldModel(model, {name: _whole(old[name]) for name in self._optimiser.state_names if name in old}),
-                NewModel(sink, new_states),
+                NewModel(draft or sink, new_states),
                 self._averaged,
                 self._fragment(),
                 iterates,
             )
+            if draft is not None and self._rewrite is not None:
+                self._rewrite(version, draft.tensors, released.updates)
+                sink.write(draft.content)
             manifest = sink.commit()
             written = {name: writer.commit().name for name, writer in sinks.items()}
         state_blobs = tuple(sorted({**states, **written}.items()))

@@ -21,6 +21,7 @@ from atoll.wire.layout import Layout
 from atoll.wire.messages import settings_to_proto
 from atoll.wire.privacy_terms import terms_to_proto
 from atoll.wire.seeds import task_seed
+from atoll.wire.statistics_query import query_to_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 log = logging.getLogger(__name__)
@@ -83,10 +84,11 @@ class Invitations:
 
     def _task(self, state: RunState, live: RoundState) -> participation_pb2.Participate:
         spec, told, terms = self.spec, self.told_size(live), self.privacy.terms(live.version)
+        statistics = None if spec.statistics is None else query_to_proto(spec.statistics.query)
         return participation_pb2.Participate(
             key=_key(self.run, live.key),
             run_name=spec.job.name,
-            kind=_KINDS[live.kind],
+            kind=_KINDS[live.kind] if statistics is None else participation_pb2.Participate.KIND_STATISTICS,
             rounds_total=spec.job.rounds,
             settings=settings_to_proto(spec.training),
             cohort_size=told,
@@ -96,6 +98,7 @@ class Invitations:
             return_spread_s=return_spread_s(told),
             ranges=self._ranges(live),
             privacy=None if terms is None else terms_to_proto(terms),
+            statistics=statistics,
         )
 
     def told_size(self, live: RoundState) -> int:

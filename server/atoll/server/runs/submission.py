@@ -9,7 +9,14 @@ from sqlalchemy import Connection
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import new_run_id
-from atoll.server.jobs import JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
+from atoll.server.jobs import (
+    JobSpec,
+    check_statistics_layout,
+    fragments_of,
+    optimiser_of,
+    parse_job,
+    to_run_policy,
+)
 from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
 from atoll.server.rounds.judging import SERVER_METRIC
@@ -68,6 +75,7 @@ async def examined(
     check_no_statistics(spec, layout)
     elements = fragments_of(spec, layout).largest
     check_averaging(spec, layout)
+    check_statistics_layout(spec, layout)
     await _check_model(services, layout, initial_blob)
     _check_evaluator(services, spec)
     await services.reader.run(check_required, spec)

@@ -1,0 +1,35 @@
+"""A participant's answers to a run of statistics: sums over its table, made by the SDK."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.client.errors import PublicError, UpdateError
+from atoll.client.update import Update
+from atoll.statistics import Answerer, TableError, state_shapes
+
+if TYPE_CHECKING:
+    from atoll.client.model import Model
+    from atoll.client.participant import Participant
+    from atoll.client.task import Task
+
+
+def answer(participant: Participant, model: Model, task: Task) -> Update:
+    """The answer to one round, as an update.
+
+    Raises:
+        PublicError: if the table has too few rows, or cannot answer; the text names columns, and no values.
+        UpdateError: if the server's model is not that of the query.
+    """
+    query = task.statistics
+    if query is None:
+        raise UpdateError("the task asks for no statistics")
+    if {name: array.shape for name, array in model.items()} != state_shapes(query):
+        raise UpdateError("the model of the round is not that of its query; server and client differ in version")
+    try:
+        answerer = Answerer(query, participant.table())
+    except TableError as error:
+        raise PublicError(str(error)) from error
+    if answerer.rows < participant.min_rows:
+        raise PublicError("the table has fewer rows than this participant's min_rows")
+    return Update(delta=answerer.answer(task.round, model), weight=1)

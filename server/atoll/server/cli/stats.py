@@ -1,0 +1,84 @@
+"""``atoll stats``: figures of the participants' tables, from a job with ``[statistics]``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from atoll.operator import Findings, Job, JobFileError, Operator
+from atoll.operator.errors import BadInputError
+from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import Command, StoppedError, writing
+from atoll.server.cli.output import console, json_option, print_json, print_table
+from atoll.server.cli.stats_tables import CATEGORY_COLUMNS, category_rows, numeric_columns, numeric_row
+from atoll.server.cli.watch import NoticeSink, finish, follow
+from atoll.statistics import FIELDS
+from atoll.text.figures import counted
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def output_options(function: F) -> F:
+    """Options of commands that print figures: a JSON file, a CSV file, JSON on standard output."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    with_csv = click.option("--csv", "csv_file", type=file, help="Also write a CSV file.")(json_option(function))
+    return click.option("-o", "--output", type=file, help="Also write the figures: JSON.")(with_csv)
+
+
+@click.command(cls=Command)
+@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@output_options
+@connected
+def stats(client: Operator, *, job: Path, output: Path | None, csv_file: Path | None, json_output: bool) -> None:
+    """Run the job file JOB, which has [statistics], and print the figures of all participants' rows."""
+    try:
+        asked = Job.load(job)
+    except JobFileError as error:
+        raise BadInputError(str(error)) from error
+    if asked.statistics is None:
+        raise BadInputError(f"{job}: has no [statistics]", "`atoll run submit` trains a model")
+    made = client.submit(asked)
+    click.echo(f"run {made.id}", err=True)
+    try:
+        finish(follow(made, NoticeSink()))
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped waiting; the run goes on, and then: atoll run stats {made.id}") from None
+    put_out(made.statistics(), output, csv_file, json_output=json_output)
+
+
+def put_out(found: Findings, output: Path | None, csv_file: Path | None, *, json_output: bool) -> None:
+    """Write the files that were asked for, and print the figures.
+
+    Raises:
+        BadInputError: if a file cannot be written.
+    """
+    _write(found, output, csv_file)
+    _show(found, json_output=json_output)
+
+
+def _write(found: Findings, output: Path | None, csv_file: Path | None) -> None:
+    if output is not None:
+        with writing(output):
+            found.save(output)
+    if csv_file is not None:
+        with writing(csv_file), csv_file.open("w", encoding="utf-8", newline="") as file:
+            rows: csv.DictWriter[str] = csv.DictWriter(file, FIELDS)
+            rows.writeheader()
+            rows.writerows(found.records())
+
+
+def _show(found: Findings, *, json_output: bool) -> None:
+    if json_output:
+        print_json(found.to_dict())
+        return
+    click.echo(f"{counted(found.rows, 'row')} of {counted(found.participants, 'participant')}")
+    if found.numeric:
+        print_table(numeric_columns(found), map(numeric_row, found.numeric), "")
+    if found.categories:
+        print_table(CATEGORY_COLUMNS, category_rows(found), "")
+    if any(row["value"] is None for row in found.records()):
+        console(stderr=True).print("-: suppressed, or not defined", markup=False)

@@ -1,0 +1,120 @@
+"""``[statistics]``: the columns and figures of a run without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from atoll.settings.section import Hint, Section
+from atoll.wire.errors import WireError
+from atoll.wire.statistics_query import (
+    MAX_BINS,
+    MAX_CELL,
+    MAX_COLUMNS,
+    MAX_QUANTILES,
+    MAX_REFINEMENTS,
+    CategoryColumn,
+    StatisticsQuery,
+)
+
+_Texts = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
+
+
+class Statistics(Section):
+    """Figures of the participants' tables instead of a model: counts, moments, histograms, quantiles, categories.
+
+    With this section `job.rounds`, `[aggregation]`, `[optimiser]` and `[evaluation]` follow from it and are left out,
+    every member of the cohort must answer (`cohort.required = "all"`), and there is no section `[model]`.
+    [Statistics](statistics.md) says what the figures are, what leaves a participant, and what the server sees.
+    """
+
+    numeric: Annotated[
+        tuple[str, ...],
+        Field(
+            strict=False,
+            max_length=MAX_COLUMNS,
+            description="Columns of numbers: count, missing values, mean, variance, histogram, quantiles.",
+        ),
+        Hint(allowed="a list of column names", default="none"),
+    ] = ()
+    categories: Annotated[
+        Mapping[str, _Texts],
+        Field(
+            description="Columns of categories with the values that are counted, for example labels; rows with other "
+            'values count together: `categories = { label = ["benign", "malignant"] }`.'
+        ),
+        Hint(allowed="a table: a list of values for each column", default="none"),
+    ] = Field(default_factory=dict)
+    bins: Annotated[
+        int,
+        Field(
+            ge=2,
+            le=MAX_BINS,
+            description="Cells of a histogram over the column's range, and parts into which a refinement cuts a cell.",
+        ),
+    ] = 32
+    quantiles: Annotated[
+        tuple[float, ...],
+        Field(
+            strict=False,
+            max_length=MAX_QUANTILES,
+            description="Shares of the rows whose quantiles are found in a cell.",
+        ),
+        Hint(allowed="a list of numbers above 0 and below 1"),
+    ] = (0.25, 0.5, 0.75)
+    refinements: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_REFINEMENTS,
+            description="Further rounds, each of which makes the cell of a quantile narrower by the factor `bins`.",
+        ),
+    ] = 2
+    minimum_and_maximum: Annotated[
+        bool,
+        Field(
+            description="Also find the lowest and the highest value, in cells as narrow as those of quantiles. Each is "
+            "the value of one row: allow it where that is no secret."
+        ),
+    ] = False
+    min_rows: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_CELL,
+            description="A cell (column, category, part of a histogram) of fewer rows, but not of "
+            "0, is not released; neither is a quantile with fewer rows on one side.",
+        ),
+    ] = 5
+    min_participants: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_CELL,
+            description="A cell with rows of fewer participants is not released; `cohort.size` must be at least this.",
+        ),
+    ] = 3
+
+    @property
+    def query(self) -> StatisticsQuery:
+        """What participants are asked."""
+        return StatisticsQuery(
+            self.numeric,
+            tuple(CategoryColumn(name, tuple(levels)) for name, levels in self.categories.items()),
+            self.bins,
+            self.quantiles,
+            self.minimum_and_maximum,
+            self.refinements,
+            self.min_rows,
+            self.min_participants,
+        )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What the query itself refuses: no columns, names that come twice, shares out of range."""
+        try:
+            _ = self.query
+        except WireError as error:
+            key, _, problem = str(error).removeprefix("statistics").lstrip(".: ").partition(": ")
+            yield ("", str(error)) if not problem else (key if key in type(self).model_fields else "", str(error))

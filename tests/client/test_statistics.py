@@ -1,0 +1,72 @@
+"""A participant's answers: what it declines, and what an error tells the operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.client import Participant, PublicError, TaskKind, UpdateError
+from atoll.client._session.protection import LocalProtection
+from atoll.client._statistics import answer
+from atoll.client.local_privacy import Gaussian, Limit, LocalPrivacy
+from atoll.client.participant import objection_of
+from atoll.client.testing import make_task, model_of
+from atoll.statistics import first_state
+from atoll.wire.statistics_query import StatisticsQuery
+
+QUERY = StatisticsQuery(("age",))
+MODEL = model_of(first_state(QUERY))
+TASK = make_task(kind=TaskKind.STATISTICS, statistics=QUERY)
+
+
+class Ward(Participant):
+    def __init__(self, ages: Any) -> None:
+        self.ages = ages
+
+    def table(self) -> dict[str, Any]:
+        return {"age": self.ages}
+
+
+def test_an_answer_is_an_update_of_weight_1_that_leaves_the_figures_alone() -> None:
+    update = answer(Ward(np.arange(12.0)), MODEL, TASK)
+    assert update.weight == 1
+    assert {name for name, array in update.tensors.items() if np.any(array)} == {"answer"}
+    assert update.tensors["answer"][:4].tolist() == [12, 0, 12, 0]  # rows of the table, rows with a value, as limbs
+
+
+def test_a_participant_without_a_table_declines() -> None:
+    assert "gives no table" in (objection_of(Participant(), TASK) or "")
+    assert objection_of(Ward([]), TASK) is None
+    assert objection_of(Participant(), make_task()) is None
+
+
+def test_a_participant_of_a_table_alone_declines_to_train() -> None:
+    assert "trains nothing" in (objection_of(Ward([]), make_task()) or "")
+
+
+@pytest.mark.parametrize(
+    ("ages", "text"),
+    [
+        (np.arange(9.0), "fewer rows than this participant's min_rows"),
+        (["Jane Doe"] * 12, "column 'age' has a value of type str_ that is no number"),
+        (np.full(12, np.inf), "column 'age' has a value that is infinite"),
+    ],
+)
+def test_a_table_that_cannot_answer_is_told_without_its_values(ages: Any, text: str) -> None:
+    with pytest.raises(PublicError) as raised:
+        answer(Ward(ages), MODEL, TASK)
+    assert text in raised.value.public_text
+    assert "Jane" not in raised.value.public_text
+
+
+def test_another_model_is_refused() -> None:
+    with pytest.raises(UpdateError, match="not that of its query"):
+        answer(Ward(np.arange(12.0)), model_of({"w": np.zeros(3)}), TASK)
+
+
+def test_a_participant_that_sends_noised_updates_alone_declines(tmp_path: Path) -> None:
+    local = LocalPrivacy(Gaussian(1.0, 1e-6, clip_norm=0.5), Limit(10.0, 1e-5))
+    assert "noise would ruin the sums" in (LocalProtection(local, tmp_path).objection(TASK) or "")

@@ -1,0 +1,85 @@
+"""Jobs with [statistics]: what follows from the section, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.jobs import (
+    Cohort,
+    Job,
+    JobFileError,
+    Statistics,
+    check_statistics_layout,
+    parse_job,
+    statistics_layout,
+    to_run_policy,
+)
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.statistics_query import CategoryColumn
+
+HEAD = '[job]\nname = "overview"\n[cohort]\nsize = 4\n'
+JOB = HEAD + '[statistics]\nnumeric = ["age"]\ncategories = { sex = ["f", "m"] }\n'
+
+
+def test_rounds_sums_and_quorum_follow_from_the_query() -> None:
+    spec = parse_job(JOB)
+    assert spec.statistics is not None
+    assert spec.statistics.query.categories == (CategoryColumn("sex", ("f", "m")),)
+    policy = to_run_policy(spec)
+    assert (policy.rounds, policy.straggler.quorum, policy.max_abs) == (4, 4, 2.0**20)
+    assert (spec.aggregation.weighting, spec.aggregation.encoding) == ("uniform", "float64")
+    assert (spec.cohort.required, policy.final_evaluation, spec.evaluation.before_training) == ("all", False, False)
+
+
+def test_categories_alone_take_one_round() -> None:
+    assert parse_job(HEAD + '[statistics]\ncategories = { sex = ["f"] }\n').job.rounds == 1
+
+
+def test_a_job_in_python_is_the_file_and_reads_back() -> None:
+    job = Job(
+        name="overview", cohort=Cohort(size=4), statistics=Statistics(numeric=("age",), categories={"sex": ("f", "m")})
+    )
+    assert job.model_dump() == Job.of(parse_job(JOB)).model_dump()
+    assert parse_job(job.to_toml()).model_dump() == job.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (JOB.replace('overview"', 'overview"\nrounds = 7'), "job.rounds"),
+        (JOB + '[model]\ninitial = "x.safetensors"\n', "there is no initial model"),
+        (JOB + "[optimiser]\nlr = 0.5\n", "no model to train"),
+        (JOB + '[stop]\nmetric = "eval/loss"\npatience = 3\n', "no model that gets better"),
+        (JOB + "[aggregation]\nmax_abs = 8.0\n", "aggregation.max_abs"),
+        (JOB + "[evaluation]\nfinal = true\n", "evaluation.final"),
+        (JOB.replace("size = 4", 'size = 4\nsampler = "poisson"'), "must count the same participants"),
+        (JOB.replace("size = 4", "size = 4\nquorum = 3"), "every one of the 4 participants must answer"),
+        (JOB.replace("size = 4", "size = 4\nover_selection = 1.5"), "cohort.over_selection"),
+        (JOB.replace("size = 4", "size = 2"), "below statistics.min_participants 3"),
+        (JOB.replace('["age"]', '["age", "age"]'), "'age' is there twice"),
+        (JOB.replace('["age"]', '["sex"]'), "'sex' is there twice"),
+        (JOB + "quantiles = [0.5, 1.5]\n", "has 1.5; allowed are numbers above 0 and below 1"),
+        (
+            HEAD + f"[statistics]\nbins = 1024\nnumeric = {[f'c{n}' for n in range(2000)]}\n",
+            "at most 8388608; lower it",
+        ),
+        (HEAD + "[statistics]\n", "0 columns; allowed are 1 to"),
+        (
+            JOB + '[privacy]\npopulation = "wards"\nepsilon = 1.0\ndelta = 1e-6\nclip = 1.0\n',
+            "noise that hides a participant would hide the figures",
+        ),
+    ],
+)
+def test_what_does_not_go_with_statistics_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(JobFileError) as raised:
+        parse_job(text)
+    assert problem in str(raised.value)
+
+
+def test_a_run_begins_with_the_model_of_its_query() -> None:
+    spec = parse_job(JOB)
+    assert spec.statistics is not None
+    check_statistics_layout(spec, statistics_layout(spec.statistics))
+    with pytest.raises(InvalidRequestError, match=r"not that of the job's \[statistics\]"):
+        check_statistics_layout(spec, Layout((TensorSpec("w", (3,), Dtype.FLOAT64),)))
