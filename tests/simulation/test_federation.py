@@ -282,7 +282,7 @@ def test_one_sum_is_held_for_any_number_of_rounds(monkeypatch: pytest.MonkeyPatc
             made.append(self)
             super().__init__(size, grid, first)
 
-    monkeypatch.setattr("atoll.simulation.task_runner.Accumulator", Counted)
+    monkeypatch.setattr("atoll.simulation.update_sums.Accumulator", Counted)
     assert played(rounds=4).status == "finished"
     assert len(made) == 1
 

@@ -10,6 +10,7 @@ import pytest
 from atoll.client import Model, Participant, Task, Update
 from atoll.simulation import (
     Aggregation,
+    Behaviour,
     Cohort,
     FedAdam,
     Federation,
@@ -112,6 +113,32 @@ def test_what_participants_keep_in_files_is_the_same_in_any_number_of_processes(
         Federation(participants=Counting, population=6).run(job, initial=MODEL, workers=k).digest for k in (0, 2)
     }
     assert len(digests) == 1
+
+
+class Unlucky(Counting):
+    """Every fifth fails at the first attempt at a round."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        made = super().fit(model, task)
+        if self.number % 5 == 0 and task.attempt == 0:
+            raise ZeroDivisionError("no luck")
+        return made
+
+
+def test_what_participants_keep_of_abandoned_rounds_is_the_same_in_any_number_of_processes() -> None:
+    """Workers begin tasks ahead, whose reports cannot count any more once the round is abandoned."""
+    job = Job(rounds=2, seed=1, cohort=Cohort(size=60, quorum=55, seed=3))
+    found = set()
+    for workers in (0, 1, 2):
+        slow_first = Behaviour(speed=lambda number, _: 1.0 + number)
+        federation = Federation(participants=Unlucky, population=60, behaviour=slow_first)
+        result = federation.run(job, initial=MODEL, workers=workers)
+        members = [
+            [(one.participant, one.status, one.detail) for one in each.members] for each in result.detail().rounds
+        ]
+        found.add((result.digest, str(members)))
+        assert [one.phase for one in result.detail().rounds][:4] == ["abandoned", "released"] * 2
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("workers", [-1, 1000])

@@ -20,14 +20,16 @@ from atoll.simulation.cluster import RayWorkers, ray_pool
 from atoll.simulation.collector import set_aside
 from atoll.simulation.errors import SetupError, SimulationError
 from atoll.simulation.initial import Initial, InitialModel, initial_model
+from atoll.simulation.participant_objects import KEEP_PARTICIPANTS
 from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
 from atoll.simulation.population import Population
 from atoll.simulation.process_pool import ProcessPool, load_what_training_loads
 from atoll.simulation.result import Result
 from atoll.simulation.resuming.asked import asked_for
+from atoll.simulation.resuming.participant_folders import ParticipantStates
 from atoll.simulation.resuming.results_folder import ResultsFolder
 from atoll.simulation.simulated_server import temporary_folder
-from atoll.simulation.task_runner import KEEP_PARTICIPANTS, TaskRunner
+from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop, play
 from atoll.simulation.worker_pool import InlinePool, WorkerPool
@@ -156,7 +158,8 @@ class Federation:
             pool = self._pool(plan, workers)
 
             async def main(loop: VirtualLoop) -> Result:
-                participants = VirtualParticipants(pool, plan.people, self.behaviour, strict=strict)
+                states = ParticipantStates(plan.participant_folders, commits=plan.results is not None)
+                participants = VirtualParticipants(pool, plan.people, self.behaviour, states, strict=strict)
                 judged = _stopping(plan, participants.fail) if strict else plan
                 return await Simulation(judged, loop, pool, participants, progress).run()
 

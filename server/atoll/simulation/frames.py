@@ -8,8 +8,9 @@ from __future__ import annotations
 import binascii
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -38,19 +39,21 @@ def opening_to(opening: Opening) -> Message:
     }
 
 
-def opening_from(message: Message) -> Opening:
-    """See ``opening_to``."""
-    return replace(_OPENINGS.validate_python(message["opening"]), shared=_bytes(message["shared"]))
+def opening_from(message: Message, model_path: Callable[[str], Path] | None = None) -> Opening:
+    """See ``opening_to``; ``model_path`` has the file of the model's blob, if it may have moved."""
+    found = replace(_OPENINGS.validate_python(message["opening"]), shared=_bytes(message["shared"]))
+    return found if model_path is None else replace(found, model=model_path(found.model.name))
 
 
 def request_to(request: TaskRequest) -> list[Any]:
     """A task for a worker."""
-    return [request.participant, request.seed, _text(request.own)]
+    return [request.participant, request.seed, _text(request.own), request.before, request.after]
 
 
 def request_from(parts: Sequence[Any]) -> TaskRequest:
     """See ``request_to``."""
-    return TaskRequest(parts[0], parts[1], _bytes(parts[2]))
+    participant, seed, own, before, after = parts
+    return TaskRequest(participant, seed, _bytes(own), before, after)
 
 
 def outcome_to(outcome: Outcome) -> list[Any]:
@@ -65,6 +68,7 @@ def outcome_to(outcome: Outcome) -> list[Any]:
         outcome.declined,
         outcome.failure,
         outcome.traceback,
+        outcome.keeps_files,
     ]
 
 

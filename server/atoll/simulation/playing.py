@@ -71,8 +71,6 @@ class Plan:
     @property
     def participant_folders(self) -> ParticipantFolders:
         """The folders of participants that keep files."""
-        if self.results is not None:
-            return self.results.participant_folders
         return ParticipantFolders(self.folder / PARTICIPANTS_FOLDER)
 
 
@@ -104,13 +102,7 @@ class Simulation:
         self._boundaries: Boundaries | None = None
         if plan.results is not None:
             before = None if self._kept is None else self._kept.boundary
-            self._boundaries = Boundaries(
-                participants.attendance,
-                plan.participant_folders,
-                before,
-                at_rest=lambda: participants.at_rest,
-                fail=self._cannot_commit,
-            )
+            self._boundaries = Boundaries(participants, before, self._cannot_commit)
 
     async def run(self) -> Result:
         """Play to the end. Raises as ``Federation.run``."""
@@ -119,7 +111,7 @@ class Simulation:
         except ServerError as error:
             raise SetupError(str(error.detail)) from error
         except RunFailedError as error:
-            first = self._participants.first_failure
+            first = self._participants.reports.first_failure
             if not first or self._plan.results is not None:  # its next call knows the reason alone
                 raise
             raise RunFailedError(f"{error}; the first failure: {first}") from error
@@ -134,12 +126,12 @@ class Simulation:
             self._plan.folder,
             clock=lambda: STARTS_AT + self._loop.time(),
             tell=self._participants.tell,
-            forget=self._pool.forget,
+            forget=self._participants.forget,
             evaluators=self._plan.evaluators,
             learns=looks_back(self._plan.job),
             boundaries=self._boundaries,
         )
-        self._participants.server = server
+        self._participants.serve(server)
         try:
             for node in self._pool.nodes:
                 server.services.nodes.add(node)
@@ -181,10 +173,11 @@ class Simulation:
         kept, boundaries = self._kept, self._boundaries
         if kept is None or boundaries is None:
             raise SimulationError("there is no commit to go on from")
-        boundaries.hold(kept.boundary.run)
+        boundaries.hold(kept.boundary.run, kept.tasks)
         facts = dict(zip(self._plan.people.names, kept.facts, strict=True))
-        self._participants.go_on(_introductions(facts), kept.boundary.attended)
+        await self._participants.go_on(_introductions(facts), kept.boundary.attended, kept.tasks)
         await server.coordinator.start()
+        self._participants.go_on_reporting()
         return kept.boundary.run
 
     async def _facts(self) -> dict[str, Facts]:

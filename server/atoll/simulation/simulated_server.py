@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import Connection, insert
 
 from atoll.server.access.certificates import CertificateBook
+from atoll.server.aggregation import PartialSum
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.identity import Authority, ParticipantKind
 from atoll.server.ingest.node import FoldItem, SumKey
@@ -26,10 +27,11 @@ from atoll.server.runs.services import Services
 from atoll.server.stores import Participant, Store
 from atoll.server.stores.row_conversion import to_row
 from atoll.server.stores.schema import participants
-from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.store import SPOOL_FOLDER
 from atoll.server.telemetry.observer import NO_OBSERVER
 from atoll.simulation.inline import InlineExecutor, InlineReader, InlineWriter
 from atoll.simulation.resuming.boundaries import Boundaries
+from atoll.simulation.resuming.results_folder import model_path
 from atoll.simulation.resuming.round_writer import RoundReader, RoundWriter
 from atoll.simulation.sessions import Tell, VirtualSessions
 from atoll.simulation.spool import Forget, VirtualSpool
@@ -44,12 +46,29 @@ SILENCE_S = 60.0
 
 
 class SummedOnArrival(NodePool):
-    """Nodes whose sums have each update since it was made, or ask for it with ``partial``."""
+    """Nodes whose sums have each update since it was made, or ask for it with ``partial``.
+
+    Attributes:
+        moved: the node of each update, by run, round, attempt and participant, that was made again at another one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: dict[tuple[str, int, int, str], str] = {}
 
     def due(self, key: SumKey, node: str, item: FoldItem) -> Sequence[FoldItem]:
         """See ``NodePool``."""
         del key, node, item
         return ()
+
+    def partials(
+        self, key: SumKey, items: Sequence[tuple[str, FoldItem]]
+    ) -> contextlib.AbstractAsyncContextManager[list[PartialSum]]:
+        """See ``NodePool``."""
+        at = [(one.run, one.round, one.attempt, one.participant) for _, one in items]
+        return super().partials(
+            key, [(self.moved.get(of, node), one) for of, (node, one) in zip(at, items, strict=True)]
+        )
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,7 @@ class SimulatedServer:
     folder: Path
     store: Store
     services: Services
+    nodes: SummedOnArrival
     coordinator: Coordinator
     sessions: VirtualSessions
     spool: VirtualSpool
@@ -90,14 +110,14 @@ class SimulatedServer:
         """
         store = _store(folder, by_round=boundaries is not None)
         sessions = VirtualSessions(clock, tell)
-        spool = VirtualSpool(folder / SPOOL_FOLDER, forget)
+        spool, nodes = VirtualSpool(folder / SPOOL_FOLDER, forget), SummedOnArrival()
         services = Services(
             writer=store.writer,
             reader=store.reader,
             blobs=store.blobs,
             spool=spool,
             sessions=sessions,
-            nodes=SummedOnArrival(),
+            nodes=nodes,
             executor=InlineExecutor(),
             evaluators=evaluators,
             learns=learns,
@@ -113,7 +133,7 @@ class SimulatedServer:
         authority = Authority.open(folder / "ca", now=clock())
         book = CertificateBook(authority, store.writer, store.reader, clock, lifetime_s=365 * 86_400.0)
         coordinator = Coordinator(services, book, _STORAGE, insecure=True)
-        return cls(folder, store, services, coordinator, sessions, spool)
+        return cls(folder, store, services, nodes, coordinator, sessions, spool)
 
     async def enrol(self, names: Iterable[str]) -> None:
         """Put participants on record."""
@@ -128,7 +148,7 @@ class SimulatedServer:
 
     def model_path(self, blob: str) -> Path:
         """The file that begins with a model's bytes."""
-        return self.folder / BLOBS_FOLDER / blob[:2] / blob
+        return model_path(self.folder, blob)
 
     async def close(self) -> None:
         """Stop the runs and close the stores."""

@@ -8,14 +8,12 @@ add it to the integer accumulator of its round at once, so that no update outliv
 from __future__ import annotations
 
 import contextlib
-import logging
 import mmap
 import os
 import time
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from math import fsum, sqrt
 from pathlib import Path
 from typing import Any
@@ -30,18 +28,13 @@ from atoll.server.disk.file_locks import share
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.rounds.weights import integer_weight
 from atoll.simulation.batching import AlreadyTrained, Trained, trained_together
-from atoll.simulation.errors import SetupError, SimulationError
+from atoll.simulation.errors import SimulationError
+from atoll.simulation.participant_objects import KEEP_PARTICIPANTS, Make, ParticipantObjects, keeps_files
 from atoll.simulation.resuming.participant_folders import ParticipantFolders
 from atoll.simulation.tasks import Facts, Opening, Outcome, RoundOverError, TaskRequest
+from atoll.simulation.update_sums import UpdateSums
 from atoll.wire.chunks import ChunkHeader
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
-
-log = logging.getLogger(__name__)
-
-Make = Callable[[int | str], Participant]
-"""Makes a participant, from its number in the population, or from its name if the population is named."""
-KEEP_PARTICIPANTS = 4096
-"""Participants' objects that a runner keeps; the one used longest ago is closed first, and made again when drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +58,18 @@ class TaskRunner:
     def __init__(
         self, make: Make, policy: Policy | None, folders: ParticipantFolders | None, keep: int = KEEP_PARTICIPANTS
     ) -> None:
-        self._make = make
+        self._objects = ParticipantObjects(make, keep)
         self._folders = folders
-        self._keep = keep
         self._performer = Performer(policy, chunk_bytes=DEFAULT_CHUNK_BYTES)
-        self._participants: OrderedDict[str, Participant] = OrderedDict()
+        self._sums = UpdateSums()
         self._rounds: dict[tuple[str, int, int], _Round] = {}
-        self._sums: dict[tuple[str, int, int], Accumulator] = {}
-        self._kept: dict[tuple[str, int, int, str], tuple[Pieces, float]] = {}
-        self._spare: Accumulator | None = None
         self._ahead: dict[tuple[tuple[str, int, int], str], Trained] = {}
 
     def facts(self, participant: str, seed: int | str) -> Facts:
         """What a participant declares."""
-        with self._participant(participant, seed) as found:
+        folders = self._folders
+        folder = None if folders is None else lambda: folders.first(participant)
+        with self._objects.used(participant, seed, folder) as found:
             return Facts(declared_examples(found), found.can_evaluate)
 
     def open(self, opening: Opening, model: memoryview | None = None) -> None:
@@ -87,7 +78,7 @@ class TaskRunner:
         ``model`` begins with the model's bytes where its file is on another machine.
         """
         run, *attempt = opening.key
-        self._drop_sums(run, lambda before: before < tuple(attempt))
+        self._sums.drop(run, lambda before: before < tuple(attempt))
         order = Order.of(opening.shared)
         mapped = None if order.content or model is not None else _Mapped(opening.model)
         found = mapped.bytes if mapped is not None else model
@@ -107,7 +98,8 @@ class TaskRunner:
         with contextlib.ExitStack() as stack:
             for one in requests:
                 with contextlib.suppress(Exception):  # it is raised again in the member's own task, as its failure
-                    made.append((one, stack.enter_context(self._participant(one.participant, one.seed))))
+                    used = self._objects.used(one.participant, one.seed, self._folder(one, begun=False))
+                    made.append((one, stack.enter_context(used)))
             if not made:
                 return
             tasks = [live.order.for_member(one.own).task for one, _ in made]
@@ -124,167 +116,89 @@ class TaskRunner:
         live = self._rounds.get(key)
         if live is None:
             raise RoundOverError(f"round {key[1]}.{key[2]} of run {key[0]} is over")
-        name, found = request.participant, list[Inspection]()
-        ahead = self._ahead.pop((key, name), None)
+        outcome = self._worked(live, request, self._ahead.pop((key, request.participant), None))
+        return replace(outcome, seconds=time.perf_counter() - began)
+
+    def _worked(self, live: _Round, request: TaskRequest, ahead: Trained | None) -> Outcome:
+        """What becomes of a task."""
+        name, found, keeps = request.participant, list[Inspection](), False
 
         def look(header: ChunkHeader, payload: npt.NDArray[Any]) -> None:
             found.append(inspect(payload.data, header.encoding, header.range.size))
 
         try:
-            with self._participant(name, request.seed) as participant:
+            with self._objects.used(name, request.seed, self._folder(request, begun=ahead is not None)) as participant:
+                keeps = keeps_files(participant)
                 invitation = live.order.for_member(request.own)
                 objection = self._performer.objection(participant, invitation)
                 if objection is not None:
-                    return Outcome(name, time.perf_counter() - began, declined=objection)
+                    return Outcome(name, declined=objection, keeps_files=keeps)
                 worker = participant if ahead is None else AlreadyTrained(participant, ahead)
                 completed = self._performer.perform(worker, invitation, live.model, look)
         except Exception as error:  # noqa: BLE001 - any error of the participant's code is that member's failure
-            return self._failed(name, error, time.perf_counter() - began)
+            return self._failed(name, error, keeps=keeps)
+        made = Outcome(name, report=completed.report.SerializeToString(), keeps_files=keeps)
         if completed.pieces is None:
-            return Outcome(name, time.perf_counter() - began, completed.report.SerializeToString())
-        return self._received(live.opening, name, completed, completed.pieces, found, began)
+            return made
+        squares = tuple(one.sum_squares for one in found)
+        rejection = self._received(live.opening, name, completed, completed.pieces, found)
+        return replace(made, payload_bytes=completed.payload_bytes, squares=squares, rejection=rejection)
 
     def _received(
-        self,
-        opening: Opening,
-        name: str,
-        completed: Completed,
-        pieces: Pieces,
-        found: Sequence[Inspection],
-        began: float,
-    ) -> Outcome:
-        """The server's part: judge the update by what inspecting its chunks has found, and fold it."""
-        squares = tuple(one.sum_squares for one in found)
-        rejection = ""
+        self, opening: Opening, name: str, completed: Completed, pieces: Pieces, found: Sequence[Inspection]
+    ) -> str:
+        """The server's part: judge the update by what inspecting its chunks has found, and fold it; why not, if not."""
+        norm = sqrt(fsum(one.sum_squares for one in found))
         if opening.sum_key is None:
-            rejection = "the round asks for no update"
-        elif not all(one.finite and one.max_abs <= opening.policy.max_abs for one in found):
-            rejection = f"values are not finite or beyond {opening.policy.max_abs:g}"
-        elif opening.keep:
-            pieces.hold()
-            self._kept[*opening.key, name] = pieces, sqrt(fsum(squares))
-        else:
-            weight = integer_weight(
-                opening.policy.counted_weight(completed.report.weight), opening.sum_key.grid.weight_shift
-            )
-            update_id = _update_id(opening.key, name, completed.report.digest)
-            try:
-                self._fold(opening.sum_key, update_id, weight, pieces, sqrt(fsum(squares)))
-            except RejectedUpdateError as error:
-                rejection = str(error.detail)
-        report = completed.report.SerializeToString()
-        return Outcome(name, time.perf_counter() - began, report, completed.payload_bytes, squares, rejection)
+            return "the round asks for no update"
+        if not all(one.finite and one.max_abs <= opening.policy.max_abs for one in found):
+            return f"values are not finite or beyond {opening.policy.max_abs:g}"
+        if opening.keep:
+            self._sums.keep(opening.key, name, pieces, norm)
+            return ""
+        weight = integer_weight(
+            opening.policy.counted_weight(completed.report.weight), opening.sum_key.grid.weight_shift
+        )
+        update_id = FoldItem(*opening.key, name, completed.report.digest, 0).update_id
+        try:
+            self._sums.fold(opening.sum_key, update_id, weight, pieces, norm)
+        except RejectedUpdateError as error:
+            return str(error.detail)
+        return ""
 
     def partial(self, key: SumKey, items: Sequence[FoldItem]) -> Accumulator:
-        """The sum of exactly these updates.
-
-        Raises:
-            SimulationError: if the sum holds another one, or one of them is neither in it nor kept.
-        """
-        wanted = {item.update_id for item in items}
-        found = self._sum(key)
-        if found.updates - wanted:
-            found.reset(key.grid, key.first, key.elements)
-        for item in items:
-            if item.update_id not in found.updates:
-                kept = self._kept.get((item.run, item.round, item.attempt, item.participant))
-                if kept is None:
-                    raise SimulationError(f"update {item.update_id} is no longer here to be summed")
-                self._fold(key, item.update_id, item.weight, *kept)
-        return found
+        """The sum of exactly these updates. Raises as ``UpdateSums.partial``."""
+        return self._sums.partial(key, items)
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
         """Forget sums and tasks of a run's rounds up to this attempt."""
-        self._drop_sums(run, lambda attempt: attempt <= through)
+        self._sums.drop(run, lambda attempt: attempt <= through)
         for key in [key for key, live in self._rounds.items() if key[0] == run and live.opening.ends_with(through)]:
             del self._rounds[key]
             self._ahead = {at: ahead for at, ahead in self._ahead.items() if at[0] != key}
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """Forget the kept updates of these rounds, except those of the given (round, attempt, participant)."""
-        self._kept = {
-            upload: one
-            for upload, one in self._kept.items()
-            if upload[0] != run or upload[1:3] > through or upload[1:] in keep
-        }
+        self._sums.forget(run, through, keep)
 
     def close(self) -> None:
         """Close every participant."""
-        while self._participants:
-            self._participants.popitem()[1].close()
+        self._objects.close()
 
-    @contextlib.contextmanager
-    def _participant(self, name: str, seed: int | str) -> Iterator[Participant]:
-        """A participant at work. One that keeps files is made anew for each task: the next may be another process's."""
-        found = self._participants.get(name)
-        if found is not None:
-            self._participants.move_to_end(name)
-            yield found
-            return
-        found = self._made(seed)
-        if type(found).prepare is not Participant.prepare:
-            if self._folders is None:
-                raise SetupError(
-                    f"participants({seed!r}) gave a {type(found).__name__}, which keeps files (prepare); a folder "
-                    "stays on one machine: use worker processes (workers=4), or keep nothing between tasks"
-                )
-            with contextlib.closing(found):
-                found.prepare(self._folders.of(name))
-                yield found
-            return
-        self._participants[name] = found
-        if len(self._participants) > self._keep:
-            self._participants.popitem(last=False)[1].close()
-        yield found
+    def _folder(self, request: TaskRequest, *, begun: bool) -> Callable[[], Path] | None:
+        """What makes the folder that a task works in; one that was begun before has it."""
+        folders = self._folders
+        if folders is None:
+            return None
+        if begun:
+            return lambda: folders.made(request.participant, request.after)
+        return lambda: folders.copied(request.participant, request.before, request.after)
 
-    def _made(self, seed: int | str) -> Participant:
-        try:
-            found: object = self._make(seed)
-        except Exception as error:
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(at.filename).name}:{at.lineno}"
-            raise SetupError(f"participants({seed!r}) raised {type(error).__name__}: {error} ({where})") from error
-        if not isinstance(found, Participant):
-            raise SetupError(
-                f"participants({seed!r}) gave a {type(found).__name__}; return an atoll.client.Participant"
-            )
-        return found
-
-    def _failed(self, name: str, error: Exception, seconds: float) -> Outcome:
+    def _failed(self, name: str, error: Exception, *, keeps: bool) -> Outcome:
         cause = error.__cause__ if isinstance(error, TrainerError) and error.__cause__ is not None else error
         text = "".join(traceback.format_exception(cause))
         failure = f"{type(error).__name__}: {self._performer.text_for_server(error)}"
-        return Outcome(name, seconds, failure=failure, traceback=text)
-
-    def _drop_sums(self, run: str, unwanted: Callable[[tuple[int, int]], bool]) -> None:
-        for key in [key for key in self._sums if key[0] == run and unwanted(key[1:])]:
-            self._spare = self._sums.pop(key)
-
-    def _sum(self, key: SumKey) -> Accumulator:
-        attempt = (key.run, key.round, key.attempt)
-        found = self._sums.get(attempt)
-        if found is None:
-            spare, self._spare = self._spare, None
-            if spare is not None and key.elements <= spare.room <= 2 * key.elements:
-                spare.reset(key.grid, key.first, key.elements)
-                found = spare
-            else:
-                found = Accumulator(key.elements, key.grid, key.first)
-            self._sums[attempt] = found
-        return found
-
-    def _fold(self, key: SumKey, update_id: str, weight: int, pieces: Pieces, norm: float) -> None:
-        self._sum(key).fold(update_id, weight, _Buffers(pieces), norm if key.grid.clip else 0.0, again=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    """Chunks as an accumulator takes them."""
-
-    pieces: Pieces
-
-    def __iter__(self) -> Iterator[tuple[ChunkHeader, memoryview]]:
-        return ((header, payload.data) for header, payload in self.pieces)
+        return Outcome(name, failure=failure, traceback=text, keeps_files=keeps)
 
 
 class _Mapped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum, sqrt
 from pathlib import Path
 
@@ -48,11 +48,31 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """The task of one member: ``own`` are the serialised fields of its invitation alone."""
+    """The task of one member.
+
+    Attributes:
+        participant: its name.
+        seed: what it is made from.
+        own: the serialised fields of its invitation alone.
+        before: the state of its files that it begins with; empty: the first one.
+        after: the state that the task leaves; see ``ParticipantFolders``.
+    """
 
     participant: str
     seed: int | str
     own: bytes
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Arrival:
+    """A report that comes, if its task succeeds, or a participant that drops out; ordered by the virtual second."""
+
+    at: float
+    number: int
+    request: TaskRequest = field(compare=False)
+    reports: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +89,7 @@ class Outcome:
         declined: the participant's reason for not taking the task.
         failure: what the server is told of a failure.
         traceback: of the participant's code, if it failed.
+        keeps_files: whether the participant has files, which are now in the state ``TaskRequest.after``.
     """
 
     participant: str
@@ -80,6 +101,7 @@ class Outcome:
     declined: str = ""
     failure: str = ""
     traceback: str = ""
+    keeps_files: bool = False
 
     @property
     def norm(self) -> float:

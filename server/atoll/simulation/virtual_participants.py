@@ -7,50 +7,31 @@ closes at its goal has the same members on every machine, and tasks whose report
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from atoll.server.aggregation import Grid
-from atoll.server.errors import ConflictError, TooLateError
-from atoll.server.ingest.coordinator_api import Commit
 from atoll.server.ingest.node import SumKey
-from atoll.server.rounds import Effect, LateMode, Patience, Phase, RoundKey, RoundKind, RunState, wants
+from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState
 from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
 from atoll.simulation.attendance import Attendance, Attended
 from atoll.simulation.behaviour import Behaviour
-from atoll.simulation.errors import ParticipantError, raised_in
+from atoll.simulation.handing_in import HandingIn
 from atoll.simulation.population import Population
+from atoll.simulation.resuming.participant_folders import ParticipantStates
+from atoll.simulation.resuming.tasks_in_work import RoundInWork, TasksInWork
 from atoll.simulation.simulated_server import SimulatedServer
-from atoll.simulation.tasks import Opening, Outcome, RoundOverError, TaskRequest
+from atoll.simulation.tasks import Arrival, Opening, TaskRequest
 from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_pool import Key, WorkerPool
-from atoll.wire.v1 import participation_pb2, transfer_pb2
+from atoll.wire.v1 import participation_pb2
 
-log = logging.getLogger(__name__)
-
-BATCH = 256
-"""Reports after which the run's state is looked at anew."""
-TOGETHER = 32
-"""Reports that are handed to the run together."""
-SHOWN = 3
-"""Failures of participants' code that are logged with their traceback."""
-_SAID_CHARS = 300
-_Posted = asyncio.Future[tuple[Effect, ...]]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Arrival:
-    """A report that comes, if its task succeeds, or a participant that drops out; ordered by the virtual second."""
-
-    at: float
-    number: int
-    request: TaskRequest = field(compare=False)
-    reports: bool = field(default=True, compare=False)
+BATCH = 32
+"""Reports of one instant that are handed to the run together; then the run's state is looked at anew."""
 
 
 @dataclass
@@ -68,48 +49,97 @@ class VirtualParticipants:
         pool: does the tasks.
         population: who there is.
         behaviour: how they behave in virtual time.
+        states: of participants' files.
         strict: whether the first failure of participants' code ends the simulation.
 
     Attributes:
-        server: the server; set before the first invitation.
         attendance: who is connected.
+        reports: hands in what becomes of tasks.
         failed: has the error that ends the simulation, if there is one.
-        first_failure: participant, round and exception of the first failure of participants' code; empty without one.
     """
 
-    server: SimulatedServer
+    _server: SimulatedServer
 
-    def __init__(self, pool: WorkerPool, population: Population, behaviour: Behaviour, *, strict: bool) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        population: Population,
+        behaviour: Behaviour,
+        states: ParticipantStates,
+        *,
+        strict: bool,
+    ) -> None:
         self._pool = pool
         self._population = population
         self._behaviour = behaviour
+        self._states = states
         self.attendance = Attendance(population, behaviour)
-        self._strict = strict
+        self.reports = HandingIn(pool, states, strict=strict)
         self._called: dict[Key, _Called] = {}
         self._latest: tuple[bytes, Key] = (b"", ("", 0, 0))
-        self._failures = 0
-        self.first_failure = ""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds: dict[Key, RoundInWork] = {}
         self._busy_until: dict[str, float] = {}
-        self._delivering = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def serve(self, server: SimulatedServer) -> None:
+        """Take part in this server's rounds; before the first invitation."""
+        self._server = self.reports.server = server
+        self.attendance.sessions = server.sessions
 
     def enter(self, introductions: Mapping[str, Introduction]) -> None:
         """Connect the participants, each when it is there."""
-        self.attendance.sessions = self.server.sessions
         self.attendance.begin(introductions)
         self._begin(self.attendance.come_and_go(), "presence")
 
-    def go_on(self, introductions: Mapping[str, Introduction], at: Attended) -> None:
-        """Connect those who were connected at an instant, which is now, and the others when they are there."""
-        self.attendance.sessions = self.server.sessions
+    async def go_on(self, introductions: Mapping[str, Introduction], at: Attended, tasks: TasksInWork) -> None:
+        """Be as at an instant, which is now: those connected who were, and updates made again that wait.
+
+        Raises:
+            SimulationError: if a participant gives another update than before.
+        """
         self.attendance.go_on(introductions, at)
         self._begin(self.attendance.come_and_go(), "presence")
+        self._states.go_on(tasks.states)
+        self._busy_until = dict(tasks.busy_until)
+        for one in tasks.rounds:
+            self._rounds[one.opening.key] = one
+            await self._pool.open(one.opening)
+            for handed in one.handed_in.values():
+                await self.reports.make_again(one.opening.key, handed)
+
+    def go_on_reporting(self) -> None:
+        """Go on with the tasks that were in work at the instant of ``go_on``; the run takes reports by now."""
+        for key, one in self._rounds.items():
+            active = self._server.coordinator.active(key[0])
+            if one.arrivals and active is not None:
+                self._begin(self._report(one, active), f"round {key[1]}.{key[2]}")
 
     @property
     def at_rest(self) -> bool:
-        """Whether no task is in work whose report is still to be handed in."""
-        return self._delivering == 0
+        """Whether no task is in work whose report comes now."""
+        return self.reports.at_rest
+
+    def in_work(self, state: RunState) -> TasksInWork:
+        """What participants are at, as the run needs it in this state."""
+        carried = () if state.status.ended else (*state.carried, *(state.round.carried if state.round else ()))
+        waiting = {(one.update.key.round, one.update.key.attempt, one.update.participant) for one in carried}
+        rounds = [one.only(waiting) for _, one in sorted(self._rounds.items()) if one.opening.keep]
+        now = asyncio.get_running_loop().time()
+        busy = {name: second for name, second in self._busy_until.items() if second > now}
+        return TasksInWork(tuple(one for one in rounds if one.arrivals or one.handed_in), busy, self._states.now())
+
+    def committed(self, tasks: TasksInWork) -> None:
+        """A commit with these tasks was made."""
+        self._states.committed(tasks.needed_states())
+
+    def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """Forget the updates of these rounds, except those of the given (round, attempt, participant)."""
+        self._pool.forget(run, through, keep)
+        for key, one in list(self._rounds.items()):
+            if key[0] == run and key[1:] <= through:
+                one.handed_in = one.only(keep).handed_in
+                self._end(one)
 
     def fail(self, error: Exception) -> None:
         """End the simulation with an error, unless there was one before."""
@@ -153,23 +183,38 @@ class VirtualParticipants:
             self.fail(error)
 
     async def _play(self, key: Key) -> None:
-        """One attempt at a round, from its invitations to the last report that may count."""
+        """One attempt at a round, from its invitations on."""
         called = self._called.pop(key)
-        active = self.server.coordinator.active(key[0])
+        active = self._server.coordinator.active(key[0])
         if active is None or not _is_open(active.driver.state, key):
             return
-        await self._pool.open(_opening(key, called.shared, active, self.server))
-        arrivals = self._arrivals(key, called.requests, carries=_carries(active.driver.state))
-        self._expect(key, arrivals, active)
+        opening = _opening(key, called.shared, active, self._server)
+        await self._pool.open(opening)
+        live = RoundInWork(opening, self._arrivals(key, called.requests, carries=_carries(active.driver.state)))
+        self._expect(live, active)
+        self._rounds[key] = live
+        await self._report(live, active)
+
+    async def _report(self, live: RoundInWork, active: ActiveRun) -> None:
+        """Hand in an attempt's reports, each when its time has come, to the last that may count."""
+        key, arrivals = live.opening.key, live.arrivals
         while arrivals and _wanted(active, key, arrivals):
             await virtual_loop().until(arrivals[0].at)
-            await virtual_loop().rest()  # else the order of what happens at this moment would depend on the workers
+            await virtual_loop().rest(key[1:])  # else the order of what happens now would depend on the workers
             wanted = _wanted(active, key, arrivals)  # the round may have closed meanwhile
             batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
-            self._delivering += 1
-            await self._deliver(key, batch, active)
-            self._delivering -= 1
+            for one in batch:
+                if not one.reports:
+                    self.attendance.drop_out(one.number)
+            await self.reports.hand_in(live, [one.request for one in batch if one.reports], active)
             del arrivals[: len(batch)]
+        arrivals.clear()
+        self._end(live)
+
+    def _end(self, live: RoundInWork) -> None:
+        """Forget an attempt once nothing of it can count any more."""
+        if not live.arrivals and not live.handed_in:
+            self._rounds.pop(live.opening.key, None)
 
     def _arrivals(self, key: Key, requests: Sequence[TaskRequest], *, carries: bool) -> list[Arrival]:
         """When each member reports or drops out; without those that never do."""
@@ -189,79 +234,21 @@ class VirtualParticipants:
                 found.append(Arrival(at, number, request))
         return sorted(found)
 
-    def _expect(self, key: Key, arrivals: Sequence[Arrival], active: ActiveRun) -> None:
-        """Tell the pool of the tasks whose reports should count, if none fails."""
-        state = active.driver.state
+    def _expect(self, live: RoundInWork, active: ActiveRun) -> None:
+        """Tell the pool of the tasks whose reports should count, if none fails.
+
+        One whose participant is at another task is left out: it begins with what that task leaves.
+        """
+        state, key = active.driver.state, live.opening.key
         if state.round is None:
             return
         closes_at = asyncio.get_running_loop().time() + state.round.window_s
-        timely = [one for one in arrivals if one.at <= closes_at and one.reports]
-        self._pool.expect(key, [one.request for one in timely[: _wanted(active, key, timely)]])
-
-    async def _deliver(self, key: Key, batch: Sequence[Arrival], active: ActiveRun) -> None:
-        """Hand in the reports of a batch; the run takes the first while later ones are still made.
-
-        The first may end the round, if too many of them are failures.
-        """
-        done, posted = list[tuple[str, Outcome]](), list[_Posted]()
-        for arrival in batch:
-            name = arrival.request.participant
-            if not arrival.reports:
-                self.attendance.drop_out(arrival.number)
-                continue
-            if not wants(active.driver.state, RoundKey(*key[1:]), name):
-                continue
-            try:
-                node, outcome = await self._pool.outcome(key, arrival.request)
-            except RoundOverError:
-                continue
-            if outcome.traceback:
-                self._note_failure(key, outcome)
-            done.append((node, outcome))
-            if len(done) == TOGETHER:
-                posted += self._post(key, done)
-                done = []
-        posted += self._post(key, done)
-        for one in posted:
-            try:
-                await one
-            except (ConflictError, TooLateError) as error:
-                log.debug("a report for round %s is not taken: %s", key, error)
-
-    def _note_failure(self, key: Key, outcome: Outcome) -> None:
-        if self._strict:
-            raise ParticipantError(outcome.participant, key[1], outcome.traceback)
-        self._failures += 1
-        if self._failures == 1:
-            said = raised_in(outcome.traceback)[:_SAID_CHARS]
-            self.first_failure = f"participant {outcome.participant} in round {key[1] + 1}: {said}"
-        if self._failures <= SHOWN:
-            more = "; later failures are in the history only" if self._failures == SHOWN else ""
-            text = outcome.traceback.rstrip()
-            log.warning("participant %s failed in round %d%s\n%s", outcome.participant, key[1] + 1, more, text)
-
-    def _post(self, key: Key, done: Iterable[tuple[str, Outcome]]) -> Iterator[_Posted]:
-        """Post what became of tasks, so that the run stores it together."""
-        coordinator = self.server.coordinator
-        for node, outcome in done:
-            name = outcome.participant
-            if not outcome.report:
-                posted = coordinator.post_reply(name, _reply(key, outcome))
-            else:
-                report = transfer_pb2.ReportRequest.FromString(outcome.report)
-                if outcome.squares:
-                    self.server.spool.note((*key, name), outcome.squares)
-                commit = Commit(name, report, node, outcome.payload_bytes, outcome.norm, outcome.rejection)
-                posted = coordinator.post_report(commit)
-            if posted is not None:
-                yield posted
-
-
-def _reply(key: Key, outcome: Outcome) -> participation_pb2.TaskReply:
-    verdicts = participation_pb2.TaskReply
-    verdict = verdicts.VERDICT_DECLINED if outcome.declined else verdicts.VERDICT_FAILED
-    at = participation_pb2.RoundKey(run=key[0], round=key[1], attempt=key[2])
-    return participation_pb2.TaskReply(key=at, verdict=verdict, reason=outcome.declined or outcome.failure)
+        others = self._rounds.values() if live.opening.keep else ()
+        busy = {at.request.participant for one in others for at in one.arrivals}
+        timely = [at for at in live.arrivals if at.at <= closes_at and at.reports]
+        expected = timely[: _wanted(active, key, timely)]
+        free = [at.request for at in expected if at.request.participant not in busy]
+        self._pool.expect(key, [self.reports.begun(key, request) for request in free])
 
 
 def _is_open(state: RunState, key: Key) -> bool:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import math
 import selectors
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -36,14 +36,14 @@ class _JumpingSelector(selectors.DefaultSelector):
         super().__init__()
         self.holds = 0
         self._jump = jump
-        self.resting: deque[asyncio.Future[None]] = deque()
+        self.resting: list[tuple[tuple[int, ...], int, asyncio.Future[None]]] = []
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """See ``selectors``; a wait without end and without a hold cannot happen to a run that is watched."""
         if self.holds and timeout != 0:
             return super().select(None)
         if self.resting and timeout != 0:
-            _release(self.resting.popleft())
+            _release(heapq.heappop(self.resting)[-1])
             return super().select(0)
         if timeout is not None and timeout > 0:
             found = super().select(0)
@@ -60,6 +60,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now_s = 0.0
+        self._rests = 0
         self._selecting = _JumpingSelector(self._jump)
         super().__init__(self._selecting)
         self.pass_to(0.0)
@@ -84,14 +85,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             finally:
                 timer.cancel()
 
-    async def rest(self) -> None:
+    async def rest(self, order: tuple[int, ...] = ()) -> None:
         """Wait until all that happens at this moment has happened, outside of this process too.
 
-        Those who wait go on one after the other, in the order of their calls, each when what the one before it has
-        caused is over. So they act in the same order whether work is done here at once or is awaited.
+        Those who wait go on one after the other, by ``order`` and then in that of their calls, each when what the one
+        before it has caused is over. So they act in the same order whether work is done here at once or is awaited.
         """
         waits = self.create_future()
-        self._selecting.resting.append(waits)
+        self._rests += 1
+        heapq.heappush(self._selecting.resting, (order, self._rests, waits))
         await waits
 
     @contextlib.contextmanager

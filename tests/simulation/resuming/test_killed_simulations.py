@@ -54,13 +54,26 @@ def test_killed_at_any_write_a_simulation_ends_with_the_same_bits(name: str, tmp
     check_cuts(JOBS[name](), tmp_path, 1)
 
 
-def test_killed_again_and_again_it_goes_on_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["busy", "late reports"])
+def test_killed_again_and_again_it_goes_on_where_it_was(name: str, tmp_path: Path) -> None:
     """Each process gets at least to the next commit, so the second one does not begin anew."""
-    expected, deaths = facts(played(busy())), 0
-    while killed_at(14, partial(played, busy(), folder=tmp_path), stored=True) == KILLED:
+    expected, deaths = facts(played(JOBS[name]())), 0
+    while killed_at(14, partial(played, JOBS[name](), folder=tmp_path), stored=True) == KILLED:
         deaths += 1
     assert deaths >= 2
-    assert facts(played(busy(), folder=tmp_path)) == expected
+    assert facts(played(JOBS[name](), folder=tmp_path)) == expected
+
+
+@pytest.mark.parametrize("workers", [(2, 0), (0, 3)])
+def test_late_reports_are_carried_over_a_kill_to_another_number_of_workers(
+    tmp_path: Path, workers: tuple[int, int]
+) -> None:
+    """Updates that wait for a later round are made again, where the sum that takes them will look for them."""
+    before, after = workers
+    job = asynchronous(8)
+    expected = facts(played(job))
+    assert killed_at(30, partial(played, job, folder=tmp_path, workers=before), stored=True) == KILLED
+    assert facts(played(job, folder=tmp_path, workers=after)) == expected
 
 
 PROGRAM = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atoll.client import Policy
 from atoll.simulation.cluster.ray_workers import RayWorkers
 from atoll.simulation.errors import SetupError
-from atoll.simulation.task_runner import Make
+from atoll.simulation.participant_objects import Make
 from atoll.simulation.worker_pool import WorkerPool
 from atoll.text.installing import install_hint
 

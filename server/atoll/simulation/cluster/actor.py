@@ -14,7 +14,8 @@ from atoll.client import Policy
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.simulation.cluster.array_sum import ArraySum, merged
 from atoll.simulation.errors import SetupError
-from atoll.simulation.task_runner import Make, TaskRunner
+from atoll.simulation.participant_objects import Make
+from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.tasks import Facts, Opening, Outcome, TaskRequest
 from atoll.simulation.threads import one_thread
 from atoll.simulation.worker_pool import Key

@@ -5,32 +5,50 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from sqlalchemy import Connection
 
-from atoll.server.rounds import LateMode, Phase, RoundPrepared, RunStatus
+from atoll.server.rounds import Phase, RoundPrepared, RunState, RunStatus
 from atoll.server.runs.services import Services
 from atoll.server.stores import models
 from atoll.server.telemetry.observer import Observer, StoredEvents
 from atoll.simulation.attendance import Attendance
 from atoll.simulation.resuming.kept_state import Boundary, put_boundary
-from atoll.simulation.resuming.participant_folders import ParticipantFolders
 from atoll.simulation.resuming.round_writer import RoundWriter
+from atoll.simulation.resuming.tasks_in_work import TasksInWork
 
 _OWNER = "the last commit"
+
+
+class Participants(Protocol):
+    """What a commit asks of the participants."""
+
+    attendance: Attendance
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no report is being handed in; one of an abandoned round can be, and the next round commits then."""
+        ...
+
+    def in_work(self, state: RunState) -> TasksInWork:
+        """What they are at."""
+        ...
+
+    def committed(self, tasks: TasksInWork) -> None:
+        """A commit with these tasks was made."""
+        ...
 
 
 class Boundaries(Observer):
     """Commits when a round has been opened, before anyone is invited, and when the run has ended or pauses.
 
-    At these instants no task is in work and no update waits for its sum, so a commit needs neither. If late reports
-    count in later rounds there is no such instant before the end, and a killed run begins anew.
+    At these instants no task of the round is in work. Where late reports are carried, tasks of earlier rounds are, and
+    updates wait: a commit names them, to be made again.
 
     Args:
-        attendance: who is connected.
-        folders: participants' own.
+        participants: who they are.
         before: the commit that the simulation goes on from.
-        at_rest: whether no task is in work; one of an abandoned round can be, and the next round commits then.
         fail: called with the error if a commit fails.
 
     Attributes:
@@ -41,19 +59,10 @@ class Boundaries(Observer):
     services: Services
     writer: RoundWriter
 
-    def __init__(
-        self,
-        attendance: Attendance,
-        folders: ParticipantFolders,
-        before: Boundary | None,
-        at_rest: Callable[[], bool],
-        fail: Callable[[Exception], None],
-    ) -> None:
-        self._attendance = attendance
-        self._folders = folders
+    def __init__(self, participants: Participants, before: Boundary | None, fail: Callable[[Exception], None]) -> None:
+        self._participants = participants
         self._number = 0 if before is None else before.number
         self._began = time.perf_counter() - (0.0 if before is None else before.seconds)
-        self._at_rest = at_rest
         self._fail = fail
         self._held: frozenset[str] = frozenset()
 
@@ -67,23 +76,24 @@ class Boundaries(Observer):
         state = stored.after
         ended = state.status.ended or state.status is RunStatus.PAUSED
         try:
-            if ended or (_is_clean(stored) and self._at_rest()):
-                self._commit(stored.run, ended=ended)
+            if ended or (_has_opened(stored) and self._participants.at_rest):
+                self._commit(state, ended=ended)
         except Exception as error:  # noqa: BLE001 - an observer must not raise; the simulation ends with it
             self._fail(error)
 
-    def hold(self, run: str) -> None:
+    def hold(self, run: str, tasks: TasksInWork) -> None:
         """Keep the models of the last commit until the next."""
-        self._hold(self._needed(self.writer.connection, run))
+        self._hold(self._needed(self.writer.connection, run) | tasks.models)
 
-    def _commit(self, run: str, *, ended: bool) -> None:
+    def _commit(self, state: RunState, *, ended: bool) -> None:
         self._number += 1
-        second = asyncio.get_running_loop().time()
-        boundary = Boundary(self._number, run, second, self.seconds, ended, self._attendance.now())
-        put_boundary(self.writer.connection, boundary)
-        needed, unneeded = self._needed(self.writer.connection, run), self._held
+        run, second = state.run_id, asyncio.get_running_loop().time()
+        boundary = Boundary(self._number, run, second, self.seconds, ended, self._participants.attendance.now())
+        tasks = self._participants.in_work(state)
+        put_boundary(self.writer.connection, boundary, tasks)
+        needed, unneeded = self._needed(self.writer.connection, run) | tasks.models, self._held
         self.writer.commit()
-        self._folders.begin(self._number)
+        self._participants.committed(tasks)
         self._hold(needed)
         for blob in models.unnamed(self.writer.connection, unneeded - needed):
             self.services.blobs.set_aside(blob)  # it was to go before, while the last commit needed it
@@ -99,8 +109,8 @@ class Boundaries(Observer):
         return frozenset() if newest is None else frozenset((newest.blob, *dict(newest.optimiser_blobs).values()))
 
 
-def _is_clean(stored: StoredEvents) -> bool:
-    """Whether a round was opened, and nothing of an earlier one can count any more."""
-    live, late = stored.after.round, stored.after.policy.straggler.late.mode
+def _has_opened(stored: StoredEvents) -> bool:
+    """Whether a round was opened."""
+    live = stored.after.round
     opened = any(isinstance(one.event, RoundPrepared) for one in stored.logged)
-    return opened and live is not None and live.phase is Phase.OPEN and late is not LateMode.CARRY
+    return opened and live is not None and live.phase is Phase.OPEN

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from sqlalchemy import Column, Connection, LargeBinary, MetaData, Table, Text, i
 
 from atoll.server.stores import dialects
 from atoll.simulation.attendance import Attended
+from atoll.simulation.resuming.tasks_in_work import TasksInWork, tasks_from, tasks_to
 from atoll.simulation.tasks import Facts
 
 _KEPT = Table("simulation", MetaData(), Column("name", Text, primary_key=True), Column("content", LargeBinary))
-_ASKED, _FACTS, _BOUNDARY = "asked", "facts", "boundary"
+_ASKED, _FACTS, _BOUNDARY, _TASKS = "asked", "facts", "boundary", "tasks"
 _HEAD = "head"
 
 
@@ -44,11 +46,19 @@ class Boundary:
 
 @dataclass(frozen=True)
 class KeptState:
-    """A folder's last commit: what was asked for, what each participant declared, and the instant."""
+    """A folder's last commit.
+
+    Attributes:
+        asked: what was asked for.
+        facts: what each participant declared.
+        boundary: the instant.
+        tasks: what participants were at.
+    """
 
     asked: Mapping[str, Any]
     facts: Sequence[Facts]
     boundary: Boundary
+    tasks: TasksInWork
 
 
 def put_begin(connection: Connection, asked: Mapping[str, Any], facts: Sequence[Facts]) -> None:
@@ -60,8 +70,8 @@ def put_begin(connection: Connection, asked: Mapping[str, Any], facts: Sequence[
     _put(connection, _FACTS, _packed({}, {"examples": examples, "can_evaluate": can_evaluate}))
 
 
-def put_boundary(connection: Connection, boundary: Boundary) -> None:
-    """Store the instant of a commit, in its transaction."""
+def put_boundary(connection: Connection, boundary: Boundary, tasks: TasksInWork) -> None:
+    """Store the instant of a commit with what participants are at, in its transaction."""
     attended = boundary.attended
     head: dict[str, Any] = {
         "number": boundary.number,
@@ -78,10 +88,11 @@ def put_boundary(connection: Connection, boundary: Boundary) -> None:
         "back_at": attended.back_at,
     }
     _put(connection, _BOUNDARY, _packed(head, arrays))
+    _put(connection, _TASKS, json.dumps(tasks_to(tasks)).encode())
 
 
-def kept_state(connection: Connection) -> KeptState | None:
-    """The last commit; None if there is none yet."""
+def kept_state(connection: Connection, model_path: Callable[[str], Path]) -> KeptState | None:
+    """The last commit, with models in the files that ``model_path`` names; None if there is none yet."""
     if not inspect(connection).has_table(_KEPT.name):
         return None
     found = {row.name: row.content for row in connection.execute(select(_KEPT))}
@@ -91,7 +102,12 @@ def kept_state(connection: Connection) -> KeptState | None:
     head, arrays = _unpacked(found[_BOUNDARY])
     attended = Attended(changes=head.pop("changes"), **arrays)
     declared = zip(facts["examples"].tolist(), facts["can_evaluate"].tolist(), strict=True)
-    return KeptState(json.loads(found[_ASKED]), [Facts(*one) for one in declared], Boundary(attended=attended, **head))
+    return KeptState(
+        json.loads(found[_ASKED]),
+        [Facts(*one) for one in declared],
+        Boundary(attended=attended, **head),
+        tasks_from(json.loads(found[_TASKS]), model_path),
+    )
 
 
 def _put(connection: Connection, name: str, content: bytes) -> None:

@@ -1,71 +1,97 @@
-"""The folders of participants that keep files, with the content of the last commit kept until the next."""
+"""The files that participants keep: a folder for each state, which is not written to again once a task has left it.
+
+A task works on a copy of the state that its participant was in. Its participant is in the new state once the task's
+report is handed in. So a task that was begun and whose report could not count any more has changed nothing, as if it
+had not been begun, and a simulation that goes on after a kill finds the states of its last commit.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+FIRST = "first"
+"""The state that a participant has before its first task: empty, or what it has put there to say what it declares."""
 
 
 @dataclass(frozen=True)
 class ParticipantFolders:
-    """One folder for each participant with a ``prepare`` of its own.
+    """The states of participants with a ``prepare`` of their own: folders ``NAME/STATE``.
 
     Args:
         root: the participants' folders.
-        undo: has a folder for each commit, by its number, with the participants' folders as they were then, of those
-            that have worked since; the processes that participants work in find the newest there. None: none is kept.
     """
 
     root: Path
-    undo: Path | None = None
 
-    def of(self, name: str) -> Path:
-        """The folder of a participant that is about to work."""
-        folder = self.root / name
+    def first(self, name: str) -> Path:
+        """The folder of the first state, to be written to before the first task."""
+        folder = self.root / name / FIRST
         folder.mkdir(parents=True, exist_ok=True)
-        if self.undo is not None and (newest := max(_numbers(self.undo), default=None)) is not None:
-            _copy_once(folder, self.undo / str(newest) / name)
         return folder
 
-    def begin(self, number: int) -> None:
-        """A commit was made: keep the folders from now on as they are."""
-        if self.undo is not None:
-            (self.undo / str(number)).mkdir(parents=True, exist_ok=True)
-            self._remove_others(number)
+    def copied(self, name: str, before: str, after: str) -> Path:
+        """A folder for the state ``after``, with the content of the state ``before``; what was there is removed."""
+        source, folder = self.root / name / (before or FIRST), self.root / name / after
+        shutil.rmtree(folder, ignore_errors=True)
+        if source.exists():
+            shutil.copytree(source, folder, symlinks=True)
+        else:
+            folder.mkdir(parents=True)
+        return folder
 
-    def restore(self, number: int) -> None:
-        """Give every folder the content that it had at a commit; may be repeated."""
-        if self.undo is not None:
-            self._remove_others(number)
-            kept = self.undo / str(number)
-            kept.mkdir(parents=True, exist_ok=True)
-            for copy in kept.iterdir():
-                if _is_whole(copy):
-                    shutil.rmtree(self.root / copy.name, ignore_errors=True)
-                    shutil.copytree(copy, self.root / copy.name, symlinks=True)
+    def made(self, name: str, after: str) -> Path:
+        """The folder that ``copied`` has made before."""
+        return self.root / name / after
 
-    def _remove_others(self, number: int) -> None:
-        if self.undo is not None:
-            for other in _numbers(self.undo) - {number}:
-                shutil.rmtree(self.undo / str(other))
-
-
-def _numbers(undo: Path) -> set[int]:
-    try:
-        return {int(folder.name) for folder in undo.iterdir()}
-    except FileNotFoundError:
-        return set()
+    def keep_only(self, name: str, states: Collection[str]) -> None:
+        """Remove every other state of a participant."""
+        of = self.root / name
+        for folder in of.iterdir() if of.exists() else ():
+            if folder.name not in states:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_once(folder: Path, copy: Path) -> None:
-    """Keep a copy unless there is one. No participant's name begins with a dot."""
-    if not copy.exists():
-        part = copy.with_name(f".{copy.name}")
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(folder, part, symlinks=True)
-        part.rename(copy)
+class ParticipantStates:
+    """The state that each participant is in.
 
+    Args:
+        folders: have the states.
+        commits: whether states of the last commit are kept until the next.
+    """
 
-def _is_whole(copy: Path) -> bool:
-    return not copy.name.startswith(".")
+    def __init__(self, folders: ParticipantFolders, *, commits: bool) -> None:
+        self._folders = folders
+        self._commits = commits
+        self._now: dict[str, str] = {}
+        self._changed: set[str] = set()
+
+    def go_on(self, states: Mapping[str, str]) -> None:
+        """Begin with the states of a commit."""
+        self._now = dict(states)
+        self._changed = set(self._now)
+
+    def of(self, name: str) -> str:
+        """The state that a participant is in; empty: the first one."""
+        return self._now.get(name, "")
+
+    def now(self) -> Mapping[str, str]:
+        """Every participant that is not in its first state, with its state."""
+        return dict(self._now)
+
+    def move(self, name: str, state: str) -> None:
+        """A participant's task was handed in."""
+        self._now[name] = state
+        if self._commits:
+            self._changed.add(name)
+        else:
+            self._folders.keep_only(name, {state})
+
+    def committed(self, needed: Mapping[str, Collection[str]]) -> None:
+        """A commit was made: remove the states that neither it nor, by participant, an update that waits needs."""
+        for name in self._changed:
+            kept = {self._now.get(name, ""), *needed.get(name, ())}
+            self._folders.keep_only(name, {state or FIRST for state in kept})
+        self._changed = set(needed)

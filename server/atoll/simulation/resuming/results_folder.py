@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ from atoll.simulation.errors import SetupError
 from atoll.simulation.result import read
 from atoll.simulation.resuming.asked import differences
 from atoll.simulation.resuming.kept_state import KeptState, kept_state
-from atoll.simulation.resuming.participant_folders import ParticipantFolders
 
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "simulation.lock"
-CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER, UNDO_FOLDER = "ca", "participants", "undo"
-_FOLDERS = (BLOBS_FOLDER, SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER, UNDO_FOLDER)
-_PASSING = (SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, UNDO_FOLDER)
+CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER = "ca", "participants"
+_FOLDERS = (BLOBS_FOLDER, SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER)
+_PASSING = (SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER)
 _FILES = (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", "server.lock")
 
 
@@ -59,14 +59,7 @@ class ResultsFolder:
                 raise SetupError(
                     f"folder = {path} holds another simulation: {said}; ask for the same again, or give another folder"
                 )
-            elif not kept.boundary.ended:
-                found.participant_folders.restore(kept.boundary.number)
             yield found
-
-    @property
-    def participant_folders(self) -> ParticipantFolders:
-        """The folders of participants that keep files."""
-        return ParticipantFolders(self.path / PARTICIPANTS_FOLDER, self.path / UNDO_FOLDER)
 
     def tidy(self) -> None:
         """Remove what is not needed after the run's end."""
@@ -79,6 +72,11 @@ class ResultsFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
+
+
+def model_path(folder: Path, blob: str) -> Path:
+    """The file in a simulation's folder that begins with a model's bytes."""
+    return folder / BLOBS_FOLDER / blob[:2] / blob
 
 
 @contextlib.contextmanager
@@ -133,6 +131,6 @@ def _kept(path: Path) -> KeptState | None:
     if not (path / DATABASE_FILE).exists():
         return None
     try:
-        return read(path, kept_state)
+        return read(path, partial(kept_state, model_path=partial(model_path, path)))
     except SQLAlchemyError as error:
         raise SetupError(f"folder = {path}: its database cannot be read: {error}; give another folder") from error
