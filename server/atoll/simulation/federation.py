@@ -117,8 +117,6 @@ class Federation:
         """
         people = Population(self.population)
         check_job(job)
-        if folder is not None and isinstance(workers, RayWorkers):
-            raise SetupError("folder: workers on Ray cannot go on in the middle of a round; use worker processes")
         played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(first_of(job, initial))
         evaluators: dict[str, Evaluator] = {}

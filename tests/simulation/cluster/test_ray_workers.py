@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,12 +41,3 @@ def test_participants_that_keep_files_are_refused_where_there_is_no_folder() -> 
         SetupError, match=r"gave a Counting, which keeps files .prepare.; a folder stays on one machine"
     ):
         TaskRunner(lambda _: Counting(0), None, None).facts("p0", 0)
-
-
-def test_a_simulation_on_ray_that_is_to_be_resumed_is_refused(tmp_path: Path) -> None:
-    federation = Federation(participants=Stepping, population=2)
-    with pytest.raises(SetupError, match="folder: workers on Ray cannot go on in the middle of a round"):
-        federation.run(
-            Job(rounds=1, cohort=Cohort(size=2)), initial=MODEL, workers=RayWorkers(1), folder=tmp_path / "run"
-        )
-    assert not (tmp_path / "run").exists()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,20 +146,17 @@ def facts(result: Result) -> dict[str, Any]:
     }
 
 
-def killed_at(append: int, play: Callable[[], object], *, stored: bool) -> int:
-    """The exit code of a forked process that plays and ends as if it were killed.
+@contextlib.contextmanager
+def dying(append: int, *, stored: bool) -> Iterator[None]:
+    """Inside, the process ends as if it were killed with this append to the run's journal, from 1.
 
     Args:
-        append: it ends with this append to the run's journal, from 1.
-        play: what it plays.
+        append: it ends with this append.
         stored: whether it ends after the append; otherwise before it.
     """
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     appends, append_to = 0, SqlJournal.append
 
-    async def dying(journal: SqlJournal, entry: Entry) -> None:
+    async def last(journal: SqlJournal, entry: Entry) -> None:
         nonlocal appends
         appends += 1
         if appends == append and not stored:
@@ -168,7 +166,16 @@ def killed_at(append: int, play: Callable[[], object], *, stored: bool) -> int:
             os._exit(KILLED)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(SqlJournal, "append", dying)
+        patched.setattr(SqlJournal, "append", last)
+        yield
+
+
+def killed_at(append: int, play: Callable[[], object], *, stored: bool) -> int:
+    """The exit code of a forked process that plays and is ``dying`` at an append."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with dying(append, stored=stored):
         try:
             play()
             os._exit(0)
