@@ -94,7 +94,17 @@ LAYERS: dict[str, Layers] = {
     ),
     "simulation": (
         ("collector", "errors", "inline", "result", "seeds", "sessions", "spool", "sweep_option", "threads"),
-        ("batching", "data", "initial", "participant_objects", "population", "tasks", "update_sums", "virtual_time"),
+        (
+            "batching",
+            "data",
+            "evaluating",
+            "initial",
+            "participant_objects",
+            "population",
+            "tasks",
+            "update_sums",
+            "virtual_time",
+        ),
         ("behaviour", "frames"),
         ("attendance",),
         ("resuming",),

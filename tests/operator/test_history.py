@@ -56,7 +56,8 @@ def test_metrics_curves_and_rows() -> None:
     found = history()
     assert found.metrics == ("accuracy", "loss")
     assert found.curve("loss") == ((1, 2.0), (2, 1.0))
-    assert found.curve("unmeasured") == ()
+    with pytest.raises(BadInputError, match="metric 'los'\nWhat to do: choose of accuracy, loss"):
+        found.curve("los")
     assert len(found) == 3
     assert found.rows()[1] == {
         "round": 1,
@@ -78,7 +79,13 @@ def test_a_history_is_a_sequence_of_attempts() -> None:
     assert (found[0], found[-1], found[1:]) == (ROUNDS[0], ROUNDS[2], ROUNDS[1:])
     assert [item.round for item in found] == [0, 1, 2]
     assert found.metric("server/accuracy") == [0.25, 0.5]
-    assert found.metric("server/f1") == []
+    with pytest.raises(BadInputError, match="metric 'accuracy'\nWhat to do: choose of train/loss, server/accuracy"):
+        found.metric("accuracy")
+
+
+def test_before_anything_is_measured_every_metric_is_empty() -> None:
+    found = history((a_round(0, "open"),))
+    assert (found.metric("server/accuracy"), found.curve("accuracy")) == ([], ())
 
 
 def test_the_rows_become_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:

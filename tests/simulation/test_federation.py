@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +15,16 @@ from atoll.server.stores import history
 from atoll.simulation import (
     Aggregation,
     Cohort,
+    EvaluateError,
     FedAdam,
     Federation,
     Job,
+    NotFiniteWarning,
     ParticipantError,
     Privacy,
     Result,
     RunFailedError,
     SetupError,
-    SimulationError,
     Straggler,
 )
 from atoll.simulation.result import read
@@ -136,15 +138,26 @@ def test_a_strict_run_stops_at_the_first_failure() -> None:
     assert (caught.value.participant, caught.value.round) == ("p1", 0)
 
 
-def test_an_evaluator_that_raises_is_logged_or_ends_a_strict_run(caplog: pytest.LogCaptureFixture) -> None:
-    def judge(model: Model) -> float:
-        return float(model["no such tensor"][0])
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [
+        (lambda model: float(model["no such tensor"][0]), "KeyError: 'no such tensor'"),
+        (lambda _: {"accuracy": "high"}, "ValueError: could not convert string to float: 'high'"),
+        (lambda _: None, "TypeError"),
+    ],
+)
+def test_an_evaluation_that_raises_ends_the_run_with_its_exception(judge: Callable[..., Any], said: str) -> None:
+    with pytest.raises(EvaluateError, match=f"evaluate raised {said}") as told:
+        played(evaluate=judge)
+    assert type(told.value.__cause__).__name__ in said
+    assert "in judged" in told.value.traceback
 
-    assert played(evaluate=judge).history.metric("server/score") == []
-    assert "evaluator holdout failed" in caplog.text
-    with pytest.raises(SimulationError, match="evaluator holdout raised KeyError: 'no such tensor'") as told:
-        played(evaluate=judge, strict=True)
-    assert isinstance(told.value.__cause__, KeyError)
+
+def test_a_value_that_is_not_finite_is_warned_of_and_named_in_the_history() -> None:
+    with pytest.warns(NotFiniteWarning, match="evaluate gave loss = nan"):
+        result = played(evaluate=lambda _: {"loss": float("nan"), "accuracy": 0.5})
+    assert result.history.metric("server/accuracy") == [0.5, 0.5]
+    assert "gave loss = nan" in result.history[0].reason
 
 
 def test_a_run_that_fails_says_why() -> None:

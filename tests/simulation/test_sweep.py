@@ -184,6 +184,15 @@ def test_results_are_compared_by_what_their_jobs_differ_in_or_by_name() -> None:
         compare([])
 
 
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [(["a"], "results has 'a', which is no Result"), ("run", "results = 'run'"), ({"a": 3}, r"results\['a'\] = 3")],
+)
+def test_what_is_no_result_is_not_compared(results: Any, said: str) -> None:
+    with pytest.raises(SetupError, match=f"{said}.* give "):
+        compare(results)
+
+
 def test_seeds_of_repeats_follow_from_the_jobs_own() -> None:
     job = Job(rounds=2, cohort=Cohort(size=3, seed=4), seed=5)
     seeds = [(one.job.seed, one.cohort.seed) for one in (repeated(job, number) for number in range(3))]

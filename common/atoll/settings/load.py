@@ -118,7 +118,8 @@ def _locate(root: type[Section], path: list[str]) -> tuple[type[Section], FieldI
 
 def _unknown(root: type[Section], path: list[str], section: type[Section]) -> str:
     known = list(section.model_fields)
-    kind = "section" if len(path) == 1 else "key"
+    of_sections = any(section_of(field) for field in root.model_fields.values())
+    kind = "section" if len(path) == 1 and of_sections else "key"
     elsewhere = [name for name, field in root.model_fields.items() if _has(field, path[-1])]
     if suggestion := _did_you_mean(path[-1], tuple(known)):
         return f"no such {kind}{suggestion}"

@@ -53,13 +53,29 @@ class History(Sequence["RoundSummary"]):
         return tuple(panel.metric for panel in panels(self.rounds))
 
     def curve(self, metric: str) -> tuple[tuple[int, float], ...]:
-        """(train rounds behind the model, value) by the most trustworthy source; empty if it was never measured."""
-        found = next((panel for panel in panels(self.rounds) if panel.metric == metric), None)
-        return () if found is None else found.best_curve.points
+        """(train rounds behind the model, value) by the most trustworthy source; empty until anything was measured.
+
+        Raises:
+            BadInputError: if other metrics were measured and this one was not.
+        """
+        found = {panel.metric: panel.best_curve.points for panel in panels(self.rounds)}
+        return chosen_metrics(found, (metric,), self._whose)[0] if found else ()
 
     def metric(self, name: str) -> list[float]:
-        """The values of a metric by its full name, such as ``server/accuracy``, where an attempt has one."""
-        return [item.metrics[name] for item in self.rounds if name in item.metrics]
+        """The values of a metric by its full name, such as ``server/accuracy``, where an attempt has one.
+
+        Raises:
+            BadInputError: if other metrics were measured and this one was not.
+        """
+        found: dict[str, list[float]] = {}
+        for item in self.rounds:
+            for key, value in item.metrics.items():
+                found.setdefault(key, []).append(value)
+        return chosen_metrics(found, (name,), self._whose)[0] if found else []
+
+    @property
+    def _whose(self) -> str:
+        return f"the rounds of run {self.run.run}"
 
     def best(self, metric: str | None = None, mode: Mode | None = None) -> BestModel:
         """The best model, the first that reached the best value.
@@ -105,8 +121,7 @@ class History(Sequence["RoundSummary"]):
             BadInputError: if a metric was not measured, or none was.
             ImportError: if matplotlib is not installed.
         """
-        whose = f"the rounds of run {self.run.run}"
-        chosen = chosen_metrics({panel.metric: panel for panel in panels(self.rounds)}, metrics, whose)
+        chosen = chosen_metrics({panel.metric: panel for panel in panels(self.rounds)}, metrics, self._whose)
         try:
             from atoll.server.report.plots import metrics_plot  # noqa: PLC0415 - matplotlib is of another extra
         except ImportError as error:

@@ -23,7 +23,15 @@ from atoll.server.jobs import (
 )
 from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.cluster import RayWorkers
-from atoll.simulation.errors import ParticipantError, RunFailedError, SetupError, SimulationError, WorkerError
+from atoll.simulation.errors import (
+    EvaluateError,
+    ParticipantError,
+    RunFailedError,
+    SetupError,
+    SimulationError,
+    WorkerError,
+)
+from atoll.simulation.evaluating import NotFiniteWarning
 from atoll.simulation.federation import Federation
 from atoll.simulation.result import Result
 from atoll.simulation.sweep import compare, sweep
@@ -33,6 +41,7 @@ __all__ = [
     "Behaviour",
     "Cohort",
     "Comparison",
+    "EvaluateError",
     "Evaluation",
     "FedAdagrad",
     "FedAdam",
@@ -43,6 +52,7 @@ __all__ = [
     "History",
     "Job",
     "JobFileError",
+    "NotFiniteWarning",
     "ParticipantError",
     "Privacy",
     "RayWorkers",

@@ -5,6 +5,7 @@
     SimulationError
     ├── SetupError           what was asked for cannot be simulated; also a ValueError
     ├── ParticipantError     a participant's code failed under ``strict=True``
+    ├── EvaluateError        ``evaluate`` failed
     ├── DataError            data cannot be divided or loaded; see ``atoll.simulation.data.errors``
     ├── RunFailedError       the run ended without its rounds
     └── WorkerError          a worker process is gone
@@ -35,6 +36,18 @@ class ParticipantError(SimulationError):
         self.round = number
         self.traceback = traceback
         super().__init__(f"participant {participant} failed in round {number + 1}:\n{traceback}")
+
+
+class EvaluateError(SimulationError):
+    """The function ``evaluate`` raised, or gave something else than figures. Its cause is the exception.
+
+    Attributes:
+        traceback: of the function's code, as text.
+    """
+
+    def __init__(self, said: str, traceback: str) -> None:
+        self.traceback = traceback
+        super().__init__(f"evaluate raised {said}; correct it and run again")
 
 
 class RunFailedError(SimulationError):

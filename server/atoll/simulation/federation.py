@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from atoll.client import Participant, Policy
 from atoll.server.aggregation import warm_for
 from atoll.server.jobs import JobSpec, first_model
-from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.cluster import RayWorkers, ray_pool
 from atoll.simulation.collector import set_aside
-from atoll.simulation.errors import SetupError, SimulationError
+from atoll.simulation.errors import SetupError
+from atoll.simulation.evaluating import Evaluate
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.participant_objects import KEEP_PARTICIPANTS
 from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
@@ -37,7 +34,6 @@ from atoll.simulation.worker_pool import InlinePool, WorkerPool
 HOLDOUT = "holdout"
 """Name of the evaluator that ``run(evaluate=...)`` installs."""
 Make = Callable[[Any], Participant]
-Evaluate = Callable[[Mapping[str, npt.NDArray[Any]]], Mapping[str, float] | float]
 
 
 @dataclass(frozen=True)
@@ -102,8 +98,7 @@ class Federation:
             job: what to play; a ``Job``, or one that ``parse_job`` has read.
             initial: the first model: arrays by name, or a safetensors file; None for a job with statistics.
             evaluate: judges each released model; its figures are in the history as ``server/...``.
-            strict: whether the first failure of participants' code raises ``ParticipantError``, and one of ``evaluate``
-                ``SimulationError``.
+            strict: whether the first failure of participants' code raises ``ParticipantError``.
             workers: processes that participants work in; 0: this one, which a debugger can follow. ``RayWorkers``
                 are actors on Ray.
             progress: told of the released rounds and of all, after each change.
@@ -113,22 +108,20 @@ class Federation:
         Raises:
             SetupError: if the job cannot be played by this federation, or the folder has another simulation.
             ParticipantError: see ``strict``.
+            EvaluateError: if ``evaluate`` raises.
             RunFailedError: if the run fails, with the server's reason.
         """
         people = Population(self.population)
         check_job(job)
         played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(first_of(job, initial))
-        evaluators: dict[str, Evaluator] = {}
-        if evaluate is not None:
-            evaluators[played.evaluation.server or HOLDOUT] = InPlace(_named(evaluate))
         if folder is None:
             with temporary_folder() as path:
-                plan = Plan(path, played, model, people, evaluators, self.examples)
+                plan = Plan(path, played, model, people, evaluate, self.examples)
                 return self._play(plan, workers, progress, strict=strict)
         asked = self._asked(played, people, model, evaluate)
         with ResultsFolder.taken(Path(folder), asked) as results:
-            plan = Plan(results.path, played, model, people, evaluators, self.examples, results, asked)
+            plan = Plan(results.path, played, model, people, evaluate, self.examples, results, asked)
             result = finished(plan) or self._play(plan, workers, progress, strict=strict)
             results.tidy()
             return result
@@ -158,8 +151,7 @@ class Federation:
             async def main(loop: VirtualLoop) -> Result:
                 states = ParticipantStates(plan.participant_folders, commits=plan.results is not None)
                 participants = VirtualParticipants(pool, plan.people, self.behaviour, states, strict=strict)
-                judged = _stopping(plan, participants.fail) if strict else plan
-                return await Simulation(judged, loop, pool, participants, progress).run()
+                return await Simulation(plan, loop, pool, participants, progress).run()
 
             return play(main)
 
@@ -221,31 +213,3 @@ def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
     if job.evaluation.server is not None and not evaluated:
         raise SetupError(f"evaluation.server = {job.evaluation.server!r}: give its function as run(evaluate=...)")
     return job
-
-
-def _stopping(plan: Plan, fail: Callable[[Exception], None]) -> Plan:
-    """The plan with evaluators whose first exception ends the simulation."""
-
-    def stopping(name: str, evaluator: Evaluator) -> Evaluator:
-        def judged(model: Mapping[str, npt.NDArray[np.generic]]) -> Mapping[str, float]:
-            try:
-                return evaluator(model)
-            except Exception as error:
-                ended = SimulationError(f"evaluator {name} raised {type(error).__name__}: {error}")
-                ended.__cause__ = error
-                fail(ended)
-                raise
-
-        return InPlace(judged)
-
-    return replace(plan, evaluators={name: stopping(name, one) for name, one in plan.evaluators.items()})
-
-
-def _named(evaluate: Evaluate) -> Evaluator:
-    """An evaluator of figures with names; one number is called ``score``."""
-
-    def judged(model: Mapping[str, npt.NDArray[np.generic]]) -> Mapping[str, float]:
-        found = evaluate(model)
-        return found if isinstance(found, Mapping) else {"score": float(found)}
-
-    return judged

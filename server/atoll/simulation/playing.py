@@ -21,6 +21,7 @@ from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from atoll.server.stores.store import BLOBS_FOLDER
 from atoll.settings import to_toml
 from atoll.simulation.errors import RunFailedError, SetupError, SimulationError
+from atoll.simulation.evaluating import Evaluate, evaluator_of
 from atoll.simulation.initial import Initial
 from atoll.simulation.population import Population
 from atoll.simulation.result import Result, detail_from, read, weights_of
@@ -53,7 +54,7 @@ class Plan:
         job: what to play.
         model: the first one.
         people: the population.
-        evaluators: judge released models, by name.
+        evaluate: judges released models.
         examples: what each declares; None: each is asked.
         results: the folder as one that a later call goes on from; None: it is temporary.
         asked: what was asked for, which a later call must ask for too.
@@ -63,7 +64,7 @@ class Plan:
     job: JobSpec
     model: Initial
     people: Population
-    evaluators: Mapping[str, Evaluator]
+    evaluate: Evaluate | None
     examples: Examples | None
     results: ResultsFolder | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Simulation:
             clock=lambda: STARTS_AT + self._loop.time(),
             tell=self._participants.tell,
             forget=self._participants.forget,
-            evaluators=self._plan.evaluators,
+            evaluators=self._evaluators(),
             learns=looks_back(self._plan.job),
             boundaries=self._boundaries,
         )
@@ -146,6 +147,10 @@ class Simulation:
         finally:
             await self._participants.close()
             await server.close()
+
+    def _evaluators(self) -> dict[str, Evaluator]:
+        name, evaluate = self._plan.job.evaluation.server, self._plan.evaluate
+        return {} if evaluate is None or name is None else {name: evaluator_of(evaluate, self._participants.fail)}
 
     async def _begin(self, server: SimulatedServer) -> str:
         """Begin the run; its id."""

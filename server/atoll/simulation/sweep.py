@@ -21,7 +21,8 @@ from atoll.server.jobs.changes import as_table, changed
 from atoll.server.stores.store import DATABASE_FILE
 from atoll.simulation.cluster import RayWorkers
 from atoll.simulation.errors import RunFailedError, SetupError, WorkerError
-from atoll.simulation.federation import Evaluate, Federation, check_job, fitting
+from atoll.simulation.evaluating import Evaluate
+from atoll.simulation.federation import Federation, check_job, fitting
 from atoll.simulation.initial import InitialModel
 from atoll.simulation.population import Population
 from atoll.simulation.result import Result
@@ -122,13 +123,14 @@ def compare(results: Sequence[Result] | Mapping[str, Result | Sequence[Result]])
             but seeds; by name, the results of one name are repeats.
 
     Raises:
-        SetupError: if there are none.
+        SetupError: if there are none, or something is no result.
     """
     if isinstance(results, Mapping):
-        named = [(name, one) for name, found in results.items() for one in _several(found)]
+        named = [(name, one) for name, found in results.items() for one in _several(found, f"results[{name!r}]")]
         runs = tuple(replace(_row(one), variant=name) for name, one in named)
     else:
-        runs = named_by_jobs([_row(one) for one in results], [one.history.detail.job_toml for one in results])
+        found = _several(results, "results")
+        runs = named_by_jobs([_row(one) for one in found], [one.history.detail.job_toml for one in found])
     if not runs:
         raise SetupError("there is no result to compare; give at least one")
     return Comparison(runs)
@@ -199,8 +201,13 @@ def _told(progress: SweepProgress, before: int, total: int, variant: str) -> Cal
     return lambda released, _: progress(before + released, total, variant)
 
 
-def _several(found: Result | Sequence[Result]) -> Sequence[Result]:
-    return [found] if isinstance(found, Result) else found
+def _several(given: object, name: str) -> Sequence[Result]:
+    found = [given] if isinstance(given, Result) else given
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise SetupError(f"{name} = {given!r}: give results of Federation.run, in a list or by name")
+    if other := next((one for one in found if not isinstance(one, Result)), None):
+        raise SetupError(f"{name} has {other!r}, which is no Result; give what Federation.run returns")
+    return found
 
 
 def _tables(settings: Mapping[str, object]) -> dict[str, object]:

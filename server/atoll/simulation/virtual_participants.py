@@ -120,6 +120,11 @@ class VirtualParticipants:
         """Whether no task is in work whose report comes now."""
         return self.reports.at_rest
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the simulation ends with an error."""
+        return self.failed.done()
+
     def in_work(self, state: RunState) -> TasksInWork:
         """What participants are at, as the run needs it in this state."""
         carried = () if state.status.ended else (*state.carried, *(state.round.carried if state.round else ()))

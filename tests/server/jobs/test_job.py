@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,18 @@ def test_conflicts_between_sections_are_found() -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=r"none\.toml: cannot be read: No such file"):
         Job.load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: FedAdam(lr="0.1"), 'Optimiser: lr = "0.1": allowed is a number above 0 up to 1000'),
+        (lambda: Cohort(size="3"), 'Cohort: size = "3": allowed is a whole number from 1 to 100000'),
+        (lambda: Cohort(size=3, sise=4), 'Cohort: sise = 4: no such key; did you mean "size"?'),
+        (lambda: Cohort(size=3, quorum=4), "Cohort: quorum = 4"),
+    ],
+)
+def test_a_section_that_is_not_allowed_is_told_as_in_a_file(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(JobFileError) as told:
+        make()
+    assert said in str(told.value)

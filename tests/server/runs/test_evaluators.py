@@ -1,4 +1,5 @@
 import asyncio
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_a_name_is_installed_once() -> None:
 
 def test_the_model_comes_by_name_read_only_and_widened() -> None:
     plugins.seen.clear()
-    assert run_evaluator(plugins.norm, LAYOUT, memoryview(CONTENT)) == {"server/norm": 14.0}
+    assert run_evaluator("mine", plugins.norm, LAYOUT, memoryview(CONTENT)) == Judgement({"server/norm": 14.0})
     (model,) = plugins.seen
     assert model["w"].tolist() == [[1, 2], [3, 4]]
     assert model["b"].dtype == np.dtype(np.float32)
@@ -84,7 +85,6 @@ async def test_a_judgement(blobs: tuple[DirectoryBlobStore, str]) -> None:
     ("evaluator", "reason"),
     [
         (plugins.failing, "ZeroDivisionError: no data for 2 tensors"),
-        (plugins.not_finite, "must be finite"),
         (plugins.too_many, "at most 256"),
         (plugins.no_mapping, "AttributeError"),
         (plugins.exiting, "SystemExit: 3"),
@@ -99,6 +99,13 @@ async def test_whatever_the_plug_in_does_is_a_judgement(
     assert found.metrics == {}
     assert found.failure.startswith("evaluator mine failed: ")
     assert reason in found.failure
+
+
+def test_values_that_are_not_finite_are_left_out_and_named() -> None:
+    found = run_evaluator(
+        "mine", lambda _: {"good": 1.0, "loss": float("nan"), "worst": -math.inf}, LAYOUT, memoryview(CONTENT)
+    )
+    assert found == Judgement({"server/good": 1.0}, "evaluator mine gave loss = nan, worst = -inf")
 
 
 async def test_a_plug_in_that_hangs_is_left_behind(

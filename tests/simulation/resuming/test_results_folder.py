@@ -13,6 +13,7 @@ from atoll.client import Model, Participant, Task, Update
 from atoll.simulation import (
     Behaviour,
     Cohort,
+    EvaluateError,
     FedAvg,
     Federation,
     Job,
@@ -78,10 +79,40 @@ def test_a_folder_is_for_one_process(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "atoll.sqlite3").write_bytes(b"of a server")
-    with pytest.raises(SetupError, match=r"has atoll\.sqlite3, which no simulation made; give an empty folder"):
+    for name in ("notes.txt", "atoll.sqlite3", "data.csv", "thesis.tex"):
+        (tmp_path / name).write_bytes(b"of a server")
+    expected = r"has atoll\.sqlite3, data\.csv, notes\.txt and 1 more, and no simulation .* give an empty folder"
+    with pytest.raises(SetupError, match=expected):
         run(tmp_path)
     assert (tmp_path / "atoll.sqlite3").read_bytes() == b"of a server"
+    assert not (tmp_path / "simulation.lock").exists()
+
+
+def test_hidden_files_of_a_folder_are_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*")
+    run(tmp_path)
+    assert (tmp_path / ".gitignore").exists()
+
+
+def test_an_evaluation_that_raised_is_made_again_once_it_is_mended(tmp_path: Path) -> None:
+    """The round that it did not judge is not committed, not even the last one."""
+    mended = False
+
+    def judge(model: dict[str, Any]) -> float:
+        if not mended and float(model["b"][0]) > 0.03:
+            raise ZeroDivisionError("not mended")
+        return float(model["b"][0])
+
+    def play(folder: Path) -> list[float]:
+        job = Job(rounds=2, cohort=Cohort(size=4, seed=5))
+        federation = Federation(participants=Stepping, population=4)
+        return federation.run(job, initial=MODEL, evaluate=judge, folder=folder).history.metric("server/score")
+
+    with pytest.raises(EvaluateError, match="evaluate raised ZeroDivisionError: not mended"):
+        play(tmp_path / "kept")
+    mended = True
+    assert play(tmp_path / "kept") == play(tmp_path / "other")
+    assert len(play(tmp_path / "other")) == 2
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SkipValidation, field_validator, model_serializer
 
 from atoll.server.jobs.privacy_section import Privacy
+from atoll.server.jobs.section import JobTable
 from atoll.server.jobs.statistics_section import Statistics
 from atoll.server.jobs.training import Settings, TrainingSettings
 from atoll.settings.section import Hint, Section
@@ -50,7 +51,7 @@ def _check_required(found: object) -> object:
     return tuple(found)
 
 
-class JobSection(Section):
+class JobSection(JobTable):
     """Name and length of the run."""
 
     name: Annotated[
@@ -79,7 +80,7 @@ class JobSection(Section):
     ] = None
 
 
-class ModelSection(Section):
+class ModelSection(JobTable):
     """The initial model."""
 
     initial: Annotated[
@@ -95,7 +96,7 @@ class ModelSection(Section):
     ]
 
 
-class Cohort(Section):
+class Cohort(JobTable):
     """The participants of a round."""
 
     size: Annotated[
@@ -216,7 +217,7 @@ class Cohort(Section):
             )
 
 
-class LearnedWindow(Section):
+class LearnedWindow(JobTable):
     """A report window learned from past report times instead of `report_window_s`.
 
     The window is the `quantile` of the cohort's expected report times, times `factor`, between `min_s` and `max_s`.
@@ -236,7 +237,7 @@ class LearnedWindow(Section):
             yield "initial_s", f"is not between min_s {self.min_s:g} and max_s {self.max_s:g}"
 
 
-class Straggler(Section):
+class Straggler(JobTable):
     """How long a round waits, and what happens to late reports."""
 
     report_window_s: Annotated[
@@ -287,7 +288,7 @@ class Straggler(Section):
 _QUANTISED = {"int8": Encoding.INT8_BLOCK, "int4": Encoding.INT4_BLOCK}
 
 
-class Aggregation(Section):
+class Aggregation(JobTable):
     """How updates are combined."""
 
     weighting: Annotated[
@@ -374,7 +375,7 @@ _USED_BY: dict[str, tuple[str, ...]] = {
 }
 
 
-class Optimiser(Section):
+class Optimiser(JobTable):
     """How the server applies the mean update (Reddi et al. 2021, "Adaptive Federated Optimization")."""
 
     name: Annotated[
@@ -404,7 +405,7 @@ class Optimiser(Section):
                 yield from self.unused((key,), f"it belongs to {', '.join(optimisers)}, not to {self.name}")
 
 
-class IterateAveraging(Section):
+class IterateAveraging(JobTable):
     """A mean of the released models, kept beside the newest one (`atoll run model --averaged`).
 
     It costs no privacy and averages the noise; whether it is better than the last model depends on the job.
@@ -419,7 +420,7 @@ class IterateAveraging(Section):
     ] = 0.9
 
 
-class Evaluation(Section):
+class Evaluation(JobTable):
     """How models are evaluated."""
 
     before_training: Annotated[
@@ -455,7 +456,7 @@ class Evaluation(Section):
     ] = None
 
 
-class Retention(Section):
+class Retention(JobTable):
     """Which models the server keeps. The first and the last are always kept."""
 
     models: Annotated[

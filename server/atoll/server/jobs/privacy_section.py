@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll.settings.section import Hint, Section
+from atoll.server.jobs.section import JobTable
+from atoll.settings.section import Hint
 
 MIN_DELTA, MAX_DELTA = 1e-15, 1e-2
 """Below, floats are not precise enough; above, the guarantee is empty."""
@@ -23,7 +24,7 @@ MAX_BUFFERS = 5
 Mechanism = Literal["gaussian", "blt", "banded", "tree"]
 
 
-class AdaptiveClip(Section):
+class AdaptiveClip(JobTable):
     """A clip norm that follows a quantile of the updates' norms (Andrew et al. 2021, arXiv:1905.03871).
 
     Each round releases how many updates were within the norm, with noise, and the norm moves towards the quantile. The
@@ -45,7 +46,7 @@ class AdaptiveClip(Section):
     ] = None
 
 
-class Privacy(Section):
+class Privacy(JobTable):
     """Central differential privacy of participants: the server adds noise, and charges each release to a ledger.
 
     The unit is one participant, with everything that it sends in all rounds. Sensitivity follows from sampler,

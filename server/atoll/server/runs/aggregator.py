@@ -163,7 +163,7 @@ class Aggregator:
         if evaluator is None:
             return Judgement(failure=f"evaluator {name} is not installed any more")
         found = await judge(name, evaluator, self._layout, self._services.blobs, effect.digest)
-        if not found.failure and self._spec.iterate_averaging is not None:
+        if (found.metrics or not found.failure) and self._spec.iterate_averaging is not None:
             found = await self._with_average(found, name, evaluator)
         self._server_metrics = {effect.key: found.metrics}
         return found
@@ -175,7 +175,8 @@ class Aggregator:
         if newest is None or newest.average_blob is None:
             return found
         mean = await judge(name, evaluator, self._layout, self._services.blobs, newest.average_blob, AVERAGED_METRIC)
-        return Judgement({**found.metrics, **mean.metrics}, mean.failure)
+        failures = "; ".join(one.failure for one in (found, mean) if one.failure)
+        return Judgement({**found.metrics, **mean.metrics}, failures)
 
     async def retain(self) -> None:
         """Remove models beyond those to keep (never the first or best), and all but the newest optimiser states."""

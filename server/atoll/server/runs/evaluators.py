@@ -57,7 +57,7 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """An evaluator's metrics of a model, named ``server/...``, or the reason why there are none."""
+    """An evaluator's metrics of a model, named ``server/...``; why there are none, or not all of them."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
@@ -93,38 +93,37 @@ async def judge(
 ) -> Judgement:
     """Have an evaluator judge a model. The release goes on even if the operator's code fails."""
 
-    def work() -> dict[str, float]:
+    def work() -> Judgement:
         with blobs.open(blob) as opened:
-            return run_evaluator(evaluator, layout, opened.read(0, opened.manifest.size_bytes), prefix)
+            return run_evaluator(name, evaluator, layout, opened.read(0, opened.manifest.size_bytes), prefix)
 
     try:
         if isinstance(evaluator, InPlace):
-            return Judgement(work())
+            return work()
         async with asyncio.timeout(PATIENCE_S):
-            return Judgement(await _in_own_thread(work, f"evaluator {name}"))
+            return await _in_own_thread(work, f"evaluator {name}")
     except Exception as error:
         log.exception("evaluator %s failed", name)
         return Judgement(failure=f"evaluator {name} failed: {type(error).__name__}: {error}"[:_MAX_REASON_CHARS])
 
 
 def run_evaluator(
-    evaluator: Evaluator, layout: Layout, blob: memoryview, prefix: str = SERVER_METRIC
-) -> dict[str, float]:
-    """Judge a model; blocks. Metric names get the prefix.
+    name: str, evaluator: Evaluator, layout: Layout, blob: memoryview, prefix: str = SERVER_METRIC
+) -> Judgement:
+    """Judge a model; blocks. Metric names get the prefix; values that are not finite are left out and named.
 
     Raises:
-        ValueError: if the evaluator gives a value that is not finite, or too many.
+        ValueError: if the evaluator gives too many values.
         Exception: whatever the evaluator raises.
     """
-    metrics: dict[str, float] = {}
-    for name, value in evaluator(_widened(layout, blob)).items():
-        number = float(value)
-        if not math.isfinite(number):
-            raise ValueError(f"the evaluator gave {name} = {number}; metrics must be finite")
-        metrics[prefix + name] = number
-    if len(metrics) > MAX_METRICS:
-        raise ValueError(f"the evaluator gave {len(metrics)} metrics, at most {MAX_METRICS}")
-    return metrics
+    found = {metric: float(value) for metric, value in evaluator(_widened(layout, blob)).items()}
+    if len(found) > MAX_METRICS:
+        raise ValueError(f"the evaluator gave {len(found)} metrics, at most {MAX_METRICS}")
+    left_out = [f"{metric} = {value}" for metric, value in found.items() if not math.isfinite(value)]
+    failure = f"evaluator {name} gave {', '.join(left_out)}"[:_MAX_REASON_CHARS] if left_out else ""
+    if failure:
+        log.warning("%s: such values are not in the history", failure)
+    return Judgement({prefix + metric: value for metric, value in found.items() if math.isfinite(value)}, failure)
 
 
 def _imported(text: str, target: str) -> Evaluator:
@@ -144,12 +143,12 @@ def _imported(text: str, target: str) -> Evaluator:
     return cast("Evaluator", found)
 
 
-async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dict[str, float]:
+async def _in_own_thread(work: Callable[[], Judgement], name: str) -> Judgement:
     """Run the operator's code in a thread of its own that does not keep the server from stopping."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[dict[str, float]] = loop.create_future()
+    done: asyncio.Future[Judgement] = loop.create_future()
 
-    def hand_over(result: dict[str, float] | Exception) -> None:
+    def hand_over(result: Judgement | Exception) -> None:
         if done.done():
             return
         if isinstance(result, Exception):
@@ -159,7 +158,7 @@ async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dic
 
     def run() -> None:
         try:
-            result: dict[str, float] | Exception = work()
+            result: Judgement | Exception = work()
         except BaseException as error:  # noqa: BLE001 - handed over to the waiting caller
             result = _as_exception(error)
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile

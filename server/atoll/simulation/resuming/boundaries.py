@@ -31,6 +31,11 @@ class Participants(Protocol):
         """Whether no report is being handed in; one of an abandoned round can be, and the next round commits then."""
         ...
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the simulation ends with an error, so that what happens now is to be done again."""
+        ...
+
     def in_work(self, state: RunState) -> TasksInWork:
         """What they are at."""
         ...
@@ -74,6 +79,8 @@ class Boundaries(Observer):
     def stored(self, stored: StoredEvents) -> None:
         """See ``Observer``."""
         state = stored.after
+        if self._participants.has_failed:
+            return
         ended = state.status.ended or state.status is RunStatus.PAUSED
         try:
             if ended or (_has_opened(stored) and self._participants.at_rest):

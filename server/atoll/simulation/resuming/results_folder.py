@@ -24,6 +24,7 @@ from atoll.simulation.resuming.kept_state import KeptState, kept_state
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "simulation.lock"
+_SHOWN = 3
 CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER = "ca", "participants"
 _FOLDERS = (BLOBS_FOLDER, SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER)
 _PASSING = (SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER)
@@ -96,12 +97,21 @@ def _opened(path: Path) -> int:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not (path / LOCK_FILE).exists():
-            foreign = [name for name in (*_FOLDERS, *_FILES) if (path / name).exists()]
-            if foreign:
-                raise SetupError(f"folder = {path} has {foreign[0]}, which no simulation made; give an empty folder")
+            _check_empty(path)
         return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SetupError(f"folder = {path} cannot be used: {error.strerror}; give a folder to write to") from error
+
+
+def _check_empty(path: Path) -> None:
+    """Refuse a folder with anything in it that is not hidden."""
+    foreign = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
+    if foreign:
+        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+        raise SetupError(
+            f"folder = {path} has {', '.join(foreign[:_SHOWN])}{more}, and no simulation that could go on; give an "
+            "empty folder, or one that is not there yet"
+        )
 
 
 def _lock(descriptor: int, path: Path) -> None:
