@@ -54,7 +54,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Res
     (tmp_path / "job.toml").write_text(JOB)
     save_file({"w": np.zeros(4, np.float32)}, tmp_path / "initial.safetensors")
 
-    def call(population: int, *options: str) -> Result:
+    def call(population: int | str, *options: str) -> Result:
         arguments = ["job.toml", "--participants", f"{module}:Stepping", "--population", str(population), *options]
         return CliRunner().invoke(simulate, [option.format(module=module) for option in arguments])
 
@@ -169,3 +169,25 @@ def test_a_folder_keeps_the_run_and_is_for_one(called: Callable[..., Result], tm
     swept = called(4, "--folder", "kept", "--repeat", "2")
     assert swept.exit_code != 0
     assert "has the state of one run" in " ".join(swept.output.split())
+
+
+def test_participants_are_named_by_the_lines_of_a_file(called: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("# of the deployment\np2fftrnwqvgb7\n\npm666cyfbordu\npq\n")
+    done = called("ids.txt", "--folder", "kept", "--json")
+    assert done.exit_code == 0, done.output
+    again = called("ids.txt", "--folder", "kept")
+    assert json.loads(done.stdout)["digest"] in again.stderr
+    (tmp_path / "ids.txt").write_text("p2fftrnwqvgb7\np2fftrnwqvgb7\n")
+    twice = called("ids.txt")
+    assert (twice.exit_code, "2 names, 1 different" in twice.output) == (2, True)
+    for population, said in (("0", "population = 0: give at least 1"), ("no.txt", "no.txt cannot be read")):
+        wrong = called(population)
+        assert (wrong.exit_code, said in " ".join(wrong.output.split())) == (2, True), wrong.output
+
+
+def test_virtual_seconds_are_shown_where_they_pass(called: Callable[..., Result], tmp_path: Path) -> None:
+    assert "virtual" not in called(3).output
+    assert "virtual" not in called(3, "--repeat", "2").output
+    (tmp_path / "trace.csv").write_text("participant,online_s,offline_s,task_s\np0,0,,5\np1,0,,5\np2,0,,7.5\n")
+    assert "virtual s" in called(3, "--trace", "trace.csv").stdout
+    assert "virtual" in called(3, "--trace", "trace.csv", "--repeat", "2").stdout

@@ -103,7 +103,7 @@ class Comparison:
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings and cells of the table of variants; a heading that ends in ``>`` is over numbers."""
         metrics = [one.metric for one in self.metrics[:SHOWN_METRICS]]
-        virtual = any(run.virtual_s is not None for run in self.runs)
+        virtual = any(run.virtual_s for run in self.runs)  # without a speed none passes
         private = any(run.epsilon is not None for run in self.runs)
         headings = ["variant", "runs>", *(f"{name}>" for name in metrics), "rounds>"]
         headings += [*(["virtual>"] if virtual else []), "time>", "sent>", *(["epsilon>"] if private else [])]
@@ -156,7 +156,7 @@ def _cells(one: VariantSummary, metrics: Iterable[str], *, virtual: bool, privat
     cells += [_with_deviation(one.metrics.get(name)) for name in metrics]
     cells.append(_with_deviation(one.rounds) if one.rounds.deviation else f"{one.rounds.mean:g}")
     if virtual:
-        cells.append("-" if one.virtual_s is None else duration(one.virtual_s.mean))
+        cells.append("-" if one.virtual_s is None or not one.virtual_s.mean else duration(one.virtual_s.mean))
     cells += ["-" if one.seconds is None else duration(one.seconds.mean), in_bytes(one.sent_bytes.mean)]
     if private:
         cells.append(bound(one.epsilon))

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from atoll.simulation.result import Result
 
 MODEL_FILE, REPORT_FILE, COMPARISON_FILE = "model.safetensors", "report.html", "comparison.html"
-_WIDE = ("round>", "kind", "phase", "reported>", "virtual s>")
+_WIDE = ("round>", "kind", "phase", "reported>")
+_VIRTUAL = "virtual s>"
 _METRICS = 4
+_POPULATION = "Number of participants, or a file with the id of one in each line, which makes it instead of its number."
 _BACKEND = "Where workers are: on this machine, or actors on Ray (RAY_ADDRESS), as many as fit if --workers is 0."
 
 
@@ -56,7 +58,7 @@ class Simulated:
 @click.command(cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--participants", required=True, metavar="MODULE:FACTORY", help="Makes a participant from its number.")
-@click.option("--population", required=True, type=click.IntRange(1), help="Number of participants.")
+@click.option("--population", required=True, metavar="NUMBER|FILE", help=_POPULATION)
 @click.option("--workers", type=click.IntRange(0, 256), default=0, show_default=True, help="Processes; 0: this one.")
 @click.option(
     "--backend", type=click.Choice(["processes", "ray"]), default="processes", show_default=True, help=_BACKEND
@@ -175,7 +177,7 @@ def _federation(**options: Any) -> Federation:
     from atoll.simulation.behaviour import Behaviour  # noqa: PLC0415 - as above
     from atoll.simulation.federation import Federation  # noqa: PLC0415 - as above
 
-    population, trace = options["population"], options["trace"]
+    population, trace = _population(options["population"]), options["trace"]
     dropout = {"dropout": options["dropout"], "seed": options["seed"]}
     return Federation(
         participants=cast("Any", _located(options["participants"])),
@@ -183,6 +185,15 @@ def _federation(**options: Any) -> Federation:
         examples=options["examples"],
         behaviour=Behaviour(**dropout) if trace is None else Behaviour.of_trace(trace, population, **dropout),
     )
+
+
+def _population(given: str) -> int | list[str]:
+    from atoll.simulation.population import Population  # noqa: PLC0415 - as above
+
+    try:
+        return int(given)
+    except ValueError:
+        return Population.names_in(Path(given))
 
 
 def _make_folder(output: Path) -> None:
@@ -227,16 +238,18 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
         print_json(Simulated(result.digest, result.status, result.reason, result.seconds, result.virtual_s, rows))
         return
     metrics = list(dict.fromkeys(key for row in rows for key in row if "/" in key))[:_METRICS]
-    columns = (*_WIDE, *(f"{name}>" for name in metrics))
-    print_table(columns, (_cells(row, metrics) for row in rows), "no round was played")
+    virtual = result.virtual_s > 0  # without a speed none passes
+    columns = (*_WIDE, *([_VIRTUAL] if virtual else []), *(f"{name}>" for name in metrics))
+    print_table(columns, (_cells(row, metrics, virtual=virtual) for row in rows), "no round was played")
     shown = console(stderr=True)
-    shown.print(f"{result.status}: model {result.digest[:16]} after {result.seconds:.1f} s", markup=False)
+    shown.print(f"{result.status} after {result.seconds:.1f} s", markup=False)
+    shown.print(f"final model {result.digest}", markup=False, soft_wrap=True)
     if output is not None:
         shown.print(f"{output / MODEL_FILE}, {output / REPORT_FILE}", markup=False)
 
 
-def _cells(row: Mapping[str, Any], metrics: list[str]) -> tuple[str, ...]:
-    virtual = row["duration_s"]
+def _cells(row: Mapping[str, Any], metrics: list[str], *, virtual: bool) -> tuple[str, ...]:
     fixed = (row["round"] + 1, row["kind"], row["phase"], f"{row['reported']}/{row['cohort']}")
-    time = "-" if virtual is None else f"{virtual:.4g}"
-    return (*map(str, fixed), time, *(f"{row[name]:.4g}" if name in row else "-" for name in metrics))
+    seconds = row["duration_s"]
+    time = ["-" if seconds is None else f"{seconds:.4g}"] if virtual else []
+    return (*map(str, fixed), *time, *(f"{row[name]:.4g}" if name in row else "-" for name in metrics))

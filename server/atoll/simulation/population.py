@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from atoll.simulation.errors import SetupError
 
@@ -41,6 +42,22 @@ class Population:
         self._numbers = {name: number for number, name in enumerate(self.names)}
         if not self.names or len(self._numbers) < len(self.names):
             raise SetupError(f"population: {len(self.names)} names, {len(self._numbers)} different; name each once")
+
+    @staticmethod
+    def names_in(file: Path) -> list[str]:
+        """The names in a text file, one in each line; empty lines and those that begin with # are left out.
+
+        Raises:
+            SetupError: if the file cannot be read, or has no name.
+        """
+        try:
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise SetupError(f"population: {file} cannot be read: {error}") from error
+        names = [line for line in lines if line and not line.startswith("#")]
+        if not names:
+            raise SetupError(f"population: {file} has no name; write one in each line")
+        return names
 
     def __len__(self) -> int:
         return len(self.names)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from atoll.server.control.comparing import ComparedRun
-from atoll.server.report.comparison import render_comparison
+from atoll.server.control.comparing import ComparedRun, compared_metrics
+from atoll.server.report.comparison import comparison_plot, render_comparison
 from tests.server.report.test_render import a_round, parsed
 
 RUN = ComparedRun(
@@ -50,6 +50,19 @@ def test_names_are_escaped_and_a_failure_says_why() -> None:
     assert "<1>" not in page
     assert "failed: no &lt;quorum&gt;" in page
     assert "0 finished" in page
+
+
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend() -> None:
+    runs = [replace(RUN, variant="_odd"), replace(RUN, variant="even")]
+    (axes,) = comparison_plot(runs, compared_metrics(runs)[:1]).axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["_odd", "even"]
+    assert "_odd" in _svg_texts(render_comparison(runs, now=1.0))
+
+
+def _svg_texts(page: str) -> list[str]:
+    return [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", page)]
 
 
 def test_columns_of_what_no_run_has_are_left_out() -> None:

@@ -11,7 +11,8 @@ import click
 
 from atoll.server.cli.connection import data_option
 from atoll.server.cli.errors import Command, local_errors
-from atoll.server.cli.output import json_option, print_json, print_table, size, styled, when
+from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.text.figures import in_bytes
 
 if TYPE_CHECKING:
     from atoll.server.backup import Manifest
@@ -53,7 +54,7 @@ def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> N
         manifest = back_up(data, destination, now=time.time(), copy=copy)
     _show(manifest, json_output=json_output)
     if not json_output:
-        click.echo(f"{size(manifest.stored_bytes)} in {destination}; it holds the authority's key: keep it private")
+        click.echo(f"{in_bytes(manifest.stored_bytes)} in {destination}; it holds the authority's key: keep it private")
 
 
 @click.command(cls=Command)

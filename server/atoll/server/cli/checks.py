@@ -14,9 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.server.cli.output import size, when
+from atoll.server.cli.output import when
 from atoll.server.identity import OPERATOR_FILE
-from atoll.text.figures import counted
+from atoll.text.figures import counted, in_bytes
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ def data_directory(data: Path, uid: int) -> Iterator[Finding]:
 
 def disk(where: str, free_bytes: int, reserve_bytes: int = 0) -> Finding:
     """Check that there is space for models and updates; below its reserve a server refuses them."""
-    free = f"{size(free_bytes)} free"
+    free = f"{in_bytes(free_bytes)} free"
     remedy = "free some space: models and updates of rounds in work are kept there"
     if free_bytes < reserve_bytes:
-        words = f"{free}, {size(reserve_bytes)} are kept in reserve: uploads are refused and rounds wait"
+        words = f"{free}, {in_bytes(reserve_bytes)} are kept in reserve: uploads are refused and rounds wait"
         return Finding(f"disk of {where}", Status.FAIL, words, "free some space; see `atoll server storage`")
     if free_bytes < FULL_DISK_BYTES:
         return Finding(f"disk of {where}", Status.FAIL, free, remedy)

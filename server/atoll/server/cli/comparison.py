@@ -8,7 +8,8 @@ import click
 
 from atoll.operator import Comparison
 from atoll.server.cli.errors import writing
-from atoll.server.cli.output import busy, print_json, print_table, size
+from atoll.server.cli.output import busy, print_json, print_table
+from atoll.text.figures import in_bytes
 
 
 def show_comparison(comparison: Comparison, output: Path | None, *, json_output: bool) -> None:
@@ -24,4 +25,4 @@ def show_comparison(comparison: Comparison, output: Path | None, *, json_output:
         page = comparison.page()
     with writing(output):
         output.write_text(page, encoding="utf-8")
-    click.echo(f"{output}: {size(len(page.encode()))}", err=True)
+    click.echo(f"{output}: {in_bytes(len(page.encode()))}", err=True)

@@ -96,15 +96,6 @@ def when(seconds: float | None) -> str:
     return "-" if seconds is None else f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def size(count: float) -> str:
-    """Bytes with a decimal unit: ``3.2 GB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
 @contextmanager
 def busy(label: str) -> Iterator[None]:
     """A spinner on stderr; the label as a line where stderr is not a terminal."""

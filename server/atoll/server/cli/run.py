@@ -31,13 +31,13 @@ from atoll.server.cli.formats import (
     round_row,
     run_row,
 )
-from atoll.server.cli.output import busy, json_option, print_json, print_table, size, transfers
+from atoll.server.cli.output import busy, json_option, print_json, print_table, transfers
 from atoll.server.cli.show_round import show_round
 from atoll.server.cli.stats import output_options, put_out
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
 from atoll.server.control.never_counted import never_counted
-from atoll.text.figures import counted
+from atoll.text.figures import counted, in_bytes
 
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_runs)
 
@@ -102,6 +102,8 @@ def show(client: Operator, *, run_id: str, members: bool, last: int, label: str 
         click.echo(line)
     for line in best_lines(detail):
         click.echo(line)
+    if detail.run.model_blob:
+        click.echo(f"{'final' if detail.run.ended else 'newest'} model {detail.run.model_blob}")
     print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
     for line in closing_lines(detail.rounds, secret=has_secret_draw(detail)):
         click.echo(line)
@@ -164,7 +166,7 @@ def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output
         if json_output:
             print_json({"run": one, "removed": removed}, line=True)
         else:
-            click.echo(f"run {one} is deleted: {size(sum(item.stored_bytes for item in removed))} removed")
+            click.echo(f"run {one} is deleted: {in_bytes(sum(item.stored_bytes for item in removed))} removed")
 
 
 @run.command()
@@ -190,7 +192,7 @@ def model(client: Operator, *, run_id: str, output: Path, json_output: bool, **w
         print_json({"file": str(output), "round": ref.round, "blob": ref.blob, "size_bytes": ref.layout.size_bytes})
     else:
         what = "the mean of the models" if averaged else "the model"
-        click.echo(f"{output}: {what} after {counted(ref.round, 'round')}, {size(ref.layout.size_bytes)}", err=True)
+        click.echo(f"{output}: {what} after {counted(ref.round, 'round')}, {in_bytes(ref.layout.size_bytes)}", err=True)
 
 
 @run.command()
@@ -208,7 +210,7 @@ def report(client: Operator, *, run_id: str, output: Path) -> None:
         page = render(detail, now=time.time(), elements=elements, findings=findings)
     with writing(output):
         output.write_text(page, encoding="utf-8")
-    click.echo(f"{output}: {size(len(page.encode()))}", err=True)
+    click.echo(f"{output}: {in_bytes(len(page.encode()))}", err=True)
 
 
 @run.command()

@@ -9,10 +9,11 @@ from rich.text import Text
 
 from atoll.operator import Run
 from atoll.operator.errors import BadInputError
-from atoll.server.cli.output import print_json, print_table, size, styled
+from atoll.server.cli.output import print_json, print_table, styled
 from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
 from atoll.server.control.words import duration, fragment_words, parse_round_label, round_label
+from atoll.text.figures import in_bytes
 
 BAR_COLUMNS = 40
 COLUMNS = ("participant", "organisation", "status", "0 s to the end", "time>", "size>", "why it did not count")
@@ -71,7 +72,7 @@ def _row(member: MemberSummary, found: tuple[Segment, ...], longest_s: float) ->
         styled(member.status),
         bar(found, longest_s),
         "" if member.report_s is None else duration(member.report_s),
-        size(member.payload_bytes) if member.payload_bytes else "",
+        in_bytes(member.payload_bytes) if member.payload_bytes else "",
         why(member),
     )
 

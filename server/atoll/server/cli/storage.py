@@ -10,7 +10,8 @@ from atoll.operator import Operator
 from atoll.operator.errors import UnreachableError
 from atoll.server.cli.connection import connected, data_option
 from atoll.server.cli.errors import Command, local_errors
-from atoll.server.cli.output import json_option, print_json, print_table, size
+from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.text.figures import in_bytes
 
 _NEEDS_SERVER = "only a running server prunes, and one does at its start: start it with `atoll server start`"
 
@@ -40,12 +41,18 @@ def storage(*, data: Path, json_output: bool) -> None:
     print_table(
         ("kind", "run", "count>", "size>", ""),
         (
-            (one.kind, one.run, f"{one.count:,}", size(one.stored_bytes), "in the database" if one.in_database else "")
+            (
+                one.kind,
+                one.run,
+                f"{one.count:,}",
+                in_bytes(one.stored_bytes),
+                "in the database" if one.in_database else "",
+            )
             for one in found.held
         ),
         "nothing",
     )
-    click.echo(f"{size(found.stored_bytes)} in all, {size(found.free_bytes)} free")
+    click.echo(f"{in_bytes(found.stored_bytes)} in all, {in_bytes(found.free_bytes)} free")
 
 
 @click.command(cls=Command)
@@ -63,9 +70,9 @@ def prune(client: Operator, *, dry_run: bool, json_output: bool) -> None:
         return
     print_table(
         ("kind", "run", "count>", "size>"),
-        ((one.kind, one.run, f"{one.count:,}", size(one.stored_bytes)) for one in found),
+        ((one.kind, one.run, f"{one.count:,}", in_bytes(one.stored_bytes)) for one in found),
         "nothing to remove",
     )
     if found:
         done = "would be removed" if dry_run else "removed"
-        click.echo(f"{size(sum(one.stored_bytes for one in found))} {done}")
+        click.echo(f"{in_bytes(sum(one.stored_bytes for one in found))} {done}")

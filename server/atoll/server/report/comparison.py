@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from atoll.server import __version__
@@ -60,7 +61,7 @@ def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
         places=places,
         colours=len(COLOURS),
         repeated=any(one.runs > 1 for one in found),
-        virtual=any(run.virtual_s is not None for run in runs),
+        virtual=any(run.virtual_s for run in runs),
         private=any(run.epsilon is not None for run in runs),
         now=now,
         version=__version__,
@@ -78,41 +79,46 @@ def comparison_plot(runs: Sequence[ComparedRun], metrics: Sequence[ComparedMetri
     figure, every = panel_axes(len(metrics))
     places = _places(runs)
     for axes, metric in zip(every, metrics, strict=True):
-        _draw(axes, metric, places, COLOURS)
+        lines = _draw(axes, metric, places, COLOURS)
         axes.grid(axis="y", linewidth=0.5)
         if len(metric.bands) <= _NAMED_IN_LEGEND:
-            axes.legend(frameon=False, fontsize="small")
+            axes.legend(lines.values(), lines, frameon=False, fontsize="small")
     return figure
 
 
 def _figure(metric: ComparedMetric, places: Mapping[str, int], name: str, *, wide: bool) -> str:
     with drawing():
         figure, axes = new_figure((FULL_IN[0], HALF_IN[1]) if wide else HALF_IN)
-        _draw(axes, metric, places, _STAND_INS)
+        lines = _draw(axes, metric, places, _STAND_INS)
         if len(metric.bands) <= _NAMED_IN_LEGEND:
-            handles, labels = axes.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=2, handlelength=1.8)
+            figure.legend(lines.values(), lines, loc="outside lower center", ncols=2, handlelength=1.8)
         return to_svg(figure, name, f"{metric.metric} over rounds, {metric.source.label}", _VARIABLES)
 
 
-def _draw(axes: Axes, metric: ComparedMetric, places: Mapping[str, int], colours: Sequence[str]) -> None:
+def _draw(
+    axes: Axes, metric: ComparedMetric, places: Mapping[str, int], colours: Sequence[str]
+) -> Mapping[str, Line2D]:
+    """Draw a curve for each variant; the lines by variant. Lines have no labels: matplotlib hides some of them."""
+    lines = {}
     for band in metric.bands:
         place = places[band.variant]
-        _draw_band(axes, band, colours[place % len(colours)], _LINES[place // len(colours) % len(_LINES)])
+        style = _LINES[place // len(colours) % len(_LINES)]
+        if band.points:
+            lines[band.variant] = _draw_band(axes, band, colours[place % len(colours)], style)
     axes.set_title(f"{metric.metric}, {metric.source.label}")
     axes.set_xlabel("rounds behind the model")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.02, y=0.12)
+    return lines
 
 
-def _draw_band(axes: Axes, band: Band, colour: str, line: str) -> None:
-    if not band.points:
-        return
+def _draw_band(axes: Axes, band: Band, colour: str, line: str) -> Line2D:
     x, mean, low, high = zip(*band.points, strict=True)
     marker = "o" if len(x) <= MARKERS_UP_TO else None
-    axes.plot(x, mean, line, color=colour, linewidth=1.8, marker=marker, markersize=2.6, label=band.variant)
+    (drawn,) = axes.plot(x, mean, line, color=colour, linewidth=1.8, marker=marker, markersize=2.6)
     if len(band.final.values) > 1:
         axes.fill_between(x, low, high, color=colour, alpha=_BAND_OPACITY, linewidth=0)
+    return drawn
 
 
 def _keys_to_show(variants: Sequence[VariantSummary]) -> list[str]:
