@@ -188,19 +188,20 @@ def test_a_run_that_fails_says_what_the_first_participant_raised(workers: int) -
 
 
 def test_no_folder_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.simulation.simulated_server.MEMORY", tmp_path)
-    monkeypatch.setattr("atoll.simulation.simulated_server.LEAST_MEMORY_BYTES", 0)
+    monkeypatch.setattr("atoll.simulation.temporary.MEMORY", tmp_path)
+    monkeypatch.setattr("atoll.simulation.temporary.LEAST_MEMORY_BYTES", 0)
     with pytest.raises(RunFailedError):
         Federation(participants=Failing, population=2).run(
             Job(rounds=1, cohort=Cohort(size=2, quorum=2), straggler=Straggler(max_attempts=1)), initial=MODEL
         )
-    assert list(tmp_path.iterdir()) == []
+    (base,) = tmp_path.iterdir()
+    assert list(base.iterdir()) == []
     result = played()
-    (folder,) = tmp_path.iterdir()
+    (folder,) = base.iterdir()
     assert all(path.is_file() for path in folder.iterdir())
     del result
     gc.collect()
-    assert list(tmp_path.iterdir()) == []
+    assert list(base.iterdir()) == []
 
 
 def test_declared_examples_spare_the_participants_until_they_are_drawn() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from atoll.simulation import (
     Federation,
     Job,
     JobFileError,
+    ParticipantError,
     Privacy,
+    RayWorkers,
     Result,
     SetupError,
     Straggler,
@@ -173,6 +176,51 @@ def test_a_run_that_failed_stays_failed_in_its_folder(tmp_path: Path) -> None:
     reasons = [sweep(FEDERATION, job, initial=INITIAL, folder=tmp_path).runs[0].reason for _ in range(2)]
     assert reasons[0] == reasons[1]
     assert "abandoned" in reasons[0]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_runs_at_the_same_time_give_the_table_of_runs_one_after_the_other(tmp_path: Path, kept: bool) -> None:
+    told: list[tuple[int, int, str]] = []
+    models: list[bytes] = []
+
+    def done(row: ComparedRun, result: Result | None) -> None:
+        assert result is not None
+        models.append(result.model["w"].tobytes())
+        assert result.report(tmp_path / "report.html").exists()
+        assert row.model == result.digest
+
+    options: dict[str, Any] = {"grid": {"optimiser.lr": [0.5, 1.0]}, "repeat": 2, "done": done}
+    expected, in_order = swept(**options), list(models)
+    models.clear()
+    folder = tmp_path / "kept" if kept else None
+    found = swept(**options, jobs=3, workers=1, folder=folder, progress=lambda *one: told.append(one))
+    assert [replace(one, run="", seconds=None) for one in found.runs] == [
+        replace(one, run="", seconds=None) for one in expected.runs
+    ]
+    assert models == in_order
+    assert told[-1][:2] == (8, 8)
+    assert [one[0] for one in told] == sorted(one[0] for one in told)
+    assert not kept or len(list((tmp_path / "kept").iterdir())) == 4
+
+
+def test_a_run_that_fails_beside_others_has_its_reason() -> None:
+    found = swept({"training.fails": [1, 0]}, jobs=2)
+    assert [one.status for one in found.runs] == ["failed", "finished"]
+    assert "abandoned" in found.runs[0].reason
+
+
+def test_an_error_beside_other_runs_is_raised_with_its_traceback() -> None:
+    with pytest.raises(ParticipantError, match="in fit"):
+        swept({"training.fails": [0, 1]}, jobs=2, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"jobs": 0}, "jobs = 0: give 1"), ({"jobs": 2, "workers": RayWorkers(2)}, "workers on Ray are for one run")],
+)
+def test_what_cannot_be_played_at_the_same_time_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SetupError, match=said):
+        swept({"optimiser.lr": [0.5, 1.0]}, **options)
 
 
 def test_results_are_compared_by_what_their_jobs_differ_in_or_by_name() -> None:

@@ -44,10 +44,14 @@ class Cell:
 
     def show(self, history: History) -> None:
         """Draw the history in place of the last one."""
+        self.draw(history)
+
+    def draw(self, value: object) -> None:
+        """Draw a value that can show itself, in place of the last one."""
         if self._handle is None:
-            self._handle = self._display(history, display_id=True)
+            self._handle = self._display(value, display_id=True)
         else:
-            self._handle.update(history)
+            self._handle.update(value)
 
 
 def screen() -> Screen:

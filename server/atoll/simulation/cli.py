@@ -74,6 +74,7 @@ class Simulated:
     "--sweep", multiple=True, metavar="KEY=VALUE,...", help="Play the job once for each value; several make a grid."
 )
 @click.option("--repeat", type=click.IntRange(1, 1000), help="Play each so often, with other seeds.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Runs at the same time.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="State, to go on from if killed.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
 @json_option
@@ -114,7 +115,7 @@ def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
     with steps(f"simulating {job.job.name}") as show:
         return federation.run(
             job,
-            progress=None if quiet else lambda done, total: show(done, total, "rounds"),
+            progress=False if quiet else lambda done, total: show(done, total, "rounds"),
             folder=options["folder"],
             **_common(job, **options),
         )
@@ -142,8 +143,9 @@ def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any
                 job,
                 grid,
                 repeat=options["repeat"] or 1,
+                jobs=options["jobs"],
                 done=done,
-                progress=None if json_output else show,
+                progress=False if json_output else show,
                 folder=options["folder"],
                 **_common(job, **options),
             )

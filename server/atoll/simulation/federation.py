@@ -18,15 +18,16 @@ from atoll.simulation.errors import SetupError
 from atoll.simulation.evaluating import Evaluate
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.participant_objects import KEEP_PARTICIPANTS
-from atoll.simulation.playing import Examples, Plan, Progress, Simulation, finished
+from atoll.simulation.playing import Examples, Plan, Simulation, finished
 from atoll.simulation.population import Population
 from atoll.simulation.process_pool import ProcessPool, load_what_training_loads
+from atoll.simulation.progress import Progress, check_progress, showing
 from atoll.simulation.result import Result
 from atoll.simulation.resuming.asked import asked_for
 from atoll.simulation.resuming.participant_folders import ParticipantStates
 from atoll.simulation.resuming.results_folder import ResultsFolder
-from atoll.simulation.simulated_server import temporary_folder
 from atoll.simulation.task_runner import TaskRunner
+from atoll.simulation.temporary import temporary_folder
 from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop, play
 from atoll.simulation.worker_pool import InlinePool, WorkerPool
@@ -89,7 +90,7 @@ class Federation:
         evaluate: Evaluate | None = None,
         strict: bool = False,
         workers: int | RayWorkers = 0,
-        progress: Progress | None = None,
+        progress: Progress | bool = True,
         folder: str | Path | None = None,
     ) -> Result:
         """Play a job to its end.
@@ -101,7 +102,8 @@ class Federation:
             strict: whether the first failure of participants' code raises ``ParticipantError``.
             workers: processes that participants work in; 0: this one, which a debugger can follow. ``RayWorkers``
                 are actors on Ray.
-            progress: told of the released rounds and of all, after each change.
+            progress: called with the released rounds and all, after each change. True: a bar where stderr is a
+                terminal, or in a notebook, and nothing elsewhere; False: nothing.
             folder: keeps the state, so that the same call goes on in the middle of a round if this process is killed,
                 and ends with the same bits. Once the run has ended, the same call gives its result at once.
 
@@ -113,16 +115,17 @@ class Federation:
         """
         people = Population(self.population)
         check_job(job)
+        check_progress(progress)
         played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(first_of(job, initial))
         if folder is None:
             with temporary_folder() as path:
                 plan = Plan(path, played, model, people, evaluate, self.examples)
-                return self._play(plan, workers, progress, strict=strict)
+                return self._shown(plan, workers, progress, strict=strict)
         asked = self._asked(played, people, model, evaluate)
         with ResultsFolder.taken(Path(folder), asked) as results:
             plan = Plan(results.path, played, model, people, evaluate, self.examples, results, asked)
-            result = finished(plan) or self._play(plan, workers, progress, strict=strict)
+            result = finished(plan) or self._shown(plan, workers, progress, strict=strict)
             results.tidy()
             return result
 
@@ -138,6 +141,13 @@ class Federation:
             policy=self.policy,
         )
         return {**asked, "batched": self.batched}
+
+    def _shown(self, plan: Plan, workers: int | RayWorkers, progress: Progress | bool, *, strict: bool) -> Result:
+        if not isinstance(progress, bool):
+            return self._play(plan, workers, progress, strict=strict)
+        with showing(f"simulating {plan.job.job.name}", asked=progress) as bar:
+            told = None if bar is None else lambda done, total: bar(done, total, "in work")
+            return self._play(plan, workers, told, strict=strict)
 
     def _play(self, plan: Plan, workers: int | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
         def load() -> None:  # before the workers are forked, who have it then too

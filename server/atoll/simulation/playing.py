@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from atoll.simulation.errors import RunFailedError, SetupError, SimulationError
 from atoll.simulation.evaluating import Evaluate, evaluator_of
 from atoll.simulation.initial import Initial
 from atoll.simulation.population import Population
+from atoll.simulation.progress import Progress
 from atoll.simulation.result import Result, detail_from, read, weights_of
 from atoll.simulation.resuming.boundaries import Boundaries
 from atoll.simulation.resuming.kept_state import put_begin
@@ -42,7 +43,6 @@ STUCK_S = 366 * 86_400.0
 """Virtual seconds without any change of the run after which it is given up."""
 _ENCODINGS = frozenset(Encoding)
 Examples = int | Sequence[int]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,12 @@
 """The server of a simulation: its coordinator, stores and accounts, in one process and without a port.
 
-The database, the models and the ledger lie in a folder. Without one of the caller's it is memory wherever the machine
-has a file system in memory, and is removed with the result: nothing is written for the next start then.
+The database, the models and the ledger lie in a folder: the caller's, or one that is removed with the result.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,9 +33,6 @@ from atoll.simulation.resuming.round_writer import RoundReader, RoundWriter
 from atoll.simulation.sessions import Tell, VirtualSessions
 from atoll.simulation.spool import Forget, VirtualSpool
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has a file system in memory
-LEAST_MEMORY_BYTES = 2 << 30
-"""Free bytes from which the file system in memory is used: some containers have 64 MiB of it."""
 ORGANISATION = "simulation"
 _STORAGE = StorageSettings(reserve_mib=0, keep_events=0, sweep_s=7 * 86_400.0)
 _ROWS = 10_000
@@ -164,24 +158,3 @@ def _store(folder: Path, *, by_round: bool) -> Store:
     if isinstance(store.reader, RoundReader) and isinstance(store.writer, RoundWriter):
         store.reader.writer = store.writer
     return store
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """An empty folder, in memory where there is enough of it; removed if the block fails.
-
-    Afterwards it has its files and no folders: a result needs the database alone.
-    """
-    try:
-        roomy = shutil.disk_usage(MEMORY).free >= LEAST_MEMORY_BYTES
-    except OSError:
-        roomy = False
-    folder = Path(tempfile.mkdtemp(prefix="atoll-simulation-", dir=MEMORY if roomy else None))
-    try:
-        yield folder
-        for part in folder.iterdir():
-            if part.is_dir():
-                shutil.rmtree(part, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +26,21 @@ from atoll.simulation.errors import RunFailedError, SetupError, WorkerError
 from atoll.simulation.evaluating import Evaluate
 from atoll.simulation.federation import Federation, check_job, fitting
 from atoll.simulation.initial import InitialModel
+from atoll.simulation.parallel_runs import MOST_JOBS, played_aside
 from atoll.simulation.population import Population
+from atoll.simulation.progress import Progress, SweepProgress, check_progress, showing
 from atoll.simulation.result import Result
 from atoll.simulation.seeds import repeated
+from atoll.simulation.temporary import new_folder
 
 FEDERATION = "federation"
 """The key under which several federations stand in a comparison."""
 _READABLE = 80
 
-SweepProgress = Callable[[int, int, str], None]
-"""Called with the rounds that all runs have released, the rounds of all runs, and the variant that is played."""
 Done = Callable[[ComparedRun, Result | None], None]
 """Called after each run with its row and its result, None if it failed."""
+_Row = tuple[ComparedRun, Result | None]
+_Play = Callable[..., _Row]
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,12 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     evaluate: Evaluate | None = None,
     strict: bool = False,
     workers: int | RayWorkers = 0,
-    progress: SweepProgress | None = None,
+    jobs: int = 1,
+    progress: SweepProgress | bool = True,
     done: Done | None = None,
     folder: str | Path | None = None,
 ) -> Comparison:
-    """Play a job once for every combination of values, ``repeat`` times each, one run after the other.
+    """Play a job once for every combination of values, ``repeat`` times each.
 
     Every job is validated before the first run. Runs that fail, or lose a worker, stay in it with their reason.
 
@@ -85,8 +91,11 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
         evaluate: see ``Federation.run``.
         strict: see ``Federation.run``.
         workers: see ``Federation.run``.
-        progress: told of the rounds released, after each change.
-        done: given each run as it ends, to save its model or report: results are not kept.
+        jobs: runs that are played at the same time, each in a process of its own with its own ``workers``. Digests are
+            those of runs one after the other.
+        progress: called with the rounds that all runs have released, those of all runs, and a run's variant, after each
+            change; True and False as in ``Federation.run``.
+        done: given each run in the order of the table, to save its model or report: results are not kept.
         folder: keeps the state of each run in a folder of its own there, so that the same call goes on if this process
             is killed. Runs that have ended are not played again, not either if values or repeats were added.
 
@@ -97,22 +106,64 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     if folder is not None and (Path(folder) / DATABASE_FILE).exists():
         raise SetupError(f"folder = {str(folder)!r} has the state of one run; give a sweep another folder")
     check_job(job)
+    check_progress(progress)
+    _check_jobs(jobs, workers)
     axes = {key: _plain(values) for key, values in (grid or {}).items()}
     federations = {"": federation} if isinstance(federation, Federation) else dict(federation)
     plan = list(_planned(federations, job, axes, repeat, evaluated=evaluate is not None))
-    total, before = sum(one.job.job.rounds for one in plan), 0
-    runs = []
-    for one in plan:
-        told = None if progress is None else _told(progress, before, total, one.variant)
-        kept = None if folder is None else Path(folder) / one.folder_name
-        row, result = _played(
-            one, initial=initial, evaluate=evaluate, strict=strict, workers=workers, progress=told, folder=kept
-        )
-        runs.append(row)
-        if done is not None:
-            done(row, result)
-        before += one.job.job.rounds
+    played = partial(_played, initial=initial, evaluate=evaluate, strict=strict, workers=workers)
+    with contextlib.ExitStack() as stack:
+        told: SweepProgress | None = None if isinstance(progress, bool) else progress
+        if isinstance(progress, bool):
+            told = stack.enter_context(showing(f"simulating {job.job.name}", asked=progress))
+        rows = _one_by_one(plan, played, told, folder) if jobs == 1 else _aside(plan, played, told, folder, jobs)
+        runs = []
+        for row, result in rows:
+            runs.append(row)
+            if done is not None:
+                done(row, result)
     return Comparison(tuple(runs))
+
+
+def _check_jobs(jobs: int, workers: int | RayWorkers) -> None:
+    if jobs not in range(1, MOST_JOBS + 1):
+        raise SetupError(f"jobs = {jobs!r}: give 1, for one run after the other, to {MOST_JOBS}")
+    if jobs > 1 and isinstance(workers, RayWorkers):
+        raise SetupError(f"jobs = {jobs}: workers on Ray are for one run at a time; give jobs = 1, or worker processes")
+
+
+def _one_by_one(
+    plan: Sequence[_Planned], played: _Play, progress: SweepProgress | None, folder: str | Path | None
+) -> Iterator[_Row]:
+    total, before = sum(one.job.job.rounds for one in plan), 0
+    for one in plan:
+        told = False if progress is None else _told(progress, before, total, one.variant)
+        yield played(one, progress=told, folder=None if folder is None else Path(folder) / one.folder_name)
+        before += one.job.job.rounds
+
+
+def _aside(
+    plan: Sequence[_Planned], played: _Play, progress: SweepProgress | None, folder: str | Path | None, jobs: int
+) -> Iterator[_Row]:
+    """Play runs at the same time: each in its folder, which this process then reads, or finds its error in."""
+    total = sum(one.job.job.rounds for one in plan)
+    folders = [new_folder() if folder is None else Path(folder) / one.folder_name for one in plan]
+
+    def told(released: int, place: int) -> None:
+        if progress is not None:
+            progress(released, total, plan[place].variant)
+
+    plays = [partial(_in_child, played, one, at) for one, at in zip(plan, folders, strict=True)]
+    for one, at, status in zip(plan, folders, played_aside(plays, jobs, told), strict=True):
+        if status < 0:
+            yield _failed(one, f"its process was ended by signal {-status}; the machine may have run out of memory")
+            continue
+        row, result = played(one, progress=False, folder=at)
+        yield row, result if folder is not None or result is None else replace(result, _folder_stays=False)
+
+
+def _in_child(played: _Play, one: _Planned, folder: Path, progress: Progress) -> None:
+    played(one, progress=progress, folder=folder)
 
 
 def compare(results: Sequence[Result] | Mapping[str, Result | Sequence[Result]]) -> Comparison:
@@ -184,20 +235,24 @@ def _job(job: JobSpec, settings: Mapping[str, object], variant: str) -> Job:
         raise SetupError(str(error)) from error
 
 
-def _played(one: _Planned, **options: Any) -> tuple[ComparedRun, Result | None]:
+def _played(one: _Planned, **options: Any) -> _Row:
     try:
         result = one.federation.run(one.job, **options)
     except (RunFailedError, WorkerError) as error:
-        seeds = (one.job.job.seed, one.job.cohort.seed)
-        return ComparedRun(one.variant, "", "failed", str(error), "", (), one.settings, *seeds), None
+        return _failed(one, str(error))
     return replace(_row(result), variant=one.variant, settings=one.settings), result
+
+
+def _failed(one: _Planned, why: str) -> _Row:
+    seeds = (one.job.job.seed, one.job.cohort.seed)
+    return ComparedRun(one.variant, "", "failed", why, "", (), one.settings, *seeds), None
 
 
 def _row(result: Result) -> ComparedRun:
     return compared_run(result.detail(), result.ledger, seconds=result.seconds, virtual_s=result.virtual_s)
 
 
-def _told(progress: SweepProgress, before: int, total: int, variant: str) -> Callable[[int, int], None]:
+def _told(progress: SweepProgress, before: int, total: int, variant: str) -> Progress:
     return lambda released, _: progress(before + released, total, variant)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_an_evaluation_that_raised_is_made_again_once_it_is_mended(tmp_path: Pat
     """The round that it did not judge is not committed, not even the last one."""
     mended = False
 
-    def judge(model: dict[str, Any]) -> float:
+    def judge(model: Mapping[str, Any]) -> float:
         if not mended and float(model["b"][0]) > 0.03:
             raise ZeroDivisionError("not mended")
         return float(model["b"][0])
