@@ -112,6 +112,7 @@ LAYERS: dict[str, Layers] = {
         ("resuming",),
         ("simulated_server", "task_runner"),
         ("worker_pool", "worker_process"),
+        ("task_queue",),
         ("cluster", "handing_in", "worker_link"),
         ("process_pool", "virtual_participants"),
         ("playing",),

@@ -8,7 +8,7 @@ import importlib
 import os
 import socket
 import sys
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +20,11 @@ from atoll.server.ingest.node_pool import FileNode, Node
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import opening_to, sum_to
 from atoll.simulation.inline import InlineExecutor
+from atoll.simulation.task_queue import QueuedTask, TaskQueue
 from atoll.simulation.task_runner import TaskRunner
-from atoll.simulation.tasks import Facts, Opening, Outcome, RoundOverError, TaskRequest
+from atoll.simulation.tasks import Facts, Opening, Outcome, TaskRequest
 from atoll.simulation.virtual_time import virtual_loop
-from atoll.simulation.worker_link import Task, WorkerLink
+from atoll.simulation.worker_link import WorkerLink
 from atoll.simulation.worker_pool import Key
 from atoll.simulation.worker_process import forked
 
@@ -32,8 +33,6 @@ DEEPEST = 32
 """Tasks that one worker has in hand, so that it need not wait for the next."""
 SHORT_S = 0.02
 """Tasks that take no longer together are given to a worker at once."""
-_REMEMBERED = 1000
-"""Tasks whose time the mean is over, roughly."""
 _FACTS = 256
 
 
@@ -59,11 +58,8 @@ class ProcessPool:
             connections.append(connection)
             self._links.append(WorkerLink(f"worker-{number}", pid, connection, self._done))
         self._folder = folder
-        self._waiting: deque[Task] = deque()
-        self._tasks: dict[tuple[Key, str], Task] = {}
-        self._took_s: dict[str, float] = {}
-        self._mean_s = 0.0
-        self._known = 0
+        self._queue = TaskQueue()
+        self._expected: dict[tuple[Key, str], QueuedTask] = {}
         self._open = False
 
     @property
@@ -95,19 +91,16 @@ class ProcessPool:
 
     def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
         """See ``WorkerPool``: the longest first, so that no worker is left with a long one at the end."""
-        future, took_s, mean_s = asyncio.get_running_loop().create_future, self._took_s, self._mean_s
-        tasks = [Task(key, one, took_s.get(one.participant, mean_s), future()) for one in requests]
-        tasks.sort(key=lambda task: -task.predicted_s)
-        for task in tasks:
-            self._tasks[key, task.request.participant] = task
-            self._waiting.append(task)
+        for task in self._queue.add(key, requests):
+            self._expected[task.at] = task
         self._feed()
 
     async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
         """See ``WorkerPool``."""
-        if (key, request.participant) not in self._tasks:
+        if (key, request.participant) not in self._expected:
             self.expect(key, [request])
-        task = self._tasks.pop((key, request.participant))
+        task = self._expected.pop((key, request.participant))
+        task.awaited = True
         if task.done.done():
             return task.done.result()
         with virtual_loop().held():
@@ -115,13 +108,8 @@ class ProcessPool:
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """See ``WorkerPool``; tasks of these rounds that no worker has begun are not begun any more."""
-        waiting, self._waiting = self._waiting, deque[Task]()
-        for task in waiting:
-            if task.key[0] != run or task.key[1:] > through:
-                self._waiting.append(task)
-            else:
-                task.give_up(RoundOverError("its round is over"))
-        self._tasks = {at: task for at, task in self._tasks.items() if at[0][0] != run or at[0][1:] > through}
+        self._queue.drop(run, through)
+        self._expected = {at: task for at, task in self._expected.items() if at[0][0] != run or at[0][1:] > through}
         for link in self._links:
             link.tell("forget", {"run": run, "through": list(through), "keep": [list(one) for one in keep]})
 
@@ -140,37 +128,26 @@ class ProcessPool:
 
     def _feed(self) -> None:
         """Give out tasks until every worker has enough in hand."""
-        given: defaultdict[WorkerLink, list[Task]] = defaultdict(list)
-        while self._waiting:
+        given: defaultdict[WorkerLink, list[QueuedTask]] = defaultdict(list)
+        while len(self._queue):
             link = min(self._links, key=lambda one: len(one.tasks) + len(given[one]))
             if len(link.tasks) + len(given[link]) >= self._depth():
                 break
-            given[link].append(self._next_for(link))
+            given[link].append(self._queue.next(link.participants, len(self._links)))
         for link, tasks in given.items():
             if tasks:
                 link.give(tasks)
 
     def _depth(self) -> int:
         """Tasks that a worker should have in hand: fewer towards the end of a round, unless they are short."""
-        short = int(SHORT_S / self._mean_s) if self._mean_s > 0 else 0
-        return max(2, min(DEEPEST, max(short, len(self._waiting) // (2 * len(self._links)))))
-
-    def _next_for(self, link: WorkerLink) -> Task:
-        """The longest task, of those near the front that the worker has the participant of, if there is one."""
-        for place, task in enumerate(self._waiting):
-            if place == 2 * len(self._links):
-                break
-            if task.request.participant in link.participants:
-                del self._waiting[place]
-                return task
-        return self._waiting.popleft()
+        mean_s = self._queue.mean_s
+        short = int(SHORT_S / mean_s) if mean_s > 0 else 0
+        return max(2, min(DEEPEST, max(short, len(self._queue) // (2 * len(self._links)))))
 
     def _done(self, outcomes: Sequence[Outcome]) -> None:
         """A worker has done tasks: learn how long they take, and give it others."""
         for one in outcomes:
-            self._took_s[one.participant] = one.seconds
-            self._known = min(self._known + 1, _REMEMBERED)
-            self._mean_s += (one.seconds - self._mean_s) / self._known
+            self._queue.took(one.participant, one.seconds)
         self._feed()
 
 

@@ -9,31 +9,13 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import LENGTH, Message, framed, outcome_from, request_to
-from atoll.simulation.tasks import Outcome, RoundOverError, TaskRequest
-from atoll.simulation.worker_pool import Key
-
-
-@dataclass(eq=False, slots=True)
-class Task:
-    """A task that waits or is in work; ``done`` gives the worker and what became of it."""
-
-    key: Key
-    request: TaskRequest
-    predicted_s: float
-    done: asyncio.Future[tuple[str, Outcome]]
-
-    def give_up(self, why: Exception) -> None:
-        """Nothing becomes of it."""
-        if not self.done.done():
-            self.done.set_exception(why)
-            self.done.exception()  # marks the error as seen: there may be no task that awaits it
-
+from atoll.simulation.task_queue import QueuedTask
+from atoll.simulation.tasks import Outcome, RoundOverError
 
 Told = Callable[[Sequence[Outcome]], None]
 """Hears which tasks a worker has done."""
@@ -56,7 +38,7 @@ class WorkerLink(asyncio.Protocol):
     def __init__(self, name: str, pid: int, connection: socket.socket, told: Told) -> None:
         self.name = name
         self.pid = pid
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[QueuedTask] = deque()
         self.participants: set[str] = set()
         self._connection = connection
         self._told = told
@@ -88,7 +70,7 @@ class WorkerLink(asyncio.Protocol):
         self.tell(do, {"number": self._number, **message})
         return future
 
-    def give(self, tasks: Sequence[Task]) -> None:
+    def give(self, tasks: Sequence[QueuedTask]) -> None:
         """Have the worker do these tasks, in this order, after those that it has in hand."""
         self.tasks.extend(tasks)
         self.participants.update(one.request.participant for one in tasks)
@@ -149,8 +131,7 @@ class WorkerLink(asyncio.Protocol):
                 task.give_up(_error_of(one))
                 continue
             outcome = outcome_from(one)
-            if not task.done.done():
-                task.done.set_result((self.name, outcome))
+            task.finish(self.name, outcome)
             yield outcome
 
     def _answered(self, message: Message) -> None:

@@ -18,8 +18,8 @@ from atoll.simulation.cluster.node import ClusterNode
 from atoll.simulation.cluster.ray_actors import RayActors
 from atoll.simulation.cluster.ray_workers import RayWorkers
 from atoll.simulation.cluster.records import Records
-from atoll.simulation.cluster.task_queue import QueuedTask, TaskQueue
 from atoll.simulation.errors import SimulationError, WorkerError
+from atoll.simulation.task_queue import QueuedTask, TaskQueue
 from atoll.simulation.tasks import Facts, Opening, Outcome, RoundOverError, TaskRequest
 from atoll.simulation.virtual_time import held
 from atoll.simulation.worker_pool import Key
@@ -90,9 +90,9 @@ class RayPool:
         task = self._expected.pop((key, request.participant))
         task.awaited = True
         if task.done.done():
-            return NODE, task.done.result()
+            return task.done.result()
         with held():
-            return NODE, await task.done
+            return await task.done
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """See ``WorkerPool``; tasks of these rounds that no worker has begun are not begun any more."""
@@ -133,7 +133,8 @@ class RayPool:
             task.awaited = True
         self._go_on()
         with held():
-            return await asyncio.gather(*(task.done for task in queued))
+            done = await asyncio.gather(*(task.done for task in queued))
+        return [outcome for _, outcome in done]
 
     def _go_on(self) -> None:
         """Push tasks until every worker has enough in hand; give up if there will be none."""
@@ -142,7 +143,7 @@ class RayPool:
             self._fail(WorkerError("every worker on Ray was lost, and no other could be started"))
         if self._failure is not None:
             for task in self._queue.clear():
-                _settle(task, self._failure)
+                task.give_up(self._failure)
             return
         while len(self._queue) and links:
             link = min(links, key=lambda one: one.in_hand)
@@ -152,7 +153,7 @@ class RayPool:
             live = [task for task in batch if task.key in self._actors.openings]
             for task in batch:
                 if task not in live:
-                    _settle(task, RoundOverError(f"round {task.key[1]}.{task.key[2]} of run {task.key[0]} is over"))
+                    task.give_up(RoundOverError(f"round {task.key[1]}.{task.key[2]} of run {task.key[0]} is over"))
             if live:
                 self._push(link, live)
 
@@ -172,14 +173,13 @@ class RayPool:
                 self._retry(task, error)
         except SimulationError as error:
             for task in batch:
-                _settle(task, error)
+                task.give_up(error)
         else:
             for task, outcome in zip(batch, outcomes, strict=True):
                 self._queue.took(outcome.participant, outcome.seconds)
                 if outcome.squares and not outcome.rejection:
                     self._records.note(task.at, task.request, link)
-                if not task.done.done():
-                    task.done.set_result(outcome)
+                task.finish(NODE, outcome)
         finally:
             link.in_hand -= 1
             self._go_on()
@@ -189,16 +189,10 @@ class RayPool:
             self._queue.again(task)
         else:
             key, name = task.at
-            _settle(task, WorkerError(f"the task of {name} in round {key[1] + 1} has ended every worker: {why}"))
+            task.give_up(WorkerError(f"the task of {name} in round {key[1] + 1} has ended every worker: {why}"))
 
     def _fail(self, error: Exception) -> None:
         """Nothing more can be done: every task that is awaited fails with this error."""
         self._failure = self._failure or error
         for task in self._queue.clear():
-            _settle(task, error)
-
-
-def _settle(task: QueuedTask, error: Exception) -> None:
-    if not task.done.done():
-        task.done.set_exception(error)
-        task.done.exception()  # the run ends by the first: others need not be looked at
+            task.give_up(error)

@@ -7,27 +7,28 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from atoll.simulation.tasks import Outcome, TaskRequest
+from atoll.simulation.tasks import Outcome, RoundOverError, TaskRequest
 from atoll.simulation.worker_pool import Key
 
 LARGEST_BATCH = 64
 BATCH_S = 0.25
 """Seconds that a batch is predicted to take at most, unless one task takes longer: a lost worker loses its batches."""
+_UNKNOWN_S = 1.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class QueuedTask:
     """A task that is waiting or in work.
 
     Attributes:
-        done: gets what became of it.
+        done: gets the node that holds its update, and what became of it.
         awaited: whether a caller waits for the outcome.
         alone: whether it is done in a batch of its own.
     """
 
     key: Key
     request: TaskRequest
-    done: asyncio.Future[Outcome]
+    done: asyncio.Future[tuple[str, Outcome]]
     awaited: bool = False
     alone: bool = False
 
@@ -35,6 +36,17 @@ class QueuedTask:
     def at(self) -> tuple[Key, str]:
         """Identifies the task."""
         return self.key, self.request.participant
+
+    def finish(self, node: str, outcome: Outcome) -> None:
+        """It is done."""
+        if not self.done.done():
+            self.done.set_result((node, outcome))
+
+    def give_up(self, why: Exception) -> None:
+        """Nothing becomes of it."""
+        if not self.done.done():
+            self.done.set_exception(why)
+            self.done.exception()  # marks the error as seen: there may be no task that awaits it
 
 
 class TaskQueue:
@@ -65,6 +77,11 @@ class TaskQueue:
         self._sum_s += seconds - self._took_s.get(participant, 0.0)
         self._took_s[participant] = seconds
 
+    @property
+    def mean_s(self) -> float:
+        """Seconds that a task takes, by the last one of each participant; 0 until one is known."""
+        return self._sum_s / len(self._took_s) if self._took_s else 0.0
+
     def batch(self, participants: Container[str], workers: int) -> list[QueuedTask]:
         """Take tasks for one of ``workers`` workers, which has these participants; empty if none wait.
 
@@ -74,7 +91,7 @@ class TaskQueue:
         taken: list[QueuedTask] = []
         room, seconds = min(LARGEST_BATCH, max(1, len(self._waiting) // (2 * workers))), 0.0
         while self._waiting and len(taken) < room:
-            task = self._next(participants, 2 * workers)
+            task = self.next(participants, workers)
             seconds += self._predicted_s(task)
             if taken and (task.alone or seconds > BATCH_S):
                 self._waiting.appendleft(task)
@@ -85,19 +102,22 @@ class TaskQueue:
         return taken
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
-        """Forget a run's tasks of rounds up to this attempt that are not awaited."""
-        self._waiting = deque(
-            task for task in self._waiting if task.awaited or task.key[0] != run or task.key[1:] > through
-        )
+        """Give up a run's tasks of rounds up to this attempt that are not awaited."""
+        waiting, self._waiting = self._waiting, deque()
+        for task in waiting:
+            if task.awaited or task.key[0] != run or task.key[1:] > through:
+                self._waiting.append(task)
+            else:
+                task.give_up(RoundOverError("its round is over"))
 
     def clear(self) -> list[QueuedTask]:
         """Take every task out."""
         taken, self._waiting = list(self._waiting), deque()
         return taken
 
-    def _next(self, participants: Container[str], look: int) -> QueuedTask:
-        """The first task, or one of the first whose participant the worker has."""
-        for place in range(min(look, len(self._waiting))):
+    def next(self, participants: Container[str], workers: int) -> QueuedTask:
+        """Take the first task, or one near the front whose participant the worker has, for one of ``workers``."""
+        for place in range(min(2 * workers, len(self._waiting))):
             task = self._waiting[place]
             if task.request.participant in participants:
                 del self._waiting[place]
@@ -105,5 +125,4 @@ class TaskQueue:
         return self._waiting.popleft()
 
     def _predicted_s(self, task: QueuedTask) -> float:
-        mean_s = self._sum_s / len(self._took_s) if self._took_s else 1.0
-        return self._took_s.get(task.request.participant, mean_s)
+        return self._took_s.get(task.request.participant, self.mean_s if self._took_s else _UNKNOWN_S)

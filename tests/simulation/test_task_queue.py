@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atoll.simulation.cluster.task_queue import BATCH_S, LARGEST_BATCH, QueuedTask, TaskQueue
+from atoll.simulation.task_queue import BATCH_S, LARGEST_BATCH, QueuedTask, TaskQueue
 from atoll.simulation.tasks import TaskRequest
 
 KEY = ("run", 0, 0)
