@@ -6,7 +6,7 @@ The database, the models and the ledger lie in a folder: the caller's, or one th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,14 +55,13 @@ class SummedOnArrival(NodePool):
         del key, node, item
         return ()
 
-    def partials(
-        self, key: SumKey, items: Sequence[tuple[str, FoldItem]]
-    ) -> contextlib.AbstractAsyncContextManager[list[PartialSum]]:
+    @contextlib.asynccontextmanager
+    async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:
         """See ``NodePool``."""
         at = [(one.run, one.round, one.attempt, one.participant) for _, one in items]
-        return super().partials(
-            key, [(self.moved.get(of, node), one) for of, (node, one) in zip(at, items, strict=True)]
-        )
+        there = [(self.moved.get(of, node), one) for of, (node, one) in zip(at, items, strict=True)]
+        async with super().partials(key, there) as parts:
+            yield parts
 
 
 @dataclass(frozen=True)
