@@ -20,6 +20,12 @@ def shown(cell: Any) -> dict[str, Any]:
     return {kind: text for output in cell.get("outputs", ()) for kind, text in output.get("data", {}).items()}
 
 
+def bar_of(cell: Any) -> str:
+    """The bar of a cell, as it was drawn last; empty if it shows none."""
+    found = [output["data"].get("text/html", "") for output in cell.get("outputs", ()) if "data" in output]
+    return next((text for text in found if text.startswith("<progress")), "")
+
+
 @pytest.mark.system
 def test_the_simulation_compares_optimisers_over_three_divisions() -> None:
     notebook = nbformat.read(EXAMPLES / "simulation.ipynb", as_version=4)
@@ -32,6 +38,11 @@ def test_the_simulation_compares_optimisers_over_three_divisions() -> None:
     assert min(accuracies) > 0.5  # chance is 0.1
     assert "image/png" in plot
     assert "25 of 25 rounds released" in result["text/html"]
+    bars = [bar for cell in notebook.cells if (bar := bar_of(cell))]
+    assert [bar.partition(">")[0] for bar in bars] == [
+        '<progress value="450" max="450"',
+        '<progress value="25" max="25"',
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)

@@ -209,9 +209,28 @@ def test_a_run_that_fails_beside_others_has_its_reason() -> None:
     assert "abandoned" in found.runs[0].reason
 
 
-def test_an_error_beside_other_runs_is_raised_with_its_traceback() -> None:
+class Pausing(Seeded):
+    """Never ends its task if it is not to fail."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        if not task.settings.integer("fails", 0):
+            signal.pause()
+        return super().fit(model, task)
+
+
+def test_an_error_beside_other_runs_is_raised_with_its_traceback_and_ends_them() -> None:
+    federation = Federation(participants=Pausing, population=6, examples=1)
+    before = forks()
     with pytest.raises(ParticipantError, match="in fit"):
-        swept({"training.fails": [0, 1]}, jobs=2, strict=True)
+        sweep(federation, JOB, {"training.fails": [1, 0]}, initial=INITIAL, jobs=2, strict=True)
+    assert forks() <= before
+
+
+def forks() -> set[str]:
+    """The processes that were forked from this one and have not ended."""
+    mine = Path("/proc/self/exe").resolve()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {child for child in children if Path(f"/proc/{child}/exe").resolve() == mine}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import signal
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from atoll.processes.parents import end_with_parent
@@ -30,7 +30,7 @@ class _Process:
     status: int | None = field(default=None)
 
 
-def played_aside(plays: Sequence[Play], jobs: int, told: Callable[[int, int], object] | None = None) -> Iterator[int]:
+def played_aside(plays: Sequence[Play], jobs: int, told: Callable[[int, int], object] | None = None) -> Generator[int]:
     """Play runs in processes, at most so many at a time.
 
     Args:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,8 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
         told: SweepProgress | None = None if isinstance(progress, bool) else progress
         if isinstance(progress, bool):
             told = stack.enter_context(showing(f"simulating {job.job.name}", asked=progress))
-        rows = _one_by_one(plan, played, told, folder) if jobs == 1 else _aside(plan, played, told, folder, jobs)
+        made = _one_by_one(plan, played, told, folder) if jobs == 1 else _aside(plan, played, told, folder, jobs)
+        rows = stack.enter_context(contextlib.closing(made))
         runs = []
         for row, result in rows:
             runs.append(row)
@@ -134,7 +135,7 @@ def _check_jobs(jobs: int, workers: int | RayWorkers) -> None:
 
 def _one_by_one(
     plan: Sequence[_Planned], played: _Play, progress: SweepProgress | None, folder: str | Path | None
-) -> Iterator[_Row]:
+) -> Generator[_Row]:
     total, before = sum(one.job.job.rounds for one in plan), 0
     for one in plan:
         told = False if progress is None else _told(progress, before, total, one.variant)
@@ -144,7 +145,7 @@ def _one_by_one(
 
 def _aside(
     plan: Sequence[_Planned], played: _Play, progress: SweepProgress | None, folder: str | Path | None, jobs: int
-) -> Iterator[_Row]:
+) -> Generator[_Row]:
     """Play runs at the same time: each in its folder, which this process then reads, or finds its error in."""
     total = sum(one.job.job.rounds for one in plan)
     folders = [new_folder() if folder is None else Path(folder) / one.folder_name for one in plan]
@@ -154,12 +155,13 @@ def _aside(
             progress(released, total, plan[place].variant)
 
     plays = [partial(_in_child, played, one, at) for one, at in zip(plan, folders, strict=True)]
-    for one, at, status in zip(plan, folders, played_aside(plays, jobs, told), strict=True):
-        if status < 0:
-            yield _failed(one, f"its process was ended by signal {-status}; the machine may have run out of memory")
-            continue
-        row, result = played(one, progress=False, folder=at)
-        yield row, result if folder is not None or result is None else replace(result, _folder_stays=False)
+    with contextlib.closing(played_aside(plays, jobs, told)) as ended:
+        for one, at, status in zip(plan, folders, ended, strict=True):
+            if status < 0:
+                yield _failed(one, f"its process was ended by signal {-status}; the machine may have run out of memory")
+                continue
+            row, result = played(one, progress=False, folder=at)
+            yield row, result if folder is not None or result is None else replace(result, _folder_stays=False)
 
 
 def _in_child(played: _Play, one: _Planned, folder: Path, progress: Progress) -> None:
