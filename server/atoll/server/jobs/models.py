@@ -489,7 +489,7 @@ class Retention(JobTable):
             yield from self.unused(("mode",), "retention.best names no metric")
 
 
-class Stop(Section):
+class Stop(JobTable):
     """Early stopping: the run ends before `job.rounds` once its models get no better.
 
     A model is measured by the evaluations of the round that hands it out (`eval/NAME`), or by the server when it is
