@@ -41,6 +41,7 @@ def summary(
         reason=reason,
         rounds_total=2,
         rounds_released=released,
+        model_blob="ab" * 32,
         created_at=NOW,
     )
 

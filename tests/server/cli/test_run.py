@@ -68,6 +68,7 @@ def test_list_and_show(invoke: Invoke) -> None:
     assert "0.5000" in shown
     assert "1 timed out" in shown
     assert "too slow" in shown
+    assert f"newest model {summary().model_blob}\n" in shown
 
 
 def test_show_as_json_has_the_documented_keys(invoke: Invoke) -> None:
