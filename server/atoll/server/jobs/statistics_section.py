@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from atoll.settings.section import Hint, Section
+from atoll.server.jobs.section import JobTable
+from atoll.settings.section import Hint
 from atoll.wire.errors import WireError
 from atoll.wire.statistics_query import (
     MAX_BINS,
@@ -22,7 +23,7 @@ from atoll.wire.statistics_query import (
 _Texts = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 
 
-class Statistics(Section):
+class Statistics(JobTable):
     """Figures of the participants' tables instead of a model: counts, moments, histograms, quantiles, categories.
 
     With this section `job.rounds`, `[aggregation]`, `[optimiser]` and `[evaluation]` follow from it and are left out,
