@@ -18,6 +18,7 @@ from typing import cast
 
 import grpc
 
+from atoll.text.connections import MAIN_PORT, connection_words, is_other_port, is_plaintext
 from atoll.text.printable import printable
 from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
 
@@ -113,7 +114,7 @@ def error_of(error: grpc.RpcError, address: str) -> OperatorError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return BadInputError(detail.message, detail.remedy)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return OperatorError(f"the server at {address} does not know this call", "upgrade the server, or this program")
+        return _unimplemented(address, words)
     return OperatorError(detail.message or str(code), detail.remedy or where_listed(detail.code))
 
 
@@ -129,7 +130,16 @@ def _unreachable(address: str, detail: ErrorDetail) -> UnreachableError:
     remedy = "is it running? `atoll doctor` says more; --server sets another address"
     if any(word in detail.message.lower() for word in _TLS_WORDS):
         remedy = "the certificates do not match: take the credential from this server's data directory (operator.json)"
-    return UnreachableError(f"cannot reach the server at {address}: {detail.message}", remedy)
+    if is_plaintext(detail.message):
+        remedy = "--server HOST:PORT names another port"
+    return UnreachableError(f"cannot reach the server at {address}: {connection_words(detail.message)}", remedy)
+
+
+def _unimplemented(address: str, words: str) -> OperatorError:
+    if is_other_port(words):
+        what = f"{address} is not the main port of a server of this version"
+        return OperatorError(what, f"give the main port ({MAIN_PORT}), or upgrade the server, or this program")
+    return OperatorError(f"the server at {address} does not know this call", "upgrade the server, or this program")
 
 
 def _pairs(error: grpc.RpcError) -> list[tuple[str, str | bytes]]:

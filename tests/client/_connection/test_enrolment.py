@@ -8,6 +8,7 @@ import json
 import stat
 import time
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
@@ -125,10 +126,32 @@ async def test_only_the_authority_in_the_token_is_trusted(
 ) -> None:
     """It is not tried again: another try cannot make the server trusted."""
     token = JoinToken(f"127.0.0.1:{server.enrolment_port}", Authority().pem, "t1", "s3cret").encode()
-    with pytest.raises(UnreachableError, match="handshake failed"):
+    with pytest.raises(UnreachableError, match="is of another federation: it is not the server of this token"):
         await enrol(token, tmp_path, timeout_s=WAIT_S)
     assert "trying again" not in caplog.text
     assert not server.spent
+
+
+async def test_the_enrolment_port_is_named_where_it_was_taken_for_the_main_port(
+    server: SecureFederation, tmp_path: Path
+) -> None:
+    identity = await enrol(server.token(), tmp_path)
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(f"127.0.0.1:{server.enrolment_port}", identity))
+    with pytest.raises(RefusedError, match=r"such as the enrolment port; give the main port \(by default 7400"):
+        await run.finished()
+
+
+async def test_a_port_without_tls_is_named_as_such(server: SecureFederation, tmp_path: Path) -> None:
+    metrics = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    serving = asyncio.create_task(asyncio.to_thread(metrics.serve_forever, 0.05))
+    token = JoinToken(f"127.0.0.1:{metrics.server_port}", server.authority.pem, "t1", "s3cret").encode()
+    try:
+        with pytest.raises(UnreachableError, match="does not speak TLS: it may be the metrics port"):
+            await enrol(token, tmp_path, timeout_s=WAIT_S)
+    finally:
+        metrics.shutdown()
+        await serving
+        metrics.server_close()
 
 
 async def test_a_certificate_for_another_key_is_refused(server: SecureFederation, tmp_path: Path) -> None:

@@ -54,3 +54,22 @@ def test_a_process_logs_as_told() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=WAIT_S, check=True)
     (line,) = done.stderr.splitlines()
     assert json.loads(line)["message"] == "shown 7"
+
+
+TWICE = """
+import logging
+from atoll.client._telemetry.logs import OBSERVED, configure_logging, same_output
+configure_logging("warning", as_json=False, observed=not same_output())
+logging.getLogger("atoll.client").error("an event says this, too", extra=OBSERVED)
+logging.getLogger("atoll.client").error("only the log says this")
+"""
+
+
+@pytest.mark.parametrize(("errors_to", "lines"), [(subprocess.STDOUT, 1), (subprocess.PIPE, 2)])
+def test_what_events_say_is_not_logged_to_the_same_output_again(errors_to: int, lines: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], stdout=subprocess.PIPE, stderr=errors_to, text=True, timeout=WAIT_S, check=True
+    )
+    said = (done.stderr or done.stdout).splitlines()
+    assert len(said) == lines
+    assert "only the log says this" in said[-1]

@@ -75,7 +75,19 @@ def test_the_credential_of_another_federation_is_explained(secure: str, tmp_path
     credential(other, secure).write(tmp_path / OPERATOR_FILE)
     result = CliRunner().invoke(run, ["list", "--data", str(tmp_path)])
     assert result.exit_code == 3
+    assert "is of another federation" in result.stderr
     assert "the certificates do not match" in result.stderr
+
+
+def test_another_port_than_the_main_port_is_explained() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    result = CliRunner().invoke(run, ["list", "--insecure", "--server", address])
+    server.stop(None).wait()
+    assert result.exit_code == 1
+    assert f"{address} is not the main port" in result.stderr
+    assert "give the main port (by default 7400" in result.stderr
 
 
 def test_credentials_are_looked_for_in_order(authority: Authority, tmp_path: Path) -> None:

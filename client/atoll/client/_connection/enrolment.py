@@ -17,10 +17,11 @@ from atoll.client._clock import now_s
 from atoll.client._connection.backoff import Backoff
 from atoll.client._connection.identity import FILE_NAME, Identity, load, store
 from atoll.client._connection.keys import certificate_of, fingerprint, make_csr, make_key, private_key, public_key
-from atoll.client._connection.refusals import error_of, refusal_of, retry_after_s
+from atoll.client._connection.refusals import error_of, raw_text_of, refusal_of, retry_after_s
 from atoll.client._state.files import read_private, replace_file
 from atoll.client.errors import NotPermittedError, RefusedError, UnreachableError, UsageError
 from atoll.client.limits import Limits
+from atoll.text.connections import is_plaintext, is_untrusted
 from atoll.wire.renewal import renewal_proof
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
@@ -38,10 +39,6 @@ TRY_S = 15.0
 _KINDS = {enrolment_pb2.PARTICIPANT_KIND_EDGE: "edge", enrolment_pb2.PARTICIPANT_KIND_SILO: "silo"}
 _TOKEN_PARTS = 4
 """A join token's parts between dots; the third is the certificate of the federation's authority."""
-_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "certificate signature failure")
-"""Parts of gRPC's messages if the server's certificate is not of the join token's CA; retrying cannot help.
-
-The second one is of a CA with the same name and another key."""
 
 
 def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> Identity:
@@ -166,7 +163,9 @@ class EnrolmentPort:
                 if refusal is not None:
                     raise RefusedError(f"the server refused {proof}: {text}", detail) from None
                 delay = max(backoff.next_s(), retry_after_s(detail, limits))
-                if any(words in text for words in _UNTRUSTED) or delay >= until - now_s():
+                raw = raw_text_of(error)
+                hopeless = is_untrusted(raw) or is_plaintext(raw)
+                if hopeless or delay >= until - now_s():
                     raise UnreachableError(f"cannot reach the enrolment port {self.address}: {text}") from None
                 log.warning("the enrolment port failed (%s); trying again in %.1f s", text, delay)
                 time.sleep(delay)

@@ -8,6 +8,7 @@ import grpc
 
 from atoll.client.errors import NotPermittedError, RefusedError, RoundGoneError
 from atoll.client.limits import Limits
+from atoll.text.connections import connection_words
 from atoll.text.printable import printable
 from atoll.wire.status import ErrorDetail, Fault, Recovery, detail_from_trailers
 
@@ -35,8 +36,13 @@ def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | 
     detail = detail_from_trailers(error.trailing_metadata() or ())
     if detail is not None:
         return error.code(), printable(str(detail)), detail
-    text = error.details() or error.code().name
-    return error.code(), printable(text.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")), None
+    text = (error.details() or error.code().name).rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
+    return error.code(), printable(connection_words(text)), None
+
+
+def raw_text_of(error: grpc.RpcError) -> str:
+    """The text that gRPC gives to a failed call; empty if it has none."""
+    return (error.details() or "") if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else ""
 
 
 def refusal_of(error: grpc.RpcError) -> Exception | None:

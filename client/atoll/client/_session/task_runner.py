@@ -18,7 +18,7 @@ from atoll.client._session.invitation import Invitation, invitation_of, key_of, 
 from atoll.client._session.threads import in_thread
 from atoll.client._session.work import MakeWork, Work
 from atoll.client._state.usage import UsageLog
-from atoll.client._telemetry.logs import about
+from atoll.client._telemetry.logs import OBSERVED, about
 from atoll.client._telemetry.tracing import Tracing
 from atoll.client._transfer.blob_cache import BlobCache
 from atoll.client._transfer.calls import TransferCalls
@@ -284,7 +284,7 @@ class TaskRunner:
 
     def _fail(self, key: RoundKey, error: Exception) -> None:
         if isinstance(error, ClientError | WireError | OSError):
-            log.error("%s failed: %s", key, error)
+            log.error("%s failed: %s", key, error, extra=OBSERVED)
         else:
             log.error("%s failed unexpectedly", key, exc_info=error)
         self._finish(key, FAILED, f"{type_name(error)}: {error}", self._protection.text_for_server(error))

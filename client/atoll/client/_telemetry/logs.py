@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -72,11 +73,33 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
-def configure_logging(level: str, *, as_json: bool) -> None:
-    """Log to standard error at ``level`` (debug, info, warning, error) and above."""
+OBSERVED = {"observed": True}
+"""``extra`` of a record that says what an observer hears as an event, too."""
+
+
+def is_unobserved(record: logging.LogRecord) -> bool:
+    """Whether only the log says this."""
+    return not getattr(record, "observed", False)
+
+
+def same_output() -> bool:
+    """Whether standard output and standard error end in the same terminal or file."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # closed, or not a file
+        return False
+
+
+def configure_logging(level: str, *, as_json: bool, observed: bool = True) -> None:
+    """Log to standard error at ``level`` (debug, info, warning, error) and above.
+
+    Without ``observed`` it leaves out what events say, too: an observer prints them to the same place.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
     handler.addFilter(RoundFilter())
+    if not observed:
+        handler.addFilter(is_unobserved)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

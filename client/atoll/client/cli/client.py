@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from atoll.client._telemetry.logs import configure_logging
+from atoll.client._telemetry.logs import configure_logging, same_output
 from atoll.client.cli.locate import make_participant
 from atoll.client.cli.options import Pair, access_options, state_option, token_option
 from atoll.client.cli.output import HumanLines, JsonLines
@@ -50,7 +50,8 @@ def start(
 
     The first start uses the join token to enrol; the identity stays in --state.
     """
-    configure_logging(options["log_level"], as_json=options["json_log"])
+    json_lines = options["as_json"] or options["json_log"]
+    configure_logging(options["log_level"], as_json=options["json_log"], observed=json_lines or not same_output())
     keep_chunks()
     access = Access(read_token(token), state, options["server"], options["insecure"], options["participant"])
     run(

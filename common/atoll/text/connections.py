@@ -1,0 +1,44 @@
+"""What gRPC says of a connection to another port or another server than was meant, in plain words."""
+
+from __future__ import annotations
+
+MAIN_PORT = "by default 7400; the enrolment port is one above it, the metrics port three above"
+_PLAINTEXT = "WRONG_VERSION_NUMBER"
+_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "certificate signature failure")
+"""Parts of gRPC's messages if the other side's certificate is not of the expected authority.
+
+The second one is of an authority with the same name and another key."""
+_UNKNOWN_METHOD = "Method not found"
+
+
+def is_untrusted(text: str) -> bool:
+    """Whether the server's certificate is of another authority than the caller trusts."""
+    return any(words in text for words in _UNTRUSTED)
+
+
+def is_plaintext(text: str) -> bool:
+    """Whether the port does not speak TLS."""
+    return _PLAINTEXT in text
+
+
+def is_other_port(text: str) -> bool:
+    """Whether the port is one of gRPC that has other calls."""
+    return text.startswith(_UNKNOWN_METHOD)
+
+
+def connection_words(text: str) -> str:
+    """GRPC's text about a failed call, or, where it shows which mistake was made, plain words about that."""
+    if is_untrusted(text):
+        return (
+            "the certificate of this server is of another federation: it is not the server of this token or credential"
+        )
+    if is_plaintext(text):
+        return (
+            "the port does not speak TLS: it may be the metrics port, or the server was started with --insecure; "
+            f"give the main port ({MAIN_PORT})"
+        )
+    if is_other_port(text):
+        return (
+            f"this is another port than the call is for, such as the enrolment port; give the main port ({MAIN_PORT})"
+        )
+    return text
