@@ -20,5 +20,6 @@ class Hospital(Participant):
 
     def table(self) -> Any:
         """The rows: numpy's records, which give a column by its name."""
-        names = {"names": True, "deletechars": "", "replace_space": " "}  # as they are in the file
-        return np.genfromtxt(self.file, delimiter=",", dtype=None, encoding="utf-8", **names)
+        return np.genfromtxt(
+            self.file, delimiter=",", names=True, dtype=None, encoding="utf-8", deletechars="", replace_space=" "
+        )
