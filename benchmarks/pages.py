@@ -22,6 +22,7 @@ PAGES = (
     _DOCS / "silo.md",
     _DOCS / "simulation.md",
     _DOCS / "datacenter" / "measurements.md",
+    _DOCS / "datacenter" / "planning.md",
     _DOCS / "privacy.md",
     _DOCS / "privacy" / "accuracy.md",
     _DOCS / "privacy" / "noise.md",

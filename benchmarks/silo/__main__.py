@@ -18,7 +18,7 @@ from benchmarks.runner import exit_with, run_all
 
 Case: TypeAlias = Callable[..., Iterable[Figure]]
 
-CASES = ("collectives", "diloco", "exchange", "faults", "gpu", "overhead", "planner")
+CASES = ("collectives", "diloco", "exchange", "faults", "gpu", "overhead", "planner", "published")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

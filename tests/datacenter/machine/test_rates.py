@@ -12,7 +12,7 @@ from atoll.datacenter.machine.rates import MAX_FILE_BYTES
 
 
 def test_data_sheets() -> None:
-    assert set(DATA_SHEETS) == {"a100", "h100", "h200", "b200", "mi300x"}
+    assert set(DATA_SHEETS) == {"a100", "h100", "h100-500w", "h200", "b200", "mi300x"}
     assert rates_of("H100").matmul("bfloat16") == pytest.approx(989.4e12)
     for rates in DATA_SHEETS.values():
         known = rates.matmul_flops_per_s.known()
@@ -65,5 +65,7 @@ def test_what_is_no_json_or_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_machine_is_refused_naming_those_there_are() -> None:
-    with pytest.raises(RatesError, match=r'no rates of "h900"; there are a100, h100, h200, b200, mi300x, or a \.json'):
+    with pytest.raises(
+        RatesError, match=r'no rates of "h900"; there are a100, h100, h100-500w, h200, b200, mi300x, or a \.json'
+    ):
         rates_of("h900")

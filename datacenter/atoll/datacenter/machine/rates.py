@@ -145,6 +145,16 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
             intra_gb_per_s=450,
             inter_gb_per_s=50,
         ),
+        "h100-500w": _sheet(
+            "NVIDIA H100 limited to 500 W, HBM2e",
+            "the part of torchtitan's tables (Liang et al. 2025): an H100 SXM at 500 W with 2.4 TB/s of memory; the dense "
+            "rates are those of the unlimited part",
+            _HOPPER,
+            memory_gib=79.6,
+            memory_tb_per_s=2.4,
+            intra_gb_per_s=450,
+            inter_gb_per_s=50,
+        ),
         "h200": _sheet(
             "NVIDIA H200 SXM 141 GB",
             "NVIDIA H200 data sheet (2023): the H100's rates, 141 GB at 4.8 TB/s, half of NVLink's 900 GB/s; DGX H200: "

@@ -50,8 +50,10 @@ class Efficiency:
 
 
 OF_DATA_SHEETS = Efficiency(matmul=0.62, float8=0.45, attention=0.40, memory=0.70, network=0.75)
-"""Shares of peak rates, chosen once so that predictions lie between what torchtitan and Megatron-LM report on H100s:
-docs/datacenter/planning.md."""
+"""Shares of peak rates of a 700 W part: with them Llama 3 405B on 8,192 and 16,384 H100s, kept out of fitting, is
+predicted within 3 %: docs/datacenter/planning.md."""
+OF_LIMITED_H100 = Efficiency(matmul=0.46, float8=0.40, attention=0.30, memory=0.50, network=0.70)
+"""Shares of an H100 that is limited to 500 W: fitted to torchtitan's tables (``benchmarks.silo.published``)."""
 OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9, network=0.95)
 """Shares of rates measured by ``atoll silo bench``, which large operators reach by themselves: assumed."""
 
@@ -75,7 +77,9 @@ class Machine:
     @classmethod
     def of(cls, rates: MachineRates) -> Machine:
         """Return the machine, with the efficiency for the source of its rates."""
-        return cls(rates, OF_DATA_SHEETS if rates in DATA_SHEETS.values() else OF_MEASUREMENTS)
+        if rates not in DATA_SHEETS.values():
+            return cls(rates, OF_MEASUREMENTS)
+        return cls(rates, OF_LIMITED_H100 if rates == DATA_SHEETS["h100-500w"] else OF_DATA_SHEETS)
 
     def matmul(self, number_format: str) -> Figure:
         """Effective FLOP/s of matrix products."""
