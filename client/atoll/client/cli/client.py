@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import click
 
 from atoll.client._telemetry.logs import configure_logging, same_output
+from atoll.client.cli.cores import CoreShare
 from atoll.client.cli.locate import make_participant
 from atoll.client.cli.options import Pair, access_options, state_option, token_option
 from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.cli.policy_file import read_policy
+from atoll.client.events import Observer
 from atoll.client.participate import Access, read_token, run
 from atoll.processes.heap import keep_chunks
 
+log = logging.getLogger("atoll.client")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -30,6 +34,13 @@ def client() -> None:
 @state_option("The participant's own directory: identity, cached models, usage.")
 @access_options
 @click.option("--arg", "arguments", type=Pair(), multiple=True, help="Argument of CLASS; may be repeated.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default="cores / your clients on this machine",
+    help="Maximum number of PyTorch's threads.",
+)
 @click.option("--max-rounds", type=click.IntRange(min=1), help="End after so many tasks.")
 @click.option("--once", is_flag=True, help="The same as --max-rounds 1.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
@@ -53,15 +64,24 @@ def start(
     json_lines = options["as_json"] or options["json_log"]
     configure_logging(options["log_level"], as_json=options["json_log"], observed=json_lines or not same_output())
     keep_chunks()
+    observer = _sharing_cores(JsonLines() if options["as_json"] else HumanLines(), options["threads"])
     access = Access(read_token(token), state, options["server"], options["insecure"], options["participant"])
     run(
         make_participant(trainer, dict(arguments)),
         access,
         policy=read_policy(policy) if policy else None,
-        observer=JsonLines() if options["as_json"] else HumanLines(),
+        observer=observer,
         labels=dict(labels),
         max_rounds=1 if options["once"] else options["max_rounds"] or 0,
     )
+
+
+def _sharing_cores(shown: Observer, threads: int) -> Observer:
+    try:
+        return CoreShare(shown, threads)
+    except OSError as error:
+        log.warning("cannot count the clients on this machine, so PyTorch uses its own number of threads: %s", error)
+        return shown
 
 
 @client.command()

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -23,9 +23,13 @@ from atoll.server.config.config import ServerConfig
 from atoll.server.config.config_file import load_config
 from atoll.server.process.logs import configure_logging
 from atoll.server.process.notify import READY, STOPPING, notify
-from atoll.server.process.server import Addresses, Daemon
 from atoll.settings.numbers import Finite
 from atoll.wire.pacing import LONGEST_RETRY_S
+
+if TYPE_CHECKING:
+    from atoll.server.process.server import Addresses
+
+log = logging.getLogger(__name__)
 
 
 @click.group(cls=Group)
@@ -96,6 +100,7 @@ def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd:
     with local_errors():
         config = load_config(given, config_file)
         configure_logging(log_level, as_json=json_log)
+        log.info("starting a server on the data directory %s", config.data)
         asyncio.run(_serve(config, ready_fd))
 
 
@@ -106,6 +111,8 @@ def _is_given(name: str) -> bool:
 
 
 async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
+    from atoll.server.process.server import Daemon  # noqa: PLC0415  # it loads for a second or more: say first what is done
+
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -116,7 +123,7 @@ async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
     notify(READY)
     await stopping.wait()
     notify(STOPPING)
-    logging.getLogger(__name__).info("stopping")
+    log.info("stopping")
     await daemon.stop()
 
 

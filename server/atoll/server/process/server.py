@@ -138,6 +138,7 @@ class Daemon:
         room = config.storage.room(config.data)
         if not (config.data / DATABASE_FILE).exists():
             room.require("a new server")
+        log.info("opening the database")
         store = await loop.run_in_executor(self._executor, Store.open, config.data)
         self._closing.callback(store.close)
         rounds, tracer = RoundFigures(), tracer_of()
@@ -183,6 +184,7 @@ class Daemon:
         addresses = await self._listen(services, coordinator, book, authority)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()
+        log.info("runs in work: %d; opening the ports", len(coordinator.in_work()))
         if shortage := room.shortage():
             log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
         for doubt in config.doubts:

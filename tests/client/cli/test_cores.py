@@ -1,0 +1,77 @@
+"""Clients on one machine share its cores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import torch
+
+from atoll.client import events
+from atoll.client.cli.cores import CoreShare
+from atoll.client.task import RoundKey, TaskKind
+from tests.patience import WAIT_S
+
+INVITED = events.Invited(RoundKey("r1", 0, 0), "digits", TaskKind.TRAIN, 4, 60.0)
+CORES = len(os.sched_getaffinity(0))
+
+OTHER = """
+import sys
+from pathlib import Path
+from atoll.client.cli.cores import CoreShare
+share = CoreShare(lambda event: None, folder=Path(sys.argv[1]))
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+def ignore(event: events.Event) -> None:
+    del event
+
+
+def test_the_cores_are_divided_by_the_clients_that_run(tmp_path: Path) -> None:
+    mine = CoreShare(ignore, folder=tmp_path)
+    assert (mine.clients(), mine.share()) == (1, CORES)
+    arguments = [sys.executable, "-c", OTHER, str(tmp_path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "here\n"
+        assert (mine.clients(), mine.share()) == (2, max(1, CORES // 2))
+        other.kill()
+        other.wait(WAIT_S)
+    assert (mine.clients(), mine.share()) == (1, CORES), "a killed client has no share"
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_smaller_number_of_threads_is_the_participants_own_choice(tmp_path: Path) -> None:
+    before, share = torch.get_num_threads(), CoreShare(ignore, folder=tmp_path)
+    try:
+        torch.set_num_threads(CORES + 3)
+        share(INVITED)
+        assert torch.get_num_threads() == CORES
+        torch.set_num_threads(1)
+        share(INVITED)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+        share.close()
+
+
+def test_torch_takes_the_share_in_the_thread_that_trains_and_events_go_on(tmp_path: Path) -> None:
+    heard: list[events.Event] = []
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    share = CoreShare(heard.append, threads=1, folder=tmp_path)
+    try:
+        share(INVITED)
+        worker = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        worker.start()
+        worker.join(WAIT_S)
+    finally:
+        torch.set_num_threads(before)
+        share.close()
+    assert (heard, seen) == ([INVITED], [1])
