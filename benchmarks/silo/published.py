@@ -161,9 +161,12 @@ ROWS = (
         "llama-70b",
         64,
         1_610,
-        {"mesh": {"tp": 4, "pp": 4}, "pipeline": {"schedule": "interleaved", "stages_per_rank": 5}}
-        | {"batch": {"global_batch": 128}}
-        | _FLOAT8,
+        _FLOAT8
+        | {
+            "mesh": {"tp": 4, "pp": 4},
+            "pipeline": {"schedule": "interleaved", "stages_per_rank": 5},
+            "batch": {"global_batch": 128},
+        },
         fitted=False,
         missed="its micro-batches and recomputation are not published: those of the example are taken",
     ),

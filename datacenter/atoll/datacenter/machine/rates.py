@@ -147,7 +147,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
         ),
         "h100-500w": _sheet(
             "NVIDIA H100 limited to 500 W, HBM2e",
-            "the part of torchtitan's tables (Liang et al. 2025): an H100 SXM at 500 W with 2.4 TB/s of memory; the dense "
+            "the part of torchtitan's tables (Liang et al. 2025): an H100 SXM at 500 W with 2.4 TB/s of memory; dense "
             "rates are those of the unlimited part",
             _HOPPER,
             memory_gib=79.6,
