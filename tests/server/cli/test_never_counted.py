@@ -87,6 +87,18 @@ def test_organisations_stand_for_their_only_participant() -> None:
     ]
 
 
+def test_members_of_a_round_in_work_keep_the_names_of_earlier_rounds() -> None:
+    ended = attempt(0, at("north", "pa"), at("south", "pb"))
+    live = attempt(1, at("", "pa", "training"), at("", "pb", "training"), phase="open")
+    assert names_of((ended, live)) == {"pa": "north", "pb": "south"}
+
+
+def test_members_that_were_stopped_with_their_round_are_counted_and_not_named() -> None:
+    given_up = attempt(0, at("north", "pa", "failed", "KeyError"), at("south", "pb", "stopped", "x"), phase="abandoned")
+    assert "1 failed (north: KeyError), 1 stopped" in round_line(given_up, 3)
+    assert "south" not in round_line(given_up, 3)
+
+
 def test_who_was_missing_from_abandoned_attempts_is_named_too() -> None:
     given_up = attempt(0, member("pa", "failed", WHY), member("pb", "stopped"), phase="abandoned")
     assert [one.participant for one in never_counted((given_up,))] == ["pa"]

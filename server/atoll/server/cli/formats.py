@@ -144,7 +144,12 @@ def absent_named(item: RoundSummary, names: Mapping[str, str] | None = None) -> 
             reason = f": {shortened(member.detail)}" if member.detail else ""
             found.setdefault(member.status, []).append(f"{names[member.participant]}{reason}")
     by_number = sorted(found.items(), key=lambda one: -len(one[1]))
-    return ", ".join(f"{len(who)} {styled(status).plain} ({_few(who)})" for status, who in by_number)
+    return ", ".join(f"{len(who)} {styled(status).plain}{_named_in(item, status, who)}" for status, who in by_number)
+
+
+def _named_in(item: RoundSummary, status: str, who: Sequence[str]) -> str:
+    """A few names in brackets; none of members that were stopped with their round, whose reason is said once."""
+    return "" if item.phase == "abandoned" and status == "stopped" else f" ({_few(who)})"
 
 
 def closing_lines(rounds: Sequence[RoundSummary], *, secret: bool) -> Iterator[str]:

@@ -25,8 +25,12 @@ def shown_names(organisations: Mapping[str, str]) -> dict[str, str]:
 
 
 def names_of(rounds: Iterable[RoundSummary]) -> dict[str, str]:
-    """``shown_names`` of the members of these rounds."""
-    return shown_names({one.participant: one.organisation for item in rounds for one in item.members})
+    """``shown_names`` of the members of these rounds; those of a round in work come without organisations."""
+    found: dict[str, str] = {}
+    for item in rounds:
+        for one in item.members:
+            found[one.participant] = one.organisation or found.get(one.participant, "")
+    return shown_names(found)
 
 
 def _shown(name: str, organisation: str, members: Counter[str]) -> str:
