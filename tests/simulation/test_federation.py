@@ -180,7 +180,7 @@ def test_a_run_that_fails_says_what_the_first_participant_raised(workers: int) -
     job = Job(rounds=1, cohort=Cohort(size=2, seed=5), straggler=Straggler(max_attempts=1))
     federation = Federation(participants=WronglyShaped, population=2)
     expected = (
-        r"first failure: participant p[01] in round 1: .*UpdateError: the update lacks the tensor .* "
+        r"first failure: participant p[01] in round 1: .*UpdateError: the update lacks the tensors 'w', 'b' "
         r"and has the unknown tensor 'v'"
     )
     with pytest.raises(RunFailedError, match=expected):

@@ -30,7 +30,7 @@ from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_pool import Key, WorkerPool
 from atoll.wire.v1 import participation_pb2
 
-BATCH = 32
+BATCH = 128
 """Reports of one instant that are handed to the run together; then the run's state is looked at anew."""
 
 

@@ -98,7 +98,7 @@ def _figure(metric: ComparedMetric, places: Mapping[str, int], name: str, *, wid
 def _draw(
     axes: Axes, metric: ComparedMetric, places: Mapping[str, int], colours: Sequence[str]
 ) -> Mapping[str, Line2D]:
-    """Draw a curve for each variant; the lines by variant. Lines have no labels: matplotlib hides some of them."""
+    """Draw a curve for each variant; the lines by variant, for the legend: matplotlib leaves some labels out itself."""
     lines = {}
     for band in metric.bands:
         place = places[band.variant]
@@ -115,7 +115,7 @@ def _draw(
 def _draw_band(axes: Axes, band: Band, colour: str, line: str) -> Line2D:
     x, mean, low, high = zip(*band.points, strict=True)
     marker = "o" if len(x) <= MARKERS_UP_TO else None
-    (drawn,) = axes.plot(x, mean, line, color=colour, linewidth=1.8, marker=marker, markersize=2.6)
+    (drawn,) = axes.plot(x, mean, line, color=colour, linewidth=1.8, marker=marker, markersize=2.6, label=band.variant)
     if len(band.final.values) > 1:
         axes.fill_between(x, low, high, color=colour, alpha=_BAND_OPACITY, linewidth=0)
     return drawn
