@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from atoll.client import Model, Participant, Task, Update
 from atoll.operator import Cohort, Job, Statistics
 from atoll.operator.errors import BadInputError
 from atoll.simulation import Federation, RunFailedError, SetupError
+from atoll.simulation.cli import simulate
+from atoll.statistics import Findings
 
 TABLES = [np.random.default_rng(seed).normal(50 + 10 * seed, 5, 40 + seed) for seed in range(4)]
 
@@ -76,6 +80,17 @@ def test_a_table_that_grows_during_the_run_ends_it() -> None:
 
     with pytest.raises(RunFailedError, match="participants or their tables changed during the run"):
         Federation(Growing, 4).run(JOB)
+
+
+def test_the_command_line_prints_and_keeps_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(JOB.to_toml())
+    arguments = ["job.toml", "--participants", f"{__name__}:Hospital", "--population", "4", "-o", "out"]
+    done = CliRunner().invoke(simulate, arguments)
+    assert done.exit_code == 0, done.output
+    found = Findings.load(tmp_path / "out" / "statistics.json")
+    assert f"{found.rows} rows of 4 participants" in done.output
+    assert f"{found.column('age').mean:.6g}" in done.output
 
 
 def test_a_job_with_statistics_takes_no_model() -> None:

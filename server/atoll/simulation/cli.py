@@ -15,6 +15,7 @@ from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
 from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
+from atoll.server.cli.stats import show_figures
 from atoll.server.jobs import Job, JobFileError
 from atoll.settings.numbers import Finite
 from atoll.simulation.sweep_option import grid_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.simulation.result import Result
 
 MODEL_FILE, REPORT_FILE, COMPARISON_FILE = "model.safetensors", "report.html", "comparison.html"
+STATISTICS_FILE = "statistics.json"
 _WIDE = ("round>", "kind", "phase", "reported>")
 _VIRTUAL = "virtual s>"
 _METRICS = 4
@@ -108,6 +110,8 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
     if output is not None:
         _save(result, output)
     _show(result, output, json_output=json_output)
+    if played.statistics is not None and not json_output:
+        show_figures(result.statistics())
 
 
 def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
@@ -212,6 +216,8 @@ def _save(result: Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     result.save(folder / MODEL_FILE)
     result.report(folder / REPORT_FILE)
+    if result.has_statistics:
+        result.statistics().save(folder / STATISTICS_FILE)
 
 
 def _workers(count: int, backend: str, gpus: float) -> int | RayWorkers:

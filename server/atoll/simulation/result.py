@@ -95,7 +95,7 @@ class Result:
         from atoll.server.report import render  # noqa: PLC0415 - matplotlib loads when it is needed
 
         detail = self.detail()
-        findings = self.statistics() if has_findings(detail) else None
+        findings = self.statistics() if self.has_statistics else None
         page = render(detail, now=self.run.finished_at or 0.0, elements=self.layout.size, findings=findings)
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
@@ -113,6 +113,11 @@ class Result:
     def ledger(self) -> RunLedger | None:
         """Every charge of a private run, with the epsilon that it has spent; None for a run without privacy."""
         return read(self._folder, lambda connection: OfflineLedger(connection).run_ledger(self.run.run))
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether it is a run of statistics that has finished."""
+        return has_findings(self.history.detail)
 
     def statistics(self) -> Findings:
         """The figures of a run of statistics.

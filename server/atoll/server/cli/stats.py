@@ -57,7 +57,10 @@ def put_out(found: Findings, output: Path | None, csv_file: Path | None, *, json
         BadInputError: if a file cannot be written.
     """
     _write(found, output, csv_file)
-    _show(found, json_output=json_output)
+    if json_output:
+        print_json(found.to_dict())
+    else:
+        show_figures(found)
 
 
 def _write(found: Findings, output: Path | None, csv_file: Path | None) -> None:
@@ -71,10 +74,8 @@ def _write(found: Findings, output: Path | None, csv_file: Path | None) -> None:
             rows.writerows(found.records())
 
 
-def _show(found: Findings, *, json_output: bool) -> None:
-    if json_output:
-        print_json(found.to_dict())
-        return
+def show_figures(found: Findings) -> None:
+    """Print the figures as tables."""
     click.echo(f"{counted(found.rows, 'row')} of {counted(found.participants, 'participant')}")
     if found.numeric:
         print_table(numeric_columns(found), map(numeric_row, found.numeric), "")
