@@ -83,7 +83,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
-        ("choosing", "naming"),
+        ("choosing", "job_options", "naming"),
         ("comparison", "connecting", "history"),
         ("calls",),
         ("following", "ledger", "models", "notebook", "statistics"),
@@ -93,7 +93,7 @@ LAYERS: dict[str, Layers] = {
         ("__init__",),
     ),
     "simulation": (
-        ("collector", "errors", "inline", "result", "seeds", "sweep_option"),
+        ("collector", "errors", "inline", "result", "seeds"),
         ("sessions", "spool", "temporary", "threads"),
         (
             "batching",

@@ -9,9 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import load_file, save_file
 
-from atoll.operator import BadInputError
 from atoll.simulation.cli import simulate
-from atoll.simulation.sweep_option import grid_of
 
 PEOPLE = """
 import numpy as np
@@ -142,21 +140,13 @@ def test_a_key_that_no_job_has_is_a_usage_error(called: Callable[..., Result]) -
     assert 'optimiser.lrr = 0.5: no such key; did you mean "lr"' in done.output
 
 
-def test_sweep_options_are_read_as_a_job_file_writes_values() -> None:
-    options = ("a.b=0.5,1", "c=fedavg,fedadam", 'd=["x,y", "z"]', "e=true", "f = 2024-01-01x")
-    assert grid_of(options) == {
-        "a.b": [0.5, 1],
-        "c": ["fedavg", "fedadam"],
-        "d": ["x,y", "z"],
-        "e": [True],
-        "f": ["2024-01-01x"],
-    }
-
-
-@pytest.mark.parametrize("options", [("a.b",), ("=1",), ("a=",), ("a=1", "a=2")])
-def test_sweep_options_that_cannot_be_read_are_named(options: tuple[str, ...]) -> None:
-    with pytest.raises(BadInputError, match=f"--sweep {options[-1]!r}"):
-        grid_of(options)
+def test_other_values_for_keys_of_the_job(called: Callable[..., Result]) -> None:
+    done = called(5, "--set", "job.rounds=1", "--json")
+    assert done.exit_code == 0, done.output
+    assert [row["kind"] for row in json.loads(done.stdout)["rounds"]].count("train") == 1
+    refused = called(5, "--set", "job.rounds=0")
+    assert refused.exit_code == 2
+    assert "job.rounds = 0" in refused.output
 
 
 def test_a_folder_keeps_the_run_and_is_for_one(called: Callable[..., Result], tmp_path: Path) -> None:

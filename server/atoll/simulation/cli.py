@@ -12,13 +12,14 @@ import click
 
 from atoll.operator.comparison import Comparison
 from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
+from atoll.operator.job_options import changes_of, grid_of
 from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
 from atoll.server.cli.stats import show_figures
 from atoll.server.jobs import Job, JobFileError
+from atoll.server.jobs.changes import changed
 from atoll.settings.numbers import Finite
-from atoll.simulation.sweep_option import grid_of
 from atoll.text.figures import counted
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Simulated:
 @click.option("--dropout", type=Finite(0, 1, max_open=True), default=0.0, help="Share of tasks that end so.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides who drops out.")
 @click.option("--strict", is_flag=True, help="Stop at the first failure of a participant's code.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Another value for a key of the job.")
 @click.option(
     "--sweep", multiple=True, metavar="KEY=VALUE,...", help="Play the job once for each value; several make a grid."
 )
@@ -80,7 +82,7 @@ class Simulated:
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="State, to go on from if killed.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
 @json_option
-def simulate(*, job: Path, output: Path | None, json_output: bool, **options: Any) -> None:
+def simulate(*, job: Path, changes: tuple[str, ...], output: Path | None, json_output: bool, **options: Any) -> None:
     """Play the job file JOB over a population of virtual participants.
 
     With --sweep or --repeat several runs are compared: -o also gets a page with all of them, comparison.html.
@@ -89,7 +91,7 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
     from atoll.simulation.errors import RunFailedError as Failed  # noqa: PLC0415 - seconds that `--help` saves
 
     try:
-        played = Job.load(job)
+        played = changed(Job.load(job), changes_of(changes), f"{job} with --set")
         if played.model is None and played.statistics is None:
             raise BadInputError(
                 f"{job}: model.initial: is missing; a simulation begins with a safetensors file",

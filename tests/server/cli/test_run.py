@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from atoll.server.cli.run import run
+from atoll.server.jobs import parse_job
 from atoll.server.jobs.reference import MINIMAL
 from atoll.wire.v1 import control_pb2
 from tests.server.cli.conftest import asked_for, json_of, summary
@@ -36,6 +37,33 @@ def test_submit_sends_model_and_job(fake: Any, invoke: Invoke, job: Path, model_
     assert [tensor.name for tensor in asked.layout.tensors] == ["w", "b"]
     assert model_file.read_bytes().endswith(fake.control.uploaded)
     assert len(fake.control.uploaded) == 1_200_012
+
+
+def test_a_job_is_submitted_with_other_values(fake: Any, invoke: Invoke, job: Path) -> None:
+    result = invoke(run, "submit", str(job), "--set", "training.lr=0.1", "--set", "job.rounds=7")
+    assert result.exit_code == 0, result.output
+    (asked,) = fake.control.asked
+    sent = parse_job(asked.job_toml)
+    assert (sent.job.rounds, sent.training["lr"]) == (7, 0.1)
+
+
+def test_a_sweep_begins_a_run_for_each_combination(fake: Any, invoke: Invoke, job: Path) -> None:
+    grid = ("--sweep", "optimiser.lr=0.01,0.1", "--sweep", "cohort.size=4,8", "--set", "job.rounds=3")
+    result = invoke(run, "submit", str(job), *grid)
+    assert result.exit_code == 0, result.output
+    sent = [parse_job(asked.job_toml) for asked in fake.control.asked]
+    assert [(one.optimiser.lr, one.cohort.size) for one in sent] == [(0.01, 4), (0.01, 8), (0.1, 4), (0.1, 8)]
+    assert {one.job.rounds for one in sent} == {3}
+    assert result.stdout.splitlines() == ["rabc"] * 4
+    assert "atoll run compare rabc rabc rabc rabc -o comparison.html" in result.stderr
+
+
+def test_no_run_of_a_sweep_begins_if_one_of_its_jobs_is_invalid(fake: Any, invoke: Invoke, job: Path) -> None:
+    result = invoke(run, "submit", str(job), "--sweep", "cohort.size=4,0")
+    assert result.exit_code == 2
+    assert "cohort.size = 0" in result.stderr
+    assert fake.control.asked == []
+    assert invoke(run, "submit", str(job), "--sweep", "cohort.size=4,8", "--watch").exit_code == 2
 
 
 def test_a_bad_job_is_refused_before_anything_is_sent(fake: Any, invoke: Invoke, job: Path) -> None:

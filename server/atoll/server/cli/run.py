@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from atoll.operator import JobFileError, Operator, Run
+from atoll.operator import Operator, Run
 from atoll.operator.errors import BadInputError
 from atoll.operator.history import Mode
 from atoll.operator.ledger import LATEST
@@ -34,6 +34,7 @@ from atoll.server.cli.formats import (
 from atoll.server.cli.output import busy, json_option, print_json, print_table, transfers
 from atoll.server.cli.show_round import show_round
 from atoll.server.cli.stats import output_options, put_out
+from atoll.server.cli.submitting import submitted
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
 from atoll.server.control.never_counted import never_counted
@@ -49,18 +50,33 @@ def run() -> None:
 
 @run.command()
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another value for a key of the job.")
+@click.option(
+    "--sweep", "sweeps", multiple=True, metavar="KEY=VALUE,...", help="A run for each value; several make a grid."
+)
 @click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
 @json_option
 @connected
-def submit(client: Operator, *, job: Path, watch_it: bool, json_output: bool) -> None:
-    """Check the job file JOB, send its model, begin the run; prints the run's id."""
-    made = submitted(client, job)
-    if json_output:
-        print_json({"run": made.id, "model_blob": made.model_ref(0).blob}, line=watch_it)
-    else:
-        click.echo(made.id)
+def submit(
+    client: Operator, *, job: Path, sets: tuple[str, ...], sweeps: tuple[str, ...], watch_it: bool, json_output: bool
+) -> None:
+    """Check the job file JOB, send its model, begin the run; prints the run's id.
+
+    With --sweep a run begins for each combination of values. They share the participants, who work for one run at a
+    time; `atoll run compare` shows the runs side by side.
+    """
+    if watch_it and sweeps:
+        raise BadInputError("--watch follows one run, and --sweep begins several", "leave one of them out")
+    made = submitted(client, job, sets, sweeps)
+    for one in made:
+        if json_output:
+            print_json({"run": one.id, "model_blob": one.model_ref(0).blob}, line=watch_it or len(made) > 1)
+        else:
+            click.echo(one.id)
+    if sweeps:
+        click.echo(f"compare them: atoll run compare {' '.join(one.id for one in made)} -o comparison.html", err=True)
     if watch_it:
-        finish(watch(made, json_output=json_output))
+        finish(watch(made[0], json_output=json_output))
 
 
 @run.command("list")
@@ -238,19 +254,6 @@ def compare(
     with busy("fetching the runs"):
         found = client.compare(run_ids, separate=separate)
     show_comparison(found, output, json_output=json_output)
-
-
-def submitted(client: Operator, job: Path) -> Run:
-    """Begin the run of a job file, and show the transfer of its model.
-
-    Raises:
-        BadInputError: listing every problem of the job file.
-    """
-    try:
-        with transfers() as steps:
-            return client.submit(job, steps=steps)
-    except JobFileError as error:
-        raise BadInputError(str(error)) from error
 
 
 def _which(
