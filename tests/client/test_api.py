@@ -32,6 +32,7 @@ PUBLIC = [
     "RefusedError",
     "RoundGoneError",
     "RoundKey",
+    "ScoreHistogram",
     "SettingError",
     "SettingRule",
     "Settings",

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from atoll.client import Evaluation
 from atoll.server.jobs import parse_job
 from tests.docs.commands import ROOT
 
@@ -27,3 +28,11 @@ def test_a_job_with_the_section_is_valid(section: str) -> None:
 
 def test_the_page_has_sections() -> None:
     assert len(SECTIONS) >= 2
+
+
+def test_the_python_of_the_page_runs() -> None:
+    (snippet,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    found: dict[str, object] = {}
+    exec(snippet, found)  # noqa: S102  # the page is ours
+    assert isinstance(found["evaluation"], Evaluation)
+    assert found["evaluation"].scores["auc"].auc == 1.0

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from atoll.client import Evaluation, Model, Participant, Task, Update
+from atoll.client import Evaluation, Model, Participant, ScoreHistogram, Task, Update
 from atoll.operator import BadInputError
 from atoll.simulation import Cohort, Federation, Job, Retention, SetupError, Stop
 
@@ -68,3 +69,29 @@ def test_without_a_metric_there_is_no_best_model_but_one_can_be_named() -> None:
         result.best()
     assert result.best("eval/loss", "min").round == BEST
     assert result.best("eval/loss", "max").round == 20
+
+
+class Scoring(Peaking):
+    """Its scores move apart with each round; participant 0 has positive examples alone."""
+
+    def rows(self, rounds: float) -> tuple[list[int], list[float]]:
+        spread = 0.02 * rounds
+        number = self.examples - 1
+        return ([1, 1], [0.5 + spread, 0.4]) if number == 0 else ([0, 1], [0.3 + 0.1 * number, 0.35 + spread])
+
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        del task
+        return Evaluation({}, 2, scores={"auc": ScoreHistogram.of(*self.rows(float(model["w"][0])))})
+
+
+def test_the_auc_of_all_participants_examples_decides() -> None:
+    stop = Stop(metric="eval/auc", patience=3)
+    everyone = Job(rounds=20, cohort=Cohort(size=4), stop=stop)
+    federation = Federation(participants=Scoring, population=4, examples=10)
+    result = federation.run(everyone, initial=MODEL)
+    labels, scores = list[int](), list[float]()
+    for number in range(4):
+        truth, values = Scoring(number).rows(result.best().round)
+        labels += truth
+        scores += values
+    assert result.best().value == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)

@@ -29,6 +29,7 @@ from atoll.client.participant import Participant
 from atoll.client.participate import Access, run, serve
 from atoll.client.policy import Decision, Policy, SettingRule
 from atoll.client.privacy_demand import PrivacyDemand
+from atoll.client.scores import ScoreHistogram
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, Update
@@ -58,6 +59,7 @@ __all__ = [
     "RefusedError",
     "RoundGoneError",
     "RoundKey",
+    "ScoreHistogram",
     "SettingError",
     "SettingRule",
     "Settings",

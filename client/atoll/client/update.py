@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client.errors import UpdateError
+from atoll.client.scores import ScoreHistogram
 from atoll.wire.layout import Dtype, Layout
+from atoll.wire.scores import MAX_HISTOGRAMS
 
 if TYPE_CHECKING:
     from atoll.client.task import Task
@@ -59,11 +61,14 @@ class Evaluation:
     """Metrics of a model on the participant's own data.
 
     ``weight`` is the number of examples that they are means over. The server reports weighted means over the cohort, in
-    which a participant's weight is at most its declared weight.
+    which a participant's weight is at most its declared weight. ``scores`` are histograms of a classifier's
+    scores by name (``{"auc": ScoreHistogram.of(labels, scores)}``): the server sums them and reports the AUC of all
+    examples under that name. Privacy terms and the policy treat them as metrics.
     """
 
     metrics: Mapping[str, float]
     weight: int
+    scores: Mapping[str, ScoreHistogram] = field(default_factory=dict)
 
 
 def check_update(update: Update, layout: Layout, task: Task) -> None:
@@ -89,6 +94,19 @@ def check_evaluation(evaluation: Evaluation) -> None:
         raise UpdateError(f"evaluate must return an atoll.client.Evaluation, not {type(evaluation).__name__}")
     check_weight(evaluation.weight, "Evaluation.weight", 2**63 - 1)
     check_metrics(evaluation.metrics)
+    _check_scores(evaluation)
+
+
+def _check_scores(evaluation: Evaluation) -> None:
+    if len(evaluation.scores) > MAX_HISTOGRAMS:
+        raise UpdateError(f"{len(evaluation.scores)} score histograms, at most {MAX_HISTOGRAMS}")
+    for name, histogram in evaluation.scores.items():
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_METRIC_NAME_CHARS:
+            raise UpdateError(f"score name {name!r}: needs 1 to {MAX_METRIC_NAME_CHARS} characters of text")
+        if name in evaluation.metrics:
+            raise UpdateError(f"{name!r} is the name of a metric and of a score histogram; give each a name of its own")
+        if not isinstance(histogram, ScoreHistogram):
+            raise UpdateError(f"scores[{name!r}] is a {type(histogram).__name__}; make it by ScoreHistogram.of")
 
 
 def check_weight(weight: int, what: str, largest: int) -> None:

@@ -89,6 +89,10 @@ class Work:
         if evaluation is not None:
             request.evaluation.update(self.protection.sendable(evaluation.metrics))
             request.evaluation_weight = int(evaluation.weight)
+            for name in self.protection.sendable(dict.fromkeys(evaluation.scores, 0.0)):
+                histogram = evaluation.scores[name]
+                request.scores[name].negatives.extend(histogram.negatives)
+                request.scores[name].positives.extend(histogram.positives)
         upload = None
         if task.kind is not TaskKind.EVALUATE:
             upload = self._train(model, task, request)

@@ -26,7 +26,7 @@ from atoll.wire.v1 import participation_pb2 as atoll_dot_wire_dot_v1_dot_partici
 from atoll.wire.v1 import tensors_pb2 as atoll_dot_wire_dot_v1_dot_tensors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61toll/wire/v1/transfer.proto\x12\ratoll.wire.v1\x1a!atoll/wire/v1/participation.proto\x1a\x1b\x61toll/wire/v1/tensors.proto\"\"\n\x12GetManifestRequest\x12\x0c\n\x04\x62lob\x18\x01 \x01(\t\"D\n\x13GetManifestResponse\x12-\n\x08manifest\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.BlobManifest\"Y\n\x0f\x44ownloadRequest\x12\x0c\n\x04\x62lob\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_chunk\x18\x02 \x01(\x04\x12\x13\n\x0b\x63hunk_count\x18\x03 \x01(\x04\x12\x0e\n\x06\x63hunks\x18\x04 \x03(\x04\"2\n\x10\x44ownloadResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"Z\n\tUploadKey\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x12\n\ntensor_set\x18\x03 \x01(\t\"t\n\x0b\x43hunkHeader\x12*\n\x05range\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.ElementRange\x12)\n\x08\x65ncoding\x18\x02 \x01(\x0e\x32\x17.atoll.wire.v1.Encoding\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"r\n\rUploadRequest\x12%\n\x03key\x18\x01 \x01(\x0b\x32\x18.atoll.wire.v1.UploadKey\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.ChunkHeader\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"7\n\x0eUploadResponse\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\"?\n\x16GetUploadStatusRequest\x12%\n\x03key\x18\x01 \x01(\x0b\x32\x18.atoll.wire.v1.UploadKey\"R\n\x17GetUploadStatusResponse\x12)\n\x04held\x18\x02 \x03(\x0b\x32\x1b.atoll.wire.v1.ElementRangeJ\x04\x08\x01\x10\x02R\x06\x63hunks\"\xea\x03\n\rReportRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0e\n\x06weight\x18\x04 \x01(\x04\x12:\n\x07metrics\x18\x05 \x03(\x0b\x32).atoll.wire.v1.ReportRequest.MetricsEntry\x12@\n\nevaluation\x18\x06 \x03(\x0b\x32,.atoll.wire.v1.ReportRequest.EvaluationEntry\x12\x19\n\x11\x65valuation_weight\x18\x07 \x01(\x04\x12\x0f\n\x07partial\x18\x08 \x01(\x08\x12\x15\n\rtrain_seconds\x18\t \x01(\x01\x12\x18\n\x10\x64ownload_seconds\x18\n \x01(\x01\x12\x18\n\x10\x65valuate_seconds\x18\x0b \x01(\x01\x12\x16\n\x0eupload_seconds\x18\x0c \x01(\x01\x12\x0e\n\x06update\x18\r \x01(\x0c\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0f\x45valuationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xd7\x01\n\x0eReportResponse\x12>\n\x0b\x64isposition\x18\x01 \x01(\x0e\x32).atoll.wire.v1.ReportResponse.Disposition\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"u\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44ISPOSITION_COUNTED\x10\x01\x12\x17\n\x13\x44ISPOSITION_CARRIED\x10\x02\x12\x17\n\x13\x44ISPOSITION_DROPPED\x10\x03\x32\xa8\x03\n\x0fTransferService\x12T\n\x0bGetManifest\x12!.atoll.wire.v1.GetManifestRequest\x1a\".atoll.wire.v1.GetManifestResponse\x12M\n\x08\x44ownload\x12\x1e.atoll.wire.v1.DownloadRequest\x1a\x1f.atoll.wire.v1.DownloadResponse0\x01\x12G\n\x06Upload\x12\x1c.atoll.wire.v1.UploadRequest\x1a\x1d.atoll.wire.v1.UploadResponse(\x01\x12`\n\x0fGetUploadStatus\x12%.atoll.wire.v1.GetUploadStatusRequest\x1a&.atoll.wire.v1.GetUploadStatusResponse\x12\x45\n\x06Report\x12\x1c.atoll.wire.v1.ReportRequest\x1a\x1d.atoll.wire.v1.ReportResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61toll/wire/v1/transfer.proto\x12\ratoll.wire.v1\x1a!atoll/wire/v1/participation.proto\x1a\x1b\x61toll/wire/v1/tensors.proto\"\"\n\x12GetManifestRequest\x12\x0c\n\x04\x62lob\x18\x01 \x01(\t\"D\n\x13GetManifestResponse\x12-\n\x08manifest\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.BlobManifest\"Y\n\x0f\x44ownloadRequest\x12\x0c\n\x04\x62lob\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_chunk\x18\x02 \x01(\x04\x12\x13\n\x0b\x63hunk_count\x18\x03 \x01(\x04\x12\x0e\n\x06\x63hunks\x18\x04 \x03(\x04\"2\n\x10\x44ownloadResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"Z\n\tUploadKey\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x12\n\ntensor_set\x18\x03 \x01(\t\"t\n\x0b\x43hunkHeader\x12*\n\x05range\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.ElementRange\x12)\n\x08\x65ncoding\x18\x02 \x01(\x0e\x32\x17.atoll.wire.v1.Encoding\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"r\n\rUploadRequest\x12%\n\x03key\x18\x01 \x01(\x0b\x32\x18.atoll.wire.v1.UploadKey\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.ChunkHeader\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"7\n\x0eUploadResponse\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\"?\n\x16GetUploadStatusRequest\x12%\n\x03key\x18\x01 \x01(\x0b\x32\x18.atoll.wire.v1.UploadKey\"R\n\x17GetUploadStatusResponse\x12)\n\x04held\x18\x02 \x03(\x0b\x32\x1b.atoll.wire.v1.ElementRangeJ\x04\x08\x01\x10\x02R\x06\x63hunks\"\xf2\x04\n\rReportRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0e\n\x06weight\x18\x04 \x01(\x04\x12:\n\x07metrics\x18\x05 \x03(\x0b\x32).atoll.wire.v1.ReportRequest.MetricsEntry\x12@\n\nevaluation\x18\x06 \x03(\x0b\x32,.atoll.wire.v1.ReportRequest.EvaluationEntry\x12\x19\n\x11\x65valuation_weight\x18\x07 \x01(\x04\x12\x0f\n\x07partial\x18\x08 \x01(\x08\x12\x15\n\rtrain_seconds\x18\t \x01(\x01\x12\x18\n\x10\x64ownload_seconds\x18\n \x01(\x01\x12\x18\n\x10\x65valuate_seconds\x18\x0b \x01(\x01\x12\x16\n\x0eupload_seconds\x18\x0c \x01(\x01\x12\x0e\n\x06update\x18\r \x01(\x0c\x12\x38\n\x06scores\x18\x0e \x03(\x0b\x32(.atoll.wire.v1.ReportRequest.ScoresEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0f\x45valuationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aL\n\x0bScoresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.atoll.wire.v1.ScoreHistogram:\x02\x38\x01\"6\n\x0eScoreHistogram\x12\x11\n\tnegatives\x18\x01 \x03(\x04\x12\x11\n\tpositives\x18\x02 \x03(\x04\"\xd7\x01\n\x0eReportResponse\x12>\n\x0b\x64isposition\x18\x01 \x01(\x0e\x32).atoll.wire.v1.ReportResponse.Disposition\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"u\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44ISPOSITION_COUNTED\x10\x01\x12\x17\n\x13\x44ISPOSITION_CARRIED\x10\x02\x12\x17\n\x13\x44ISPOSITION_DROPPED\x10\x03\x32\xa8\x03\n\x0fTransferService\x12T\n\x0bGetManifest\x12!.atoll.wire.v1.GetManifestRequest\x1a\".atoll.wire.v1.GetManifestResponse\x12M\n\x08\x44ownload\x12\x1e.atoll.wire.v1.DownloadRequest\x1a\x1f.atoll.wire.v1.DownloadResponse0\x01\x12G\n\x06Upload\x12\x1c.atoll.wire.v1.UploadRequest\x1a\x1d.atoll.wire.v1.UploadResponse(\x01\x12`\n\x0fGetUploadStatus\x12%.atoll.wire.v1.GetUploadStatusRequest\x1a&.atoll.wire.v1.GetUploadStatusResponse\x12\x45\n\x06Report\x12\x1c.atoll.wire.v1.ReportRequest\x1a\x1d.atoll.wire.v1.ReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTREQUEST_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_REPORTREQUEST_EVALUATIONENTRY']._loaded_options = None
   _globals['_REPORTREQUEST_EVALUATIONENTRY']._serialized_options = b'8\001'
+  _globals['_REPORTREQUEST_SCORESENTRY']._loaded_options = None
+  _globals['_REPORTREQUEST_SCORESENTRY']._serialized_options = b'8\001'
   _globals['_GETMANIFESTREQUEST']._serialized_start=111
   _globals['_GETMANIFESTREQUEST']._serialized_end=145
   _globals['_GETMANIFESTRESPONSE']._serialized_start=147
@@ -58,15 +60,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETUPLOADSTATUSRESPONSE']._serialized_start=808
   _globals['_GETUPLOADSTATUSRESPONSE']._serialized_end=890
   _globals['_REPORTREQUEST']._serialized_start=893
-  _globals['_REPORTREQUEST']._serialized_end=1383
-  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_start=1286
-  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_end=1332
-  _globals['_REPORTREQUEST_EVALUATIONENTRY']._serialized_start=1334
-  _globals['_REPORTREQUEST_EVALUATIONENTRY']._serialized_end=1383
-  _globals['_REPORTRESPONSE']._serialized_start=1386
-  _globals['_REPORTRESPONSE']._serialized_end=1601
-  _globals['_REPORTRESPONSE_DISPOSITION']._serialized_start=1484
-  _globals['_REPORTRESPONSE_DISPOSITION']._serialized_end=1601
-  _globals['_TRANSFERSERVICE']._serialized_start=1604
-  _globals['_TRANSFERSERVICE']._serialized_end=2028
+  _globals['_REPORTREQUEST']._serialized_end=1519
+  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_start=1344
+  _globals['_REPORTREQUEST_METRICSENTRY']._serialized_end=1390
+  _globals['_REPORTREQUEST_EVALUATIONENTRY']._serialized_start=1392
+  _globals['_REPORTREQUEST_EVALUATIONENTRY']._serialized_end=1441
+  _globals['_REPORTREQUEST_SCORESENTRY']._serialized_start=1443
+  _globals['_REPORTREQUEST_SCORESENTRY']._serialized_end=1519
+  _globals['_SCOREHISTOGRAM']._serialized_start=1521
+  _globals['_SCOREHISTOGRAM']._serialized_end=1575
+  _globals['_REPORTRESPONSE']._serialized_start=1578
+  _globals['_REPORTRESPONSE']._serialized_end=1793
+  _globals['_REPORTRESPONSE_DISPOSITION']._serialized_start=1676
+  _globals['_REPORTRESPONSE_DISPOSITION']._serialized_end=1793
+  _globals['_TRANSFERSERVICE']._serialized_start=1796
+  _globals['_TRANSFERSERVICE']._serialized_end=2220
 # @@protoc_insertion_point(module_scope)

@@ -272,6 +272,24 @@ class ReportRequest(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class ScoresEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> Global___ScoreHistogram: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: Global___ScoreHistogram | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     ROUND_FIELD_NUMBER: builtins.int
     UPLOAD_ID_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
@@ -285,6 +303,7 @@ class ReportRequest(google.protobuf.message.Message):
     EVALUATE_SECONDS_FIELD_NUMBER: builtins.int
     UPLOAD_SECONDS_FIELD_NUMBER: builtins.int
     UPDATE_FIELD_NUMBER: builtins.int
+    SCORES_FIELD_NUMBER: builtins.int
     upload_id: builtins.str
     """Empty for a report without tensors (an evaluation)."""
     digest: builtins.str
@@ -311,6 +330,13 @@ class ReportRequest(google.protobuf.message.Message):
     def evaluation(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Metrics of the received model on the participant's own held-out data."""
 
+    @property
+    def scores(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___ScoreHistogram]:
+        """Of the evaluation: a histogram of scores for each name; names differ from
+        those of evaluation. The server sums them over the participants and makes one
+        AUC of each sum.
+        """
+
     def __init__(
         self,
         *,
@@ -327,11 +353,36 @@ class ReportRequest(google.protobuf.message.Message):
         evaluate_seconds: builtins.float = ...,
         upload_seconds: builtins.float = ...,
         update: builtins.bytes = ...,
+        scores: collections.abc.Mapping[builtins.str, Global___ScoreHistogram] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "download_seconds", b"download_seconds", "evaluate_seconds", b"evaluate_seconds", "evaluation", b"evaluation", "evaluation_weight", b"evaluation_weight", "metrics", b"metrics", "partial", b"partial", "round", b"round", "train_seconds", b"train_seconds", "update", b"update", "upload_id", b"upload_id", "upload_seconds", b"upload_seconds", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "download_seconds", b"download_seconds", "evaluate_seconds", b"evaluate_seconds", "evaluation", b"evaluation", "evaluation_weight", b"evaluation_weight", "metrics", b"metrics", "partial", b"partial", "round", b"round", "scores", b"scores", "train_seconds", b"train_seconds", "update", b"update", "upload_id", b"upload_id", "upload_seconds", b"upload_seconds", "weight", b"weight"]) -> None: ...
 
 Global___ReportRequest: typing_extensions.TypeAlias = ReportRequest
+
+@typing.final
+class ScoreHistogram(google.protobuf.message.Message):
+    """Examples by score: 256 bins of equal width from 0 to 1, low scores first; a
+    score of 1 is in the last bin.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NEGATIVES_FIELD_NUMBER: builtins.int
+    POSITIVES_FIELD_NUMBER: builtins.int
+    @property
+    def negatives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def positives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        negatives: collections.abc.Iterable[builtins.int] | None = ...,
+        positives: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["negatives", b"negatives", "positives", b"positives"]) -> None: ...
+
+Global___ScoreHistogram: typing_extensions.TypeAlias = ScoreHistogram
 
 @typing.final
 class ReportResponse(google.protobuf.message.Message):

@@ -107,7 +107,7 @@ from atoll.server.rounds.run_state import (
 )
 from atoll.server.rounds.step import Step
 from atoll.server.rounds.table import IGNORED, TABLE, Move, Situation
-from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef
+from atoll.server.rounds.updates import Metrics, RoundKey, Scores, UpdateRef
 
 __all__ = [
     "IGNORED",
@@ -166,6 +166,7 @@ __all__ = [
     "RunPolicy",
     "RunState",
     "RunStatus",
+    "Scores",
     "Situation",
     "StartDeadline",
     "StartRetry",

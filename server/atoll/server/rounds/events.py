@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atoll.server.rounds.run_state import RoundGrid
-from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef, check_metrics
+from atoll.server.rounds.updates import Metrics, RoundKey, Scores, UpdateRef, check_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,7 @@ class Reported:
     update: UpdateRef | None
     weight: int
     metrics: Metrics = ()
+    scores: tuple[Scores, ...] = ()
     kind: Literal["reported"] = "reported"
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ def with_report(member: Member, report: Reported, status: MemberStatus, detail: 
         reported_weight=report.weight,
         update=report.update,
         metrics=report.metrics,
+        scores=report.scores,
         at=now,
     )
 

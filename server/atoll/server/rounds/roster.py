@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 
-from atoll.server.rounds.updates import Metrics, UpdateRef
+from atoll.server.rounds.updates import Metrics, Scores, UpdateRef
 
 _BLOCK = (
     128  # members: a change copies one block and the tuple of blocks, about sqrt(cohort) each for cohorts near 10,000
@@ -50,6 +50,7 @@ class Member:
         metrics: reported figures.
         at: epoch seconds of the last change.
         accepted_at: epoch seconds at which it last took the task; 0 until then.
+        scores: reported histograms of scores.
         required: the name under which the job requires its report (`[cohort] required`); empty if it does not.
     """
 
@@ -63,6 +64,7 @@ class Member:
     at: float = 0.0
     accepted_at: float = 0.0
     required: str = ""
+    scores: tuple[Scores, ...] = ()
 
 
 def _name(member: Member) -> str:

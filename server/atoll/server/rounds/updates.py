@@ -7,6 +7,15 @@ Metrics = tuple[tuple[str, float], ...]
 """Reported figures as (name, value); values are finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A histogram of scores (`atoll.wire.scores`), by the name of its metric."""
+
+    name: str
+    negatives: tuple[int, ...]
+    positives: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class RoundKey:
     """One attempt at one round; both count from 0, and later keys compare greater."""

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.server.rounds import Member, MemberStatus, RoundState
+from atoll.server.runs.scores import EVALUATION, PooledScores
 from atoll.server.stores import reports, rounds
 from atoll.server.telemetry.durations import phase_seconds
 from atoll.text.printable import printable
 from atoll.wire.v1 import transfer_pb2
 
-EVALUATION = "eval/"
 EVALUATION_WEIGHT = "eval/examples"
 TRAINING = "train/"
 MAX_MEANS = 64
@@ -40,11 +40,11 @@ def metrics_of(members: Iterable[Member], max_weight: int) -> dict[str, float]:
 
     ``eval/examples`` is the sum of the examples. A member counts for at most what it declared at check-in (at least 1)
     and at most ``max_weight`` (``RunPolicy.max_weight``). At most ``MAX_MEANS`` names of each kind are kept: those that
-    most members reported, then by name. A mean that is not finite is left out. Deterministic: members come in order of
-    their ids.
+    most members reported, then by name. A mean that is not finite is left out. A score histogram's metric is the AUC of
+    the summed histograms. Deterministic: members come in order of their ids.
     """
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    examples = 0.0
+    examples, pooled = 0.0, PooledScores()
     for member in members:
         if member.status is not MemberStatus.REPORTED:
             continue
@@ -53,12 +53,14 @@ def metrics_of(members: Iterable[Member], max_weight: int) -> dict[str, float]:
         held_out = min(figures.pop(EVALUATION_WEIGHT, 0.0), bound)
         trained = min(float(member.reported_weight), bound)
         examples += held_out
+        pooled.add(member.scores, bound)
         for name, value in figures.items():
             weight = held_out if name.startswith(EVALUATION) else trained
             if weight > 0:
                 found[name].append((weight, value))
     means = {name: _mean(found[name]) for name in sorted(_commonest(found, EVALUATION) + _commonest(found, TRAINING))}
     finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    finite = {name: mean for name, mean in finite.items() if name not in pooled} | pooled.areas()
     return finite | ({EVALUATION_WEIGHT: examples} if examples else {})
 
 

@@ -21,6 +21,7 @@ from atoll.server.rounds import (
 )
 from atoll.server.runs.invitations import ANY_WEIGHT
 from atoll.server.runs.records import claimed_seconds, report_metrics
+from atoll.server.runs.scores import areas_of, scores_of
 from atoll.server.stores import reports
 from atoll.wire.status import Recovery
 from atoll.wire.v1 import transfer_pb2
@@ -67,13 +68,14 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
                 f"{len(figures)} metrics: at most {MAX_METRICS}, with names of 1 to {MAX_METRIC_NAME_CHARS} characters",
                 "report fewer metrics, or shorter names",
             )
-    metrics = report_metrics(report.metrics, report.evaluation, report.evaluation_weight)
+    scores = scores_of(report)
+    metrics = report_metrics(report.metrics, {**report.evaluation, **areas_of(scores)}, report.evaluation_weight)
     weight = report.weight if report.upload_id else report.evaluation_weight
     update = None
     if report.upload_id:
         update = UpdateRef(key, commit.participant, report.digest, weight, commit.node)
     try:
-        return Reported(key, commit.participant, update, weight, metrics)
+        return Reported(key, commit.participant, update, weight, metrics, scores)
     except ValueError as error:
         raise InvalidRequestError("report.metrics", str(error), "leave metrics out that are not finite") from None
 
@@ -82,7 +84,7 @@ def without_figures(commit: Commit) -> Commit:
     """A report without its metrics: a private run does not keep them, since they carry no noise."""
     report = transfer_pb2.ReportRequest()
     report.CopyFrom(commit.report)
-    for field in ("metrics", "evaluation", "evaluation_weight"):
+    for field in ("metrics", "evaluation", "evaluation_weight", "scores"):
         report.ClearField(field)
     return replace(commit, report=report)
 
