@@ -9,9 +9,9 @@ from safetensors.numpy import load_file
 
 from atoll.server.cli.run import run
 from atoll.server.jobs import parse_job
-from atoll.server.jobs.reference import MINIMAL
+from atoll.server.jobs.reference import MINIMAL, PRIVATE
 from atoll.wire.v1 import control_pb2
-from tests.server.cli.conftest import asked_for, json_of, summary
+from tests.server.cli.conftest import a_round, asked_for, json_of, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,3 +217,32 @@ def test_submit_and_watch_as_json_lines(fake: Any, invoke: Invoke, job: Path) ->
 def test_a_run_may_be_named(fake: Any, invoke: Invoke) -> None:
     assert invoke(run, "show", summary().name).exit_code == 0
     assert [asked.run for asked in asked_for(fake, control_pb2.GetRunRequest)] == [summary().run]
+
+
+def evaluated(participant: str, value: float) -> control_pb2.MemberSummary:
+    return control_pb2.MemberSummary(
+        participant=participant, organisation="lab", status="reported", metrics={"eval/auc": value, "eval/examples": 9}
+    )
+
+
+def test_evaluations_are_shown_by_participant(fake: Any, invoke: Invoke) -> None:
+    fake.control.job_toml = MINIMAL
+    fake.control.rounds = [a_round(0, members=[evaluated("pa", 0.9), evaluated("pb", 0.6)])]
+    result = invoke(run, "show", "rabc", "--by-participant")
+    assert result.exit_code == 0, result.output
+    assert "eval/auc on each participant's own data" in result.stdout
+    assert result.stdout.index("pb") < result.stdout.index("pa ")
+    assert "0.7500" in result.stdout
+    found = json_of(invoke(run, "show", "rabc", "--by-participant", "--json"))
+    assert [(one["participant"], one["last"]) for one in found["participants"]] == [("pb", 0.6), ("pa", 0.9)]
+    assert found["rounds"][0]["median"] == 0.75
+    refused = invoke(run, "show", "rabc", "--by-participant", "--metric", "eval/loss")
+    assert refused.exit_code == 2
+    assert "evaluated are: eval/auc" in " ".join(refused.stderr.split())
+
+
+def test_a_private_run_has_no_evaluations_by_participant(fake: Any, invoke: Invoke) -> None:
+    fake.control.job_toml = PRIVATE
+    result = invoke(run, "show", "rabc", "--by-participant")
+    assert result.exit_code == 2
+    assert "a private run has no evaluations by participant" in " ".join(result.stderr.split())

@@ -32,6 +32,7 @@ from atoll.server.cli.formats import (
     run_row,
 )
 from atoll.server.cli.output import busy, json_option, print_json, print_table, transfers
+from atoll.server.cli.show_fairness import show_by_participant
 from atoll.server.cli.show_round import show_round
 from atoll.server.cli.stats import output_options, put_out
 from atoll.server.cli.submitting import submitted
@@ -101,12 +102,29 @@ def list_runs(client: Operator, *, limit: int, json_output: bool) -> None:
     "--last", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of rounds in the table."
 )
 @click.option("--round", "label", metavar="ROUND", help="The timeline of one round: 7, or 7.2 for its second attempt.")
+@click.option("--by-participant", is_flag=True, help="How evaluations differ between participants.")
+@click.option("--metric", metavar="NAME", help="With --by-participant: eval/NAME; default: the job's, or the first.")
 @json_option
 @connected
-def show(client: Operator, *, run_id: str, members: bool, last: int, label: str | None, json_output: bool) -> None:
+def show(  # one argument for each option
+    client: Operator,
+    *,
+    run_id: str,
+    members: bool,
+    last: int,
+    label: str | None,
+    by_participant: bool,
+    metric: str | None,
+    json_output: bool,
+) -> None:
     """Show a run and its rounds, or where the time of one round went and why some members did not count."""
+    if metric is not None and not by_participant:
+        raise BadInputError("--metric chooses what --by-participant shows", "add --by-participant")
     if label is not None:
         show_round(client.run(run_id), label, json_output=json_output)
+        return
+    if by_participant:
+        show_by_participant(client.run(run_id).detail(members=True), metric, last=last, json_output=json_output)
         return
     detail = client.run(run_id).detail(members=members or not json_output)
     if json_output:

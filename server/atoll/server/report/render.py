@@ -11,6 +11,7 @@ import jinja2
 
 from atoll.server import __version__
 from atoll.server.control.curves import latest, panels
+from atoll.server.control.fairness import evaluated_metrics, spreads
 from atoll.server.control.names import names_of
 from atoll.server.control.never_counted import never_counted, skipped_evaluations
 from atoll.server.control.timeline import story
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from atoll.statistics import Findings
 
 MAX_METRIC_PLOTS = 8
+MAX_SPREADS = 4
+"""Maximum number of metrics whose spread between participants is shown."""
+MAX_SPREADS_ROWS = 20
+"""Maximum number of rounds for each of them: the last ones."""
 
 
 def render(detail: RunDetail, *, now: float, elements: int = 0, findings: Findings | None = None) -> str:
@@ -65,6 +70,8 @@ def render(detail: RunDetail, *, now: float, elements: int = 0, findings: Findin
         names=names_of(detail.rounds),
         skipped=tuple(skipped_evaluations(detail.rounds)),
         attendance=attendance(detail.rounds),
+        fairness=[(name, spreads(detail.rounds, name)) for name in evaluated_metrics(detail.rounds)[:MAX_SPREADS]],
+        most_spreads=MAX_SPREADS_ROWS,
         metrics=[panel.metric for panel in found[:2]],
         latest=latest,
         now=now,
