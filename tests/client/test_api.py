@@ -63,6 +63,7 @@ PUBLIC_MODULES = {
     "participate",
     "policy",
     "privacy_demand",
+    "scores",
     "settings",
     "silo",
     "task",

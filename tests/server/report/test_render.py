@@ -149,3 +149,15 @@ def test_who_never_counted_is_named_with_the_last_reason() -> None:
     named = 'Never counted: p1 (<span class="id">p1</span>)</strong>'
     assert f"{named}, missing from 2 rounds, lastly failed: it failed." in page
     assert "Never counted" not in render(DETAIL, now=2000.0)
+
+
+def test_evaluations_of_participants_are_compared() -> None:
+    people = members("reported", "reported", "reported")
+    evaluated = tuple(
+        replace(one, metrics={"eval/auc": value}) for one, value in zip(people, (0.6, 0.9, 0.8), strict=True)
+    )
+    page = render(replace(DETAIL, rounds=(a_round(0, evaluated),)), now=1100.0)
+    assert "Between participants" in page
+    row = page[page.index("<th>eval/auc</th>") :]
+    assert re.findall(r"0\.\d{4}", row)[:4] == ["0.6000", "0.8000", "0.9000", "0.3000"]
+    assert "Between participants" not in render(DETAIL, now=1100.0)
