@@ -16,11 +16,13 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
+from atoll.datacenter.metrics.flops import llama_flops
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import check_weights, load_weights, save_model, save_pretrained, section_of
 from atoll.datacenter.parallel.apply import make_model
+from atoll.datacenter.plan.shape import shape_of
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import small, whole
+from tests.datacenter.training import small, train, whole
 from tests.patience import WAIT_S
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -81,6 +83,65 @@ def test_logits_equal_transformers_and_the_way_back_is_exact(tmp_path: Path, tie
     again.eval()
     with torch.no_grad():
         assert torch.equal(again(tokens).logits, theirs(tokens).logits)
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+"""Of the eight frequencies of a head some stay, some are divided and some are mixed."""
+RELATIVES: dict[str, dict[str, Any]] = {
+    "llama": {"rope_parameters": LLAMA3, "max_position_embeddings": 256},
+    "qwen2": {"use_sliding_window": False, "tie_word_embeddings": True},
+    "mistral": {"sliding_window": None},
+}
+"""Model types whose blocks are Llama's but for what stands here, and biases."""
+
+
+@pytest.mark.parametrize("kind", RELATIVES)
+def test_relatives_of_llama_have_the_logits_of_transformers_there_and_back(tmp_path: Path, kind: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415  # slow to import
+
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
+    theirs: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **heads, **RELATIVES[kind]))
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    theirs.eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    section = section_of(tmp_path / "theirs")
+    model = ModelSection.model_validate(section)
+    check_weights(model)
+    assert (model.rope_scaling is not None, model.attention_bias) == (kind == "llama", kind == "qwen2")
+    module = ours(model, tmp_path / "theirs")
+    tokens = torch.randint(64, (2, 128), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        torch.testing.assert_close(module(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+    spec = spec_of(model)
+    assert spec.foreign is not None
+    save_model(module, model, spec.foreign, tmp_path / "back")
+    again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+    again.eval()
+    with torch.no_grad():
+        assert torch.equal(again(tokens).logits, theirs(tokens).logits)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    assert llama_flops(model, 128).parameters == shape_of(model).parameters.value == parameters
+
+
+@pytest.mark.ranks
+def test_biases_and_scaled_frequencies_cut_by_tensor_parallelism_train_as_in_one_process() -> None:
+    scaling = {"factor": 8.0, "original_sequence": 8}
+    model = {**SIZES, "rope_theta": 100.0, "rope_scaling": scaling, "attention_bias": True}
+    job = small(model=model, optimiser={"epsilon": 1e-6})
+    (alone,) = run_ranks(train, 1, job)
+    for found in run_ranks(train, 2, {**job, "mesh": {"tp": 2}}):
+        assert found["losses"] == pytest.approx(alone["losses"], abs=2e-5)
 
 
 def test_experts_logits_equal_transformers_there_and_back(tmp_path: Path) -> None:
@@ -195,7 +256,12 @@ def test_a_job_that_differs_from_its_checkpoint_is_told_every_key_and_both_value
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("rope_parameters", {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4}, "rope scaling 'llama3'"),
+        (
+            "rope_parameters",
+            {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4},
+            "'llama3' without low_freq",
+        ),
+        ("rope_parameters", {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1e4}, "rope scaling 'yarn'"),
         ("rope_scaling", {"type": "linear", "factor": 2.0}, "rope scaling 'linear'"),
         ("attention_bias", True, "attention_bias = True"),
         ("hidden_act", "gelu", "hidden_act = 'gelu'"),

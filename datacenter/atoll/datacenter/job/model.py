@@ -66,6 +66,26 @@ class LoraSection(Section):
     ] = ("wq", "wv")
 
 
+class RopeScalingSection(Section):
+    """Rotary frequencies for longer sequences than the model was first trained on, as Llama 3.1 and later have them."""
+
+    factor: Annotated[float, Field(gt=1, description="Low frequencies are divided by this.")]
+    low_frequency: Annotated[
+        float,
+        Field(gt=0, description="Frequencies that turn less than this many times in `original_sequence` are divided."),
+    ] = 1.0
+    high_frequency: Annotated[
+        float,
+        Field(gt=0, description="Frequencies that turn more often than this stay; those in between are mixed."),
+    ] = 4.0
+    original_sequence: Annotated[int, Field(ge=1, description="Sequence length of the first training.")] = 8192
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Find frequencies that overlap."""
+        if self.low_frequency >= self.high_frequency:
+            yield "low_frequency", f"is not below high_frequency = {self.high_frequency:g}"
+
+
 class ModelSection(Section):
     """The model to train. Sizes are those of a Llama-style transformer; `kind` selects other models."""
 
@@ -93,6 +113,8 @@ class ModelSection(Section):
         Hint(default="8/3 `dim`, rounded up to a multiple of 64"),
     ]
     rope_theta: Annotated[float, Field(gt=0, description="Base of the rotary frequencies.")] = 10_000.0
+    rope_scaling: Annotated[RopeScalingSection | None, Field(description="Scaled rotary frequencies.")] = None
+    attention_bias: Annotated[bool, Field(description="Queries, keys and values have biases, as in Qwen2.")] = False
     norm_epsilon: Annotated[float, Field(gt=0, description="RMSNorm's epsilon.")] = 1e-5
     tied_embeddings: Annotated[bool, Field(description="The output projection is the token embedding.")] = False
     weights: Annotated[

@@ -54,6 +54,8 @@ def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
     output = model.vocab * model.dim
     matrices = model.layers * (attention + dense + active) + output
     norms = (2 * model.layers + 1) * model.dim
+    head_dim = model.dim // model.heads
+    biases = model.layers * head_dim * (model.heads + 2 * model.kv_heads) if model.attention_bias else 0
     embedding = 0 if model.tied_embeddings else model.vocab * model.dim
     adapters = 0 if model.lora is None else model.layers * _adapters(model, model.lora)
     mixing = 12 * model.layers * width * sequence
@@ -62,7 +64,7 @@ def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
     else:
         weights = _PER_FROZEN_WEIGHT * matrices + _PER_WEIGHT * adapters
         formula = f"{_FROZEN} (4 * {matrices:,} + 6 * {adapters:,})"
-    rest = norms + embedding + adapters
+    rest = norms + biases + embedding + adapters
     return ModelFlops(
         per_token=float(weights + mixing),
         formula=f"{formula} + {_ATTENTION} ({mixing:,}) = {weights + mixing:,}",

@@ -6,6 +6,7 @@ embedding, norm and output. The feed-forward part is dense or a mixture of exper
 
 from __future__ import annotations
 
+from math import pi
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,10 +18,10 @@ from atoll.datacenter.models.moe import MoeFeedForward
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.datacenter.job.model import ModelSection
+    from atoll.datacenter.job.model import ModelSection, RopeScalingSection
 
 
-def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+def rotations(positions: Tensor, head_dim: int, theta: float, scaling: RopeScalingSection | None = None) -> Tensor:
     """Return cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2), as bits.
 
     FSDP's mixed precision casts every floating-point tensor that a block is given: bfloat16 would round these to 8
@@ -30,13 +31,29 @@ def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
         positions: int64 ``[sequence]``.
         head_dim: width of a head, even.
         theta: base of the frequencies.
+        scaling: of the frequencies.
 
     Returns:
         The bits of float32 ``[2, sequence, head_dim / 2]``, cosines and sines, as int32.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    angles = torch.outer(positions.to(torch.float32), theta**-exponents)
+    frequencies = theta**-exponents
+    if scaling is not None:
+        frequencies = _scaled(frequencies, scaling)
+    angles = torch.outer(positions.to(torch.float32), frequencies)
     return torch.stack((angles.cos(), angles.sin())).view(torch.int32)
+
+
+def _scaled(frequencies: Tensor, scaling: RopeScalingSection) -> Tensor:
+    """Divide low frequencies, keep high ones, mix those in between (Grattafiori et al. 2024, section 3.4.2).
+
+    Args:
+        frequencies: float32 ``[head_dim / 2]``, in radians per position.
+        scaling: bounds in turns within the original sequence.
+    """
+    turns = scaling.original_sequence * frequencies / (2 * pi)
+    kept = ((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)).clamp(0.0, 1.0)
+    return (1.0 - kept) * frequencies / scaling.factor + kept * frequencies
 
 
 def rotate(heads: Tensor, angles: Tensor) -> Tensor:
@@ -72,9 +89,10 @@ class Attention(nn.Module):
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
         self.head_dim = model.dim // model.heads
-        self.wq = nn.Linear(model.dim, model.heads * self.head_dim, bias=False)
-        self.wk = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=False)
-        self.wv = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=False)
+        bias = model.attention_bias
+        self.wq = nn.Linear(model.dim, model.heads * self.head_dim, bias=bias)
+        self.wk = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=bias)
+        self.wv = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=bias)
         self.wo = nn.Linear(model.heads * self.head_dim, model.dim, bias=False)
         self.core: nn.Module = CausalAttention()
 
@@ -165,7 +183,8 @@ class Llama(nn.Module):
         sequence = tokens.shape[1] * self.sequence_parts
         hidden: Tensor = self.tok_embeddings(tokens) if self.tok_embeddings is not None else tokens
         positions = self.positions(sequence, tokens.device)
-        angles = rotations(positions, self.model.dim // self.model.heads, self.model.rope_theta)
+        head_dim = self.model.dim // self.model.heads
+        angles = rotations(positions, head_dim, self.model.rope_theta, self.model.rope_scaling)
         for block in self.blocks.values():
             hidden = block(hidden, angles)
         if self.norm is not None:

@@ -61,7 +61,7 @@ class Shape:
         attention: queries, keys, values and output of one block; cut by tensor parallelism.
         dense: feed-forward part of one block, or its shared experts; cut by tensor parallelism.
         experts: all routed experts of one block; distributed by expert parallelism. 0 without.
-        whole: norms and router of one block, the same on every tensor-parallel rank.
+        whole: norms, router and biases of one block, taken as the same on every tensor-parallel rank.
         embedding: cut along the vocabulary.
         output: last projection; 0 if it is tied to the embedding.
         last_norm: norm before it.
@@ -117,6 +117,8 @@ def shape_of(model: ModelSection) -> Shape:
     attention = dim * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads)
     dense = 3 * dim * hidden * sizes.shared if model.moe else 3 * dim * hidden
     whole = 2 * dim + dim * sizes.experts if model.moe else 2 * dim
+    if model.attention_bias:
+        whole = whole + sizes.head_dim * (sizes.heads + 2 * sizes.kv_heads)
     return Shape(
         sizes=sizes,
         attention=attention.called("attention", "elements"),

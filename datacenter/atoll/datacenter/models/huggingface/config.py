@@ -38,7 +38,16 @@ _WANTED: dict[str, tuple[object, ...]] = {
     "router_jitter_noise": (None, 0, 0.0),
 }
 """Features of our blocks, by their key; other values are refused by name."""
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM"}
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_READ_ONLY = ("mistral",)
+"""Without a sliding window the same as ``llama``, as which it is written."""
+_KINDS = (*_ARCHITECTURES, *_READ_ONLY)
+_SCALING = {
+    "factor": "factor",
+    "low_frequency": "low_freq_factor",
+    "high_frequency": "high_freq_factor",
+    "original_sequence": "original_max_position_embeddings",
+}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -103,7 +112,9 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
     if model.moe is not None and model.moe.balance == "bias":
         raise LayoutError('model.moe.balance = "bias": a Mixtral checkpoint has no place for the bias')
     mixture = model.moe is not None
-    kind = "mixtral" if mixture else "llama"
+    if mixture and (model.attention_bias or model.rope_scaling is not None):
+        raise LayoutError("[model.moe] with attention_bias or rope_scaling: a Mixtral checkpoint cannot hold them")
+    kind = "mixtral" if mixture else "qwen2" if model.attention_bias else "llama"
     shared = {theirs: getattr(model, ours) for ours, theirs in _KEYS.items()}
     if model.moe is not None:
         shared |= {theirs: getattr(model.moe, ours) for ours, theirs in _MOE_KEYS.items()}
@@ -115,27 +126,39 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
         "head_dim": model.dim // model.heads,
         "hidden_act": "silu",
         "rope_theta": model.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
+        "rope_parameters": _rope_of(model),
         "torch_dtype": dtype,
         "dtype": dtype,
     }
 
 
+def _rope_of(model: ModelSection) -> dict[str, Any]:
+    if model.rope_scaling is None:
+        return {"rope_type": "default", "rope_theta": model.rope_theta}
+    scaling = {theirs: getattr(model.rope_scaling, ours) for ours, theirs in _SCALING.items()}
+    return {"rope_type": "llama3", "rope_theta": model.rope_theta, **scaling}
+
+
 def _lacking(config: Config, path: Path) -> Iterator[str]:
     """Yield the features that the checkpoint needs and our blocks lack."""
     kind = config.get("model_type")
-    if kind not in _ARCHITECTURES:
-        yield f"{path}: model_type = {kind!r}: supported are {' and '.join(map(repr, _ARCHITECTURES))}"
+    if kind not in _KINDS:
+        yield f"{path}: model_type = {kind!r}: supported are {', '.join(map(repr, _KINDS))}"
         return
     if missing := [key for key in _KEYS.values() if key not in config and key not in _OPTIONAL]:
         yield f"{path}: {', '.join(missing)} missing"
         return
     for key, wanted in _WANTED.items():
+        if key == "sliding_window" and config.get("use_sliding_window") is False:
+            continue
         if key in config and config[key] not in wanted:
             yield f"{path}: {key} = {config[key]!r}: this model has only {wanted[-1]!r}"
     rope = _rope(config)
-    if (scaling := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are not scaled"
+    scaling = rope.get("rope_type", rope.get("type", "default"))
+    if scaling not in {"default", "llama3"}:
+        yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are scaled as Llama 3's, or not"
+    elif scaling == "llama3" and (missing := [key for key in _SCALING.values() if key not in rope]):
+        yield f"{path}: rope scaling 'llama3' without {', '.join(missing)}"
     if kind == "mixtral" and config.get("num_experts_per_tok") == 1:
         yield f"{path}: num_experts_per_tok = 1: this model weighs a single expert by its score, Mixtral by 1"
     width, heads = config["hidden_size"], config["num_attention_heads"]
@@ -154,6 +177,10 @@ def _theirs(config: Config) -> dict[str, Any]:
     found["kv_heads"] = found["kv_heads"] or found["heads"]
     found["tied_embeddings"] = bool(found["tied_embeddings"])
     found["rope_theta"] = float(config.get("rope_theta") or _rope(config).get("rope_theta") or 10_000.0)
+    rope = _rope(config)
+    scaled = rope.get("rope_type", rope.get("type")) == "llama3"
+    found["rope_scaling"] = {ours: rope[theirs] for ours, theirs in _SCALING.items()} if scaled else None
+    found["attention_bias"] = config["model_type"] == "qwen2"
     if config["model_type"] == "mixtral":
         found["moe"] = {ours: config.get(theirs) for ours, theirs in _MOE_KEYS.items()}
         del found["ffn_dim"]
@@ -161,7 +188,7 @@ def _theirs(config: Config) -> dict[str, Any]:
 
 
 def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]:
-    if config.get("model_type") not in _ARCHITECTURES:
+    if config.get("model_type") not in _KINDS:
         return
     if (model.moe is not None) != (config["model_type"] == "mixtral"):
         said = "has" if model.moe is not None else "has no"
@@ -169,9 +196,10 @@ def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]
         return
     theirs = _theirs(config)
     wanted = theirs.pop("moe", {})
+    ours = model.model_dump()
     for key, value in theirs.items():
-        if getattr(model, key) != value:
-            yield f"model.{key} = {getattr(model, key)}, but {path} says {value}: set model.{key} = {_toml(value)}"
+        if ours[key] != value:
+            yield f"model.{key} = {ours[key]}, but {path} says {value}: {_remedy(key, value)}"
     if model.moe is not None and model.moe.shared_experts:
         yield f"model.moe.shared_experts = {model.moe.shared_experts}, but {path} has none: leave it out"
     for key, value in wanted.items():
@@ -179,5 +207,9 @@ def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]
             yield f"model.moe.{key} = {getattr(model.moe, key)}, but {path} says {value}: set it to {value}"
 
 
-def _toml(value: object) -> str:
-    return json.dumps(value)
+def _remedy(key: str, value: object) -> str:
+    if value is None:
+        return f"leave out model.{key}"
+    if isinstance(value, dict):
+        return f"set [model.{key}] to " + ", ".join(f"{name} = {json.dumps(one)}" for name, one in value.items())
+    return f"set model.{key} = {json.dumps(value)}"
