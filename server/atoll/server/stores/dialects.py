@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, Executable, Table, create_engine, event, make_url, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import (
     ArgumentError,
@@ -35,6 +35,9 @@ from atoll.server.stores.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 BUSY_TIMEOUT_S = 10.0
 _WAL_LIMIT_BYTES = 64 << 20  # the log file is cut back to this after a checkpoint
@@ -174,7 +177,11 @@ def _insert_all_new(dialect: str, table: Table) -> Executable:
 
 
 def _insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
-    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    if dialect == "sqlite":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - loads three drivers; SQLite's users need none
+
+    return postgresql.insert(table)
 
 
 def _place(url: URL) -> str:
