@@ -150,12 +150,7 @@ class Federation:
             return self._play(plan, workers, told, strict=strict)
 
     def _play(self, plan: Plan, workers: int | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
-        def load() -> None:  # before the workers are forked, who have it then too
-            warm_for(plan.job.aggregation.wire_encoding)
-            if isinstance(workers, int) and workers:
-                load_what_training_loads()
-
-        with set_aside(load):
+        with set_aside(lambda: _load(plan, workers if isinstance(workers, int) else 0)):
             pool = self._pool(plan, workers)
 
             async def main(loop: VirtualLoop) -> Result:
@@ -178,6 +173,14 @@ class Federation:
             if workers == 0
             else ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
         )
+
+
+def _load(plan: Plan, forked: int) -> None:
+    """Load what each process would load for itself, before so many are forked."""
+    updates = plan.job.job.rounds * plan.job.cohort.invited / max(1, forked)
+    warm_for(plan.job.aggregation.wire_encoding, elements=plan.model.layout.size, updates=updates)
+    if forked:
+        load_what_training_loads()
 
 
 def check_job(job: object) -> None:

@@ -332,6 +332,7 @@ def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path
         "import atoll.server.aggregation.kernel as k, logging; logging.basicConfig()\n"
         f"assert k.__file__.startswith({str(tmp_path)!r}), k.__file__\n"
         "from atoll.wire.encoding import Encoding\n"
+        "k.allowance.end()\n"
         "print(k.inspect(b'\\0\\0\\x80\\x3f', Encoding.FLOAT32).max_abs)"
     )
     missing = str(tmp_path / "atoll" / "server" / "errors.py" / "cache")

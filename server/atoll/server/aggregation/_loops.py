@@ -22,8 +22,8 @@ import numpy.typing as npt
 from atoll.server.aggregation._jit import callable_from_loops
 
 LANES = 128
-_ROUNDER = 1.5 * 2.0**52
-_ROUNDER_BITS = 0x4338000000000000
+ROUNDER = 1.5 * 2.0**52
+ROUNDER_BITS = 0x4338000000000000
 
 Vector = npt.NDArray[Any]
 Fold = Callable[[npt.NDArray[np.int64], Vector, tuple[int, int, int, int], int, float, float], int]
@@ -77,8 +77,8 @@ def put(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
 @callable_from_loops
 def on_grid(value: Any, scale: float, limit: float) -> Any:
     """The grid's integer for a float64 value (see "Rounding" above); 0 for one not finite or beyond ``limit``."""
-    rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + _ROUNDER)
-    return rounded.view(np.int64) - _ROUNDER_BITS
+    rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + ROUNDER)
+    return rounded.view(np.int64) - ROUNDER_BITS
 
 
 @callable_from_loops

@@ -5,9 +5,11 @@ a float32 fold runs at 0.65 to 0.75 of a plain float32 ``acc += w*x`` (it moves 
 inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures both.
 
 Compiling takes about eight seconds once per machine and half a second from numba's cache thereafter. A loop is compiled
-at its first use; ``warm`` compiles all of them in advance, in a thread of a server that already serves. The cache is
-``__pycache__`` beside this file or, if that is read-only, the user's cache directory; set ``NUMBA_CACHE_DIR`` to a
-directory that the server may write to choose another. If none is writable, every start compiles, and a warning says so.
+at its first use; ``warm`` compiles all of them in advance, in a thread of a server that already serves. Until then
+small payloads of plain floats are left to NumPy (``_numpy_loops``), with the same bits, so that a process that handles
+few of them never loads numba. The cache is ``__pycache__`` beside this file or, if that is read-only, the user's cache
+directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. If none is writable,
+every start compiles, and a warning says so.
 There are twenty signatures: three loops for six encodings, the division, and the plain average.
 """
 
@@ -23,11 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.aggregation import _block_loops, _loops
+from atoll.server.aggregation import _block_loops, _loops, _numpy_loops
 from atoll.server.aggregation._jit import array_type, compiled, scalar_type, tuple_type
 from atoll.server.aggregation.errors import AggregationError
 from atoll.wire import blocks
-from atoll.wire.encoding import PLAIN, Encoding, as_stored, needed
+from atoll.wire.encoding import PLAIN, Encoding, as_stored, decode, needed
 from atoll.wire.errors import ChunkError
 
 if TYPE_CHECKING:
@@ -53,6 +55,12 @@ _FORMS = {
     Encoding.FLOAT16: _Form(_loops.from_float16, np.uint16, np.uint16, np.float16),
     Encoding.BFLOAT16: _Form(_loops.from_bfloat16, np.uint16, np.uint16, np.float32),
 }
+NUMPY_ELEMENTS = 20_000_000
+"""NumPy takes a quarter of a second longer for these than the compiled loops, which take half a second to load."""
+allowance = _numpy_loops.Allowance(NUMPY_ELEMENTS)
+"""What this process leaves to NumPy; nothing once ``warm`` or ``warm_for`` has compiled loops."""
+_CALLS = 2
+"""For an update: to inspect it and to fold it."""
 _UNPACK = {Encoding.INT8_BLOCK: _block_loops.bytes_of, Encoding.INT4_BLOCK: _block_loops.nibbles_of}
 
 
@@ -90,9 +98,10 @@ def inspect(payload: Buffer, encoding: Encoding, count: int | None = None) -> In
         largest, sum_squares, lowest = _inspect_blocks_loop(encoding)(scales, packed.view(np.int8), count)
         blocks.check_integers(lowest, form)
         max_abs = _magnitude(largest, Encoding.FLOAT32)
+    elif allowance.takes((stored := as_stored(payload, encoding)).size):
+        max_abs, sum_squares = _numpy_loops.inspect(decode(stored.data, encoding))
     else:
         seen = _FORMS[encoding]
-        stored = as_stored(payload, encoding)
         mask = np.iinfo(np.dtype(f"i{encoding.storage.itemsize}")).max
         largest, sum_squares = _inspect_loop(encoding)(stored.view(seen.values), stored.view(seen.bits), mask)
         max_abs = _magnitude(largest, encoding)
@@ -157,6 +166,9 @@ def fold(
     values = as_stored(payload, encoding)
     if values.size != target.size:
         raise AggregationError(f"{values.size} values for {target}, which names {target.size} elements")
+    if allowance.takes(values.size):
+        plain = decode(values.data, encoding)
+        return _numpy_loops.fold(sums, plain, place, weight, scale, float(grid.max_abs), first=first)
     return _fold_loop(encoding, first=first)(
         sums, values.view(_FORMS[encoding].values), place, weight, scale, float(grid.max_abs)
     )
@@ -164,7 +176,10 @@ def fold(
 
 def mean(sums: npt.NDArray[np.int64], divisor: float, means: npt.NDArray[np.float64]) -> None:
     """Write ``sums / divisor`` to ``means``, of the same shape (n,): one rounding to float64, one of the quotient."""
-    _mean_loop()(sums, divisor, means)
+    if allowance.takes(sums.size):
+        _numpy_loops.mean(sums, divisor, means)
+    else:
+        _mean_loop()(sums, divisor, means)
 
 
 def average(
@@ -178,9 +193,12 @@ def average(
         ``finite`` and ``max_abs`` of the new values; ``sum_squares`` of the mean.
     """
     stored = as_stored(old, Encoding.FLOAT32)
-    mask = np.iinfo(np.int32).max
-    bits, sum_squares = _average_loop()(sums, stored, (divisor, lr), mask, new, new.view(np.int32))
-    max_abs = _magnitude(bits, Encoding.FLOAT32)
+    if allowance.takes(sums.size):
+        max_abs, sum_squares = _numpy_loops.average(sums, stored, divisor, lr, new)
+    else:
+        mask = np.iinfo(np.int32).max
+        bits, sum_squares = _average_loop()(sums, stored, (divisor, lr), mask, new, new.view(np.int32))
+        max_abs = _magnitude(bits, Encoding.FLOAT32)
     return Inspection(math.isfinite(max_abs), max_abs, float(sum_squares))
 
 
@@ -198,13 +216,24 @@ def warm(given_up: Callable[[], bool] = lambda: False) -> float:
         if given_up():
             break
         loop()
+    else:
+        allowance.end()
     return time.perf_counter() - started
 
 
-def warm_for(encoding: Encoding) -> None:
-    """Compile what inspecting and folding updates of one encoding needs."""
+def warm_for(encoding: Encoding, *, elements: int, updates: float) -> None:
+    """Compile what inspecting and folding updates of one encoding needs, unless NumPy does these sooner.
+
+    Args:
+        encoding: of the updates.
+        elements: of each.
+        updates: how many are expected in this process.
+    """
+    if encoding in PLAIN and allowance.covers(elements, _CALLS * updates):
+        return
     for loop in _loops_of(encoding):
         loop()
+    allowance.end()
 
 
 def _loops_by_use() -> Iterator[Callable[[], object]]:
