@@ -16,6 +16,7 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.fields import submessage
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto, settings_to_proto
+from atoll.wire.scores import SCORE_BINS
 from atoll.wire.seeds import task_seed
 from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, Recovery
 from atoll.wire.v1 import errors_pb2, participation_pb2, tensors_pb2, transfer_pb2
@@ -108,7 +109,7 @@ def uploads() -> dict[str, Any]:
 
 
 def reports() -> dict[str, Any]:
-    """A report with a small update, and a report of an evaluation."""
+    """A report with a small update, a report of an evaluation, and one with a score histogram."""
     header = header_of(ElementRange.run(0, 4), Encoding.FLOAT32, _WEIGHTS)
     trained = transfer_pb2.ReportRequest(
         round=_KEY,
@@ -120,9 +121,14 @@ def reports() -> dict[str, Any]:
         update=frame_upload(header, _WEIGHTS, _UPLOAD),
     )
     evaluated = transfer_pb2.ReportRequest(round=_KEY, evaluation={"accuracy": 0.75}, evaluation_weight=40)
+    scored = transfer_pb2.ReportRequest(round=_KEY, evaluation_weight=40)
+    for bins, place in ((scored.scores["auc"].negatives, 5), (scored.scores["auc"].positives, 250)):
+        bins.extend(20 * (at == place) for at in range(SCORE_BINS))
+    messages = (trained, evaluated, scored)
     return {
-        "about": "ReportRequest: with the update in `update`, which is one UploadRequest; and without a tensor",
-        "cases": [_case(message, message.SerializeToString(deterministic=True)) for message in (trained, evaluated)],
+        "about": "ReportRequest: with the update in `update`, which is one UploadRequest; of an evaluation; and with a "
+        "score histogram",
+        "cases": [_case(message, message.SerializeToString(deterministic=True)) for message in messages],
     }
 
 
