@@ -8,14 +8,15 @@ from rich.console import Console
 from rich.text import Text
 
 from atoll.server.cli import output
-from atoll.server.cli.output import print_json, print_table, size, steps, styled, when
+from atoll.server.cli.output import print_json, print_table, steps, styled, when
+from atoll.text.figures import in_bytes
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (3_210_000_000, "3.21 GB"), (5e15, "5e+03 TB")]
 )
 def test_sizes_have_decimal_units(count: float, text: str) -> None:
-    assert size(count) == text
+    assert in_bytes(count) == text
 
 
 def test_nothing_is_cut_where_the_output_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
