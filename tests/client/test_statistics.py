@@ -43,6 +43,23 @@ def test_a_participant_without_a_table_declines() -> None:
     assert objection_of(Participant(), make_task()) is None
 
 
+@pytest.mark.parametrize(
+    ("query", "objection"),
+    [
+        (StatisticsQuery(("age",), min_rows=1), "min_rows is 1; this participant answers from 5"),
+        (StatisticsQuery(("age",), min_participants=1), "min_participants is 1; this participant answers from 3"),
+    ],
+)
+def test_a_participant_declines_cells_that_are_too_small_for_it(query: StatisticsQuery, objection: str) -> None:
+    class Open(Ward):
+        min_cell_rows = 1
+        min_participants = 1
+
+    task = make_task(kind=TaskKind.STATISTICS, statistics=query)
+    assert objection in (objection_of(Ward([]), task) or "")
+    assert objection_of(Open([]), task) is None
+
+
 def test_a_participant_of_a_table_alone_declines_to_train() -> None:
     assert "trains nothing" in (objection_of(Ward([]), make_task()) or "")
 
@@ -52,6 +69,9 @@ def test_a_participant_of_a_table_alone_declines_to_train() -> None:
     [
         (np.arange(9.0), "fewer rows than this participant's min_rows"),
         (["Jane Doe"] * 12, "column 'age' has a value of type str_ that is no number"),
+        ([1] * 11 + [10**400], "column 'age' has a value that is infinite"),
+        ([1] * 11 + [[2, 3]], "column 'age' has rows of different shapes"),
+        (np.full(12, 1 + 2j), "column 'age' has a value of type complex128 that is no number"),
         (np.full(12, np.inf), "column 'age' has a value that is infinite"),
     ],
 )

@@ -38,6 +38,7 @@ def test_missing_numbers_are_nan(column: Any) -> None:
         (np.array([0.0, 1.0, np.nan]), ("0", "1"), [0, 1, 3]),
         (np.ma.MaskedArray([7, 8], [False, True]), ("7", "8"), [0, 3]),
         ([True, False], ("True", "False"), [0, 1]),
+        (np.array(["2020-01-01", "NaT"], "datetime64[D]"), ("2020-01-01",), [0, 2]),
     ],
 )
 def test_categories_are_compared_as_text(column: Any, levels: tuple[str, ...], places: list[int]) -> None:

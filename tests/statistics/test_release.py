@@ -30,7 +30,7 @@ def test_a_cell_of_few_rows_goes_with_the_next_smallest() -> None:
 
 def test_two_small_cells_hide_each_other() -> None:
     table = ["f"] * 30 + ["d"]
-    found = counted([table, table, ["f"] * 9 + ["m", "x"]], min_rows=5)
+    found = counted([table, table, ["f"] * 9 + ["d", "m", "x"]], min_rows=5)
     assert found == {"f": 69, "m": None, "d": None, "other": None, "missing": 0}
 
 
@@ -68,7 +68,51 @@ def test_the_sum_of_answers_is_not_kept() -> None:
         state = {name: tensor + sum(one[name] for one in answers) / 3 for name, tensor in state.items()}
         Release(query).apply(number, state, 3)
         assert not state["answer"].any()
-    assert not state["numeric/quantiles"][..., 2].any()
+
+
+def test_two_cells_of_one_row_are_hidden_with_a_third() -> None:
+    """They are not 0, and together 2: without a third, each is known to be 1."""
+    found = counted([["f"] * 30 + ["d"], ["f"] * 30 + ["m"], ["f"] * 30], min_rows=5)
+    assert found == {"f": None, "m": None, "d": None, "other": 0, "missing": 0}
+
+
+def test_cells_of_one_participant_are_hidden_with_one_of_several() -> None:
+    """Their sum, the total less the other cells, would be figures of that participant alone."""
+    tables = [["f"] * 50 + ["x"] * 40, ["f"] * 50 + ["x"] * 30, ["f"] * 50 + ["m"] * 50 + ["d"] * 40 + ["x"] * 30]
+    found = counted(tables, min_rows=5, min_participants=3)
+    assert found == {"f": 150, "m": None, "d": None, "other": None, "missing": 0}
+
+
+def states(query: StatisticsQuery, tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The models that the rounds release."""
+    found = [first_state(query)]
+    for number in range(query.rounds):
+        answers = [Answerer(query, table).answer(number, found[-1]) for table in tables]
+        state = {name: tensor + sum(one[name] for one in answers) / 3 for name, tensor in found[-1].items()}
+        Release(query).apply(number, state, len(tables))
+        found.append(state)
+    return found[1:]
+
+
+def test_models_of_early_rounds_do_not_count_the_rows_below_a_quantile() -> None:
+    """Quantiles on both sides of a small cell would count its rows."""
+    tables = [{"age": np.linspace(17, 31, 60)}] * 3
+    for state in states(StatisticsQuery(("age",), quantiles=(0.25, 0.5, 0.75)), tables):
+        assert set(np.unique(state["numeric/quantiles"][..., 2])) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_cell_of_a_quantile_has_at_least_min_rows_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = [{"age": rng.normal(50, 12, 70)} for _ in range(3)]
+    pooled = np.concatenate([table["age"] for table in tables])
+    query = StatisticsQuery(("age",), quantiles=(0.1, 0.25, 0.5, 0.9), refinements=8, min_rows=5)
+    for quantile in played(query, tables).column("age").quantiles:
+        assert quantile.low is not None
+        assert quantile.high is not None
+        assert quantile.low <= np.quantile(pooled, quantile.share, method="inverted_cdf") <= quantile.high
+        inside = ((pooled >= quantile.low) & (pooled <= quantile.high)).sum()
+        assert 5 <= inside <= 15
 
 
 def test_a_round_that_counts_other_rows_is_refused() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from atoll.client.task import Task
     from atoll.client.update import Evaluation, Update
     from atoll.statistics import Table
+    from atoll.wire.statistics_query import StatisticsQuery
 
 
 class Participant:
@@ -26,10 +27,14 @@ class Participant:
     Set it on the class, on the instance, or as a property.
 
     ``min_rows`` is the smallest table that takes part in statistics: with fewer rows the participant fails the task.
+    The operator chooses which cells are too small to release; ``min_cell_rows`` and ``min_participants`` are the lowest
+    ``min_rows`` and ``min_participants`` of a job that this participant answers. It declines others.
     """
 
     examples: int = 1
     min_rows: int = 10
+    min_cell_rows: int = 5
+    min_participants: int = 3
 
     def fit(self, model: Model, task: Task) -> Update:
         """Train from ``model`` and return the local weights with the number of examples trained on."""
@@ -79,7 +84,21 @@ def objection_of(participant: Participant, task: Task) -> str | None:
         return "this participant gives no table for statistics (Participant.table)"
     if task.kind is TaskKind.TRAIN and participant.has_table and not participant.can_fit:
         return "this participant gives a table for statistics, and trains nothing (it has no fit)"
+    if task.statistics is not None and (objection := _too_fine(participant, task.statistics)) is not None:
+        return objection
     return participant.objection(task)
+
+
+def _too_fine(participant: Participant, query: StatisticsQuery) -> str | None:
+    """Why a query would release cells that are too small for this participant; None if it does not."""
+    for key, asked, attribute in (
+        ("min_rows", query.min_rows, "min_cell_rows"),
+        ("min_participants", query.min_participants, "min_participants"),
+    ):
+        lowest = getattr(participant, attribute)
+        if asked < lowest:
+            return f"statistics.{key} is {asked}; this participant answers from {lowest} (Participant.{attribute})"
+    return None
 
 
 def declared_examples(participant: Participant) -> int:

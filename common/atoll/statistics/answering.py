@@ -67,7 +67,7 @@ class Answerer:
         elif number == 1:
             blocks |= self._moments(state)
         else:
-            blocks["inner"] = self._inner(state)
+            blocks |= self._inner(state)
         zeros = {name: np.zeros(np.shape(tensor)) for name, tensor in released.items()}
         return zeros | {ANSWER: packed(self.query, number, blocks)}
 
@@ -99,17 +99,18 @@ class Answerer:
         held = (cells > 0).astype(np.float64)
         return {"sum": sums, "squares": squares, "bins": counts_to_limbs(cells), "bin_holders": held}
 
-    def _inner(self, state: State) -> Floats:
+    def _inner(self, state: State) -> dict[str, Floats]:
         columns, shares, bins = len(self._values), len(self.query.shares), self.query.bins
-        cells = np.zeros((columns, shares, bins), np.int64)
+        cells, below = np.zeros((columns, shares, bins), np.int64), np.zeros((columns, shares), np.int64)
         for column in state.open_columns:
             found = state.range_of(column)
             whole = self._on_grid(column, found.exponent)
             for share in range(shares):
-                low, high = state.cell_of(column, share)
-                if low < high:
+                if state.narrows(column, share):
+                    low, high = state.cell_of(column, share)
                     cells[column, share] = cells_of(whole, low, high, found.high, bins)
-        return counts_to_limbs(cells)
+                    below[column, share] = np.count_nonzero(whole < low)
+        return {"inner": counts_to_limbs(cells), "below": counts_to_limbs(below)}
 
     def _on_grid(self, column: int, exponent: int) -> Integers:
         return on_grid(self._values[column], exponent)

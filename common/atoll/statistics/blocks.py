@@ -9,7 +9,7 @@ each     ``rows``: rows of the table
          ``holders``, ``cell_holders``: 1 if this participant has such a row
 1        ``sum``, ``squares`` of the values on the grid, for each numeric column;
          ``bins``, ``bin_holders``: rows of each cell of the histogram
-2 ...    ``inner``: rows of each part of the cell in which a quantile lies
+2 ...    ``inner``: rows of each part of the cell in which a quantile lies; ``below``: rows below that cell
 =======  ==========================================================================================
 
 Numbers that may pass ``limbs.MAX_ABS`` are limbs, along the last axis.
@@ -52,7 +52,10 @@ def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
             "bin_holders": (columns, query.bins),
         }
     else:
-        found["inner"] = (columns, len(query.shares), query.bins, COUNT_LIMBS)
+        found |= {
+            "inner": (columns, len(query.shares), query.bins, COUNT_LIMBS),
+            "below": (columns, len(query.shares), COUNT_LIMBS),
+        }
     return found
 
 

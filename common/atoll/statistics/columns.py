@@ -68,23 +68,33 @@ def _column(table: Table, name: str) -> npt.NDArray[Any]:
         found = table[name]
     except (KeyError, IndexError, ValueError) as error:
         raise TableError(f"the table has no column {name!r}") from error
-    column: npt.NDArray[Any] = found if isinstance(found, np.ma.MaskedArray) else np.asarray(found)
+    try:
+        column: npt.NDArray[Any] = found if isinstance(found, np.ma.MaskedArray) else np.asarray(found)
+    except ValueError:
+        raise TableError(f"column {name!r} has rows of different shapes; one value a row is needed") from None
     if column.ndim != 1:
         raise TableError(f"column {name!r} has {column.ndim} dimensions; 1 is needed")
     return column
 
 
 def _missing(item: object) -> bool:
-    if item is None or type(item).__name__ in _MISSING_TYPES:
+    if item is None or item is np.ma.masked or type(item).__name__ in _MISSING_TYPES:
         return True
+    if isinstance(item, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(item))
     return isinstance(item, float | np.floating) and math.isnan(item)
 
 
 def _number(item: Any, name: str) -> float:
+    """An item as a number; infinite if float64 does not reach so far."""
     try:
-        return float(item)
+        if not isinstance(item, np.complexfloating):  # of which float() drops the imaginary part
+            return float(item)
+    except OverflowError:
+        return math.inf
     except (TypeError, ValueError):
-        raise TableError(f"column {name!r} has a value of type {type(item).__name__} that is no number") from None
+        pass
+    raise TableError(f"column {name!r} has a value of type {type(item).__name__} that is no number") from None
 
 
 def _text(item: object) -> str:

@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.statistics.blocks import OTHER_AND_MISSING, unpacked
+from atoll.statistics.checks import check_sums
 from atoll.statistics.errors import AnswersError
-from atoll.statistics.grid import cell_width, range_of
+from atoll.statistics.grid import range_of
 from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
+from atoll.statistics.narrowing import Interval, narrowed
 from atoll.statistics.state import ANSWER, SUPPRESSED, State
 from atoll.wire.statistics_query import StatisticsQuery
 
@@ -39,7 +41,7 @@ class Release:
             participants: number of answers in the mean.
 
         Raises:
-            AnswersError: if the round did not count the rows of the first one.
+            AnswersError: if the round did not count the rows of the first one, or its sums contradict each other.
         """
         totals = np.rint(tensors[ANSWER] * participants)  # sums of whole numbers below 2^53, so exact
         tensors[ANSWER][:] = 0
@@ -47,14 +49,13 @@ class Release:
         tensors["participants"][number] = participants
         tensors["rows"][number] = blocks["rows"]
         self._check_same_rows(number, tensors)
+        check_sums(self.query, number, blocks, tensors)
         if number == 0:
             self._counts(tensors, blocks)
         elif number == 1:
             self._moments(tensors, blocks)
         else:
-            self._refined(tensors, counts_from_limbs(blocks["inner"]))
-        if number == self.query.rounds - 1 and "numeric/quantiles" in tensors:
-            tensors["numeric/quantiles"][..., 2] = 0
+            self._refined(tensors, counts_from_limbs(blocks["inner"]), counts_from_limbs(blocks["below"]))
 
     def _check_same_rows(self, number: int, tensors: Mapping[str, Floats]) -> None:
         rows = [from_limbs(tensors["rows"][one]) for one in (0, number)]
@@ -94,19 +95,27 @@ class Release:
             for share in range(len(self.query.shares)):
                 rank = rank_of(self.query.shares[share], rows)
                 if self._may_be_found(share, rank, rows):
-                    whole = (found.low, found.high, 0)
-                    tensors["numeric/quantiles"][column, share] = _narrowed(whole, rank, counts[column])
+                    whole = Interval(found.low, found.high)
+                    tensors["numeric/quantiles"][column, share] = self._narrowed(whole, share, rank, counts[column])
 
-    def _refined(self, tensors: MutableMapping[str, Floats], inner: Integers) -> None:
+    def _refined(self, tensors: MutableMapping[str, Floats], inner: Integers, below: Integers) -> None:
         state = State(self.query, tensors)
         for column in state.open_columns:
             rows = int(tensors["numeric/present"][column])
             for share in range(len(self.query.shares)):
-                low, high, below = map(int, tensors["numeric/quantiles"][column, share])
-                if low < high:
-                    rank = rank_of(self.query.shares[share], rows)
-                    cell = _narrowed((low, high, below), rank, inner[column, share])
-                    tensors["numeric/quantiles"][column, share] = cell
+                if state.narrows(column, share):
+                    cell = Interval(*state.cell_of(column, share))
+                    rank = rank_of(self.query.shares[share], rows) - int(below[column, share])
+                    narrowed = self._narrowed(cell, share, rank, inner[column, share])
+                    tensors["numeric/quantiles"][column, share] = narrowed
+
+    def _narrowed(self, cell: Interval, share: int, rank: int, parts: Integers) -> tuple[int, int, int]:
+        """The cell of a quantile's next model, and 1 if no later round may make it narrower.
+
+        Minimum and maximum, which were asked for by name, narrow to a single row.
+        """
+        enough = 1 if self.query.shares[share] in {0.0, 1.0} else self.query.min_rows
+        return narrowed(cell, rank, parts, enough)
 
     def _may_be_found(self, share: int, rank: int, rows: int) -> bool:
         """Whether enough rows lie on each side of a quantile; minimum and maximum were asked for by name."""
@@ -117,13 +126,21 @@ class Release:
     def _released(self, counts: Integers, holders: Floats) -> Floats:
         """Counts of cells whose total is known, without those that are too small.
 
-        If a single cell is too small, its rows would be the total less the others': the next smallest goes with it.
+        The rows of all hidden cells together follow from the total. If they are those of a single cell, or too few
+        themselves, the next smallest cell is hidden too.
         """
         small = np.array([self._too_small(*cell) for cell in zip(counts, holders, strict=True)], np.bool_)
         others = np.flatnonzero(~small & (counts > 0))
-        if small.sum() == 1 and others.size:
+        if small.any() and others.size and not self._hide_each_other(counts[small], holders[small]):
             small[others[np.argmin(counts[others])]] = True
         return np.where(small, SUPPRESSED, counts.astype(np.float64))
+
+    def _hide_each_other(self, counts: Integers, holders: Floats) -> bool:
+        """Whether the sum of these cells tells none of them, and is no small cell itself.
+
+        Different cells may be of the same participants: those of all cells are at least those of the widest held.
+        """
+        return counts.size > 1 and not self._too_small(int(counts.sum()), float(holders.max()))
 
     def _too_small(self, count: int, holders: float) -> bool:
         """Whether a cell has rows, but too few, or of too few participants."""
@@ -133,15 +150,3 @@ class Release:
 def rank_of(share: float, rows: int) -> int:
     """The place, from 1, of the value that is a quantile: numpy's method "inverted_cdf"."""
     return max(1, ceil(Fraction(repr(share)) * rows))
-
-
-def _narrowed(cell: tuple[int, int, int], rank: int, counts: Integers) -> tuple[int, int, int]:
-    """The part of a cell in which the value of this rank lies: lower edge, upper edge, rows below."""
-    low, high, below = cell
-    reached = below + np.cumsum(counts)
-    part = int(np.searchsorted(reached, rank))
-    if part == counts.size:  # the table of a participant has changed since the round before
-        return low, high, below
-    width = cell_width(low, high, counts.size)
-    start = low + part * width
-    return start, min(start + width, high), int(reached[part] - counts[part])

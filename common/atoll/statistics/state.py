@@ -12,7 +12,7 @@ tensor                         shape        meaning
 ``numeric/squares``            (columns, 8) sum of squares in units of the resolution squared, limbs
 ``numeric/histogram``          (columns, b) rows of each cell of the range; -1: suppressed
 ``numeric/quantiles``          (columns,    edges of the cell of each quantile, in units of the resolution, and the
-                               shares, 3)   rows below it while the run lasts; equal edges: suppressed
+                               shares, 3)   1 if it may not be cut again; equal edges: suppressed
 ``categories``                 (cells,)     rows of each level, of other values, without a value; -1: suppressed
 ``answer``                     (n,)         0: the element range of participants' answers
 =============================  ===========  =====================================================================
@@ -80,3 +80,8 @@ class State:
         """Lower and upper edge of the cell in which a quantile lies; equal ones if it is suppressed."""
         low, high, _ = map(int, self.tensors["numeric/quantiles"][column, share])
         return low, high
+
+    def narrows(self, column: int, share: int) -> bool:
+        """Whether the cell of a quantile is released, and may be cut again."""
+        low, high, final = map(int, self.tensors["numeric/quantiles"][column, share])
+        return low < high and not final

@@ -70,7 +70,8 @@ class Statistics(JobTable):
         Field(
             ge=0,
             le=MAX_REFINEMENTS,
-            description="Further rounds, each of which makes the cell of a quantile narrower by the factor `bins`.",
+            description="Further rounds, each of which makes the cell of a quantile narrower: by the factor `bins` if "
+            "that leaves `min_rows` rows in it.",
         ),
     ] = 2
     minimum_and_maximum: Annotated[
@@ -86,7 +87,8 @@ class Statistics(JobTable):
             ge=1,
             le=MAX_CELL,
             description="A cell (column, category, part of a histogram) of fewer rows, but not of "
-            "0, is not released; neither is a quantile with fewer rows on one side.",
+            "0, is not released; neither is a quantile with fewer rows on one side, and its cell has at least so many. "
+            "Participants decline values below their own, 5 unless they set another.",
         ),
     ] = 5
     min_participants: Annotated[
@@ -94,7 +96,9 @@ class Statistics(JobTable):
         Field(
             ge=1,
             le=MAX_CELL,
-            description="A cell with rows of fewer participants is not released; `cohort.size` must be at least this.",
+            description="A cell (column, category, part of a histogram) with rows of fewer participants is not "
+            "released; `cohort.size` must be at least this. Participants decline values below their own, 3 unless they "
+            "set another.",
         ),
     ] = 3
 

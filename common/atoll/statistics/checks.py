@@ -1,0 +1,92 @@
+"""Checks that the sums of a round can be those of tables: a faulty participant is seen before anything is released.
+
+A participant that invents a consistent table is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.errors import AnswersError
+from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
+from atoll.statistics.state import State
+from atoll.wire.statistics_query import StatisticsQuery
+
+_COUNTS = ("rows", "present", "missing", "cells", "bins", "inner", "below")
+_HOLDERS = ("holders", "cell_holders", "bin_holders", "octaves")
+
+
+def check_sums(
+    query: StatisticsQuery, number: int, blocks: Mapping[str, Floats], tensors: Mapping[str, Floats]
+) -> None:
+    """Check the sums of round ``number``.
+
+    Args:
+        query: what was asked.
+        number: the round, from 0.
+        blocks: the sums of its answers.
+        tensors: the model that the round began with, and its own ``rows`` and ``participants``.
+
+    Raises:
+        AnswersError: naming the sum that no tables have.
+    """
+    rows, participants = from_limbs(tensors["rows"][number]), int(tensors["participants"][number])
+    problems = [*_bounds(blocks, rows, participants)]
+    if not problems:
+        problems = [*(_first(query, blocks, rows) if number == 0 else _later(query, number, blocks, tensors))]
+    if problems:
+        raise AnswersError(
+            f"the sums of round {number + 1} are not those of tables: {problems[0]}. A participant's answer was not "
+            "made by its SDK from one table; find it, by runs of fewer participants, and run again without it"
+        )
+
+
+def _bounds(blocks: Mapping[str, Floats], rows: int, participants: int) -> Iterator[str]:
+    for name, sums in blocks.items():
+        if name in _COUNTS and sums.size:
+            found, most, unit = counts_from_limbs(sums), rows, "rows"
+        elif name in _HOLDERS and sums.size:
+            found, most, unit = sums.astype(np.int64), participants, "participants"
+        else:
+            continue
+        if found.min() < 0 or found.max() > most:
+            yield f"{name!r} counts {unit} outside 0 to {most}"
+
+
+def _first(query: StatisticsQuery, blocks: Mapping[str, Floats], rows: int) -> Iterator[str]:
+    present, missing = counts_from_limbs(blocks["present"]), counts_from_limbs(blocks["missing"])
+    for column, name in enumerate(query.numeric):
+        if present[column] + missing[column] != rows:
+            yield f"column {name!r} has rows that neither have a value nor miss one"
+        if (present[column] > 0) != bool(blocks["octaves"][column].any()):
+            yield f"column {name!r} has values without a range"
+    cells, start = counts_from_limbs(blocks["cells"]), 0
+    for category in query.categories:
+        stop = start + len(category.levels) + OTHER_AND_MISSING
+        if cells[start:stop].sum() != rows:
+            yield f"the categories of column {category.name!r} do not add up to the rows"
+        start = stop
+
+
+def _later(
+    query: StatisticsQuery, number: int, blocks: Mapping[str, Floats], tensors: Mapping[str, Floats]
+) -> Iterator[str]:
+    state = State(query, tensors)
+    for column in state.open_columns:
+        name, present = query.numeric[column], int(tensors["numeric/present"][column])
+        if number == 1:
+            total, squares = from_limbs(blocks["sum"][column]), from_limbs(blocks["squares"][column])
+            if counts_from_limbs(blocks["bins"][column]).sum() != present:
+                yield f"the histogram of column {name!r} does not add up to its values"
+            found = state.range_of(column)
+            if not present * found.low <= total <= present * found.high:
+                yield f"the sum of column {name!r} is out of its range"
+            if present * squares < total * total:
+                yield f"sum and sum of squares of column {name!r} contradict each other"
+            continue
+        inside = counts_from_limbs(blocks["inner"][column]).sum(axis=-1) + counts_from_limbs(blocks["below"][column])
+        if (inside > present).any():
+            yield f"a quantile's cell of column {name!r} has more rows than the column"
