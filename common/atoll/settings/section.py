@@ -31,7 +31,8 @@ class Section(BaseModel):
         pydantic.ValidationError: for a value of another type or range, an unknown key, or keys in conflict.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # Validators are built when a section is first used: a command's help needs none of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The conflicts between keys of this section, as (key, what is wrong and what to do)."""
