@@ -8,7 +8,7 @@ from math import isfinite
 from atoll.simulation.errors import SetupError
 
 MOST = 4096
-START_S = 120.0
+START_S = 300.0
 
 
 @dataclass(frozen=True)
