@@ -56,10 +56,11 @@ class StatisticsQuery:
     def __post_init__(self) -> None:
         names = (*self.numeric, *(column.name for column in self.categories))
         _within("numeric and categories", len(names), 1, MAX_COLUMNS, "columns")
-        _check_names("column", names)
+        _check_names("numeric", "column", self.numeric)
+        _check_names("categories", "column", names)
         for column in self.categories:
             _within(f"categories.{column.name}", len(column.levels), 1, MAX_LEVELS, "levels")
-            _check_names(f"level of {column.name!r}", column.levels)
+            _check_names(f"categories.{column.name}", "level", column.levels)
         _within("bins", self.bins, 2, MAX_BINS)
         _within("quantiles", len(self.quantiles), 0, MAX_QUANTILES, "values")
         _within("refinements", self.refinements, 0, MAX_REFINEMENTS)
@@ -67,7 +68,9 @@ class StatisticsQuery:
         _within("min_participants", self.min_participants, 1, MAX_CELL)
         for share in self.quantiles:
             if not 0 < share < 1:
-                raise WireError(f"statistics.quantiles has {share}; allowed are numbers above 0 and below 1")
+                raise WireError(f"statistics.quantiles: {share}; allowed are numbers above 0 and below 1")
+            if self.quantiles.count(share) > 1:
+                raise WireError(f"statistics.quantiles: {share} is there twice; name each once")
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -114,13 +117,15 @@ def query_from_proto(message: participation_pb2.StatisticsQuery) -> StatisticsQu
     )
 
 
-def _check_names(what: str, names: Sequence[str]) -> None:
+def _check_names(key: str, what: str, names: Sequence[str]) -> None:
     for name in names:
         if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
-            raise WireError(f"statistics: {what} {name[:40]!r}; allowed are 1 to {MAX_NAME_CHARS} printable characters")
+            raise WireError(
+                f"statistics.{key}: {what} {name[:40]!r}; allowed are 1 to {MAX_NAME_CHARS} printable characters"
+            )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise WireError(f"statistics: {what} {twice!r} is there twice; name each once")
+        raise WireError(f"statistics.{key}: {what} {twice!r} is there twice; name each once")
 
 
 def _within(key: str, value: int, low: int, high: int, unit: str = "") -> None:

@@ -59,7 +59,10 @@ def test_a_job_in_python_is_the_file_and_reads_back() -> None:
         (JOB.replace("size = 4", "size = 2"), "below statistics.min_participants 3"),
         (JOB.replace('["age"]', '["age", "age"]'), "'age' is there twice"),
         (JOB.replace('["age"]', '["sex"]'), "'sex' is there twice"),
-        (JOB + "quantiles = [0.5, 1.5]\n", "has 1.5; allowed are numbers above 0 and below 1"),
+        (
+            JOB + "quantiles = [0.5, 1.5]\n",
+            "statistics.quantiles = [0.5, 1.5]: 1.5; allowed are numbers above 0 and below 1",
+        ),
         (
             HEAD + f"[statistics]\nbins = 1024\nnumeric = {[f'c{n}' for n in range(2000)]}\n",
             "at most 8388608; lower it",
@@ -75,6 +78,24 @@ def test_what_does_not_go_with_statistics_is_refused(text: str, problem: str) ->
     with pytest.raises(JobFileError) as raised:
         parse_job(text)
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ('numeric = [""]', "job.toml:6: statistics.numeric = [\"\"]: column ''; allowed are 1 to 128 printable"),
+        ('categories = { "" = ["f"] }', "statistics.categories"),
+        ('categories = { sex = ["f", "f"] }', "statistics.categories.sex: level 'f' is there twice"),
+        ("categories = { sex = [] }", "statistics.categories.sex: 0 levels"),
+        ('numeric = ["a"]\nquantiles = [0.5, 0.5]', "statistics.quantiles = [0.5, 0.5]: 0.5 is there twice"),
+        ('numeric = ["a"]\nbins = 1', "statistics.bins = 1: allowed"),
+    ],
+)
+def test_an_error_of_the_section_names_its_key_and_asks_for_no_rounds(section: str, problem: str) -> None:
+    with pytest.raises(JobFileError) as raised:
+        parse_job(HEAD + f"[statistics]\n{section}\n")
+    assert problem in str(raised.value)
+    assert "job.rounds" not in str(raised.value)
 
 
 def test_a_run_begins_with_the_model_of_its_query() -> None:

@@ -27,8 +27,7 @@ def with_statistics_defaults(tables: object) -> object:
     found = {name: tables.get(name, {}) for name in ("job", "cohort", "aggregation", "evaluation")}
     if not all(isinstance(table, dict) for table in found.values()):
         return tables
-    rounds = _rounds(tables["statistics"])
-    job = ({} if rounds is None else {"rounds": rounds}) | found["job"]
+    job = {"rounds": _rounds(tables["statistics"])} | found["job"]
     size = found["cohort"].get("size")
     cohort = ({} if size is None else {"quorum": size}) | {"required": "all"} | found["cohort"]
     aggregation, evaluation = _AGGREGATION | found["aggregation"], _EVALUATION | found["evaluation"]
@@ -100,14 +99,14 @@ def _every_member(spec: JobTables, section: Statistics, why: str) -> Iterator[tu
         )
 
 
-def _rounds(table: object) -> int | None:
-    """Rounds of the query; None if the section is not valid, which its own validation reports."""
+def _rounds(table: object) -> int:
+    """Rounds of the query; 1 if the section is not valid, so that its own problems alone are reported."""
     if isinstance(table, Statistics):
         return table.query.rounds
     try:
         return Statistics.model_validate(_plain(table)).query.rounds
     except ValidationError:
-        return None
+        return 1
 
 
 def _plain(table: object) -> Any:

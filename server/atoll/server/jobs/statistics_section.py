@@ -121,5 +121,6 @@ class Statistics(JobTable):
         try:
             _ = self.query
         except WireError as error:
-            key, _, problem = str(error).removeprefix("statistics").lstrip(".: ").partition(": ")
-            yield ("", str(error)) if not problem else (key if key in type(self).model_fields else "", str(error))
+            path, _, problem = str(error).removeprefix("statistics.").partition(": ")
+            key = path.partition(".")[0]
+            yield (key, problem) if path == key and key in type(self).model_fields else ("", str(error))
