@@ -74,6 +74,7 @@ def test_the_table_has_a_row_for_each_round(called: Callable[..., Result]) -> No
     done = called(5)
     assert done.exit_code == 0, done.output
     assert done.stdout.count("released") == 2
+    assert ": all rounds are done" in done.stderr  # why it ended
 
 
 def test_what_cannot_be_simulated_is_a_usage_error(called: Callable[..., Result]) -> None:

@@ -252,7 +252,8 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
     columns = (*_WIDE, *([_VIRTUAL] if virtual else []), *(f"{name}>" for name in metrics))
     print_table(columns, (_cells(row, metrics, virtual=virtual) for row in rows), "no round was played")
     shown = console(stderr=True)
-    shown.print(f"{result.status} after {result.seconds:.1f} s", markup=False)
+    reason = f": {result.reason}" if result.reason else ""
+    shown.print(f"{result.status} after {result.seconds:.1f} s{reason}", markup=False, soft_wrap=True)
     shown.print(f"final model {result.digest}", markup=False, soft_wrap=True)
     if output is not None:
         shown.print(f"{output / MODEL_FILE}, {output / REPORT_FILE}", markup=False)

@@ -38,7 +38,7 @@ def test_lines_name_the_round_that_they_are_about() -> None:
         "round": 3,
         "attempt": 1,
     }
-    assert TextLines().format(inside).endswith("[run=r1 round=3.1]")
+    assert TextLines().format(inside).endswith("[run=r1 round=4.2]")
     assert "run" not in json.loads(JsonLines().format(record()))
     assert TextLines().format(record()).endswith("lines")
 

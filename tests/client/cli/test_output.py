@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,12 @@ def test_lines_for_people() -> None:
 def test_counts_are_told_whole() -> None:
     said = describe(events.Trained(KEY, 20479, 2.0, {"tokens": 20479.0, "loss": 2.0, "share": 0.00012345}))
     assert said == "round 3: worked on 20,479 examples for 2.0 s: tokens 20,479, loss 2, share 0.0001234"
+
+
+def test_a_round_of_statistics_is_told_in_plain_words() -> None:
+    invited = next(event for event in EVERY if isinstance(event, events.Invited))
+    assert describe(replace(invited, kind="statistics")) == "round 3: digits asks for statistics, cohort 8, 60 s left"
+    assert describe(events.Trained(KEY, 1, 0.0, {})) == "round 3: worked on 1 example for 0.0 s"
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:

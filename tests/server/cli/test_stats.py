@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from atoll.server.cli.stats import show_figures
 from atoll.server.cli.stats_tables import bars, category_rows, numeric_columns, numeric_row
 from atoll.statistics import CategoryFindings, Findings, NumericFindings, Quantile
 
@@ -42,3 +45,11 @@ def test_names_do_not_control_the_terminal() -> None:
 @pytest.mark.parametrize(("counts", "shown"), [((), ""), ((None, 0, 1), "· █"), ((0, 0), "  "), ((1, 8), "▁█")])
 def test_a_histogram_is_a_letter_a_cell(counts: tuple[int | None, ...], shown: str) -> None:
     assert bars(counts) == shown
+
+
+def test_the_signs_of_suppressed_figures_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    dotted = replace(AGE, histogram=(40, None), quantiles=(Quantile(0.5, 60.0, 62.0),))
+    show_figures(Findings(4, 123, (dotted,), ()))
+    written = capsys.readouterr()
+    assert "█·" in written.out
+    assert "- or ·: suppressed (too few rows or participants), or not defined" in written.err

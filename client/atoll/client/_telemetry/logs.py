@@ -50,7 +50,13 @@ class TextLines(logging.Formatter):
         record.message = printable(record.message)
         key: RoundKey | None = getattr(record, "about_round", None)
         line = super().formatMessage(record)
-        return line if key is None else f"{line} [run={key.run} round={key.round}.{key.attempt}]"
+        return line if key is None else f"{line} [run={key.run} round={_label(key)}]"
+
+
+def _label(key: RoundKey) -> str:
+    """``7`` for the seventh round, ``7.2`` for its second attempt, as commands and the server's log write it."""
+    again = f".{key.attempt + 1}" if key.attempt else ""
+    return f"{key.round + 1}{again}"
 
 
 class JsonLines(logging.Formatter):

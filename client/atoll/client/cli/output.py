@@ -103,12 +103,17 @@ def describe(event: events.Event) -> str:
 
 
 def _invited(event: events.Invited) -> str:
-    return f"{event.run_name} asks to {event.kind}, cohort {event.cohort_size}, {event.remaining_s:.0f} s left"
+    asked = "for statistics" if event.kind == "statistics" else f"to {event.kind}"
+    return f"{event.run_name} asks {asked}, cohort {event.cohort_size}, {event.remaining_s:.0f} s left"
 
 
 def _trained(event: events.Trained) -> str:
     metrics = ", ".join(f"{name} {_figure(value)}" for name, value in event.metrics.items())
-    return f"worked on {event.weight:,} examples for {event.seconds:.1f} s{': ' + metrics if metrics else ''}"
+    return f"worked on {_examples(event.weight)} for {event.seconds:.1f} s{': ' + metrics if metrics else ''}"
+
+
+def _examples(weight: int) -> str:
+    return f"{weight:,} example{'' if weight == 1 else 's'}"
 
 
 def _figure(value: float) -> str:

@@ -36,6 +36,7 @@ from atoll.server.cli.show_fairness import show_by_participant
 from atoll.server.cli.show_round import show_round
 from atoll.server.cli.stats import output_options, put_out
 from atoll.server.cli.submitting import submitted
+from atoll.server.cli.unmeasured import unmeasured_lines
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
 from atoll.server.control.never_counted import never_counted
@@ -139,7 +140,7 @@ def show(  # one argument for each option
     if detail.run.model_blob:
         click.echo(f"{'final' if detail.run.ended else 'newest'} model {detail.run.model_blob}")
     print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
-    for line in closing_lines(detail.rounds, secret=has_secret_draw(detail)):
+    for line in (*closing_lines(detail.rounds, secret=has_secret_draw(detail)), *unmeasured_lines(detail)):
         click.echo(line)
     if members:
         print_table(MEMBER_COLUMNS, member_rows(detail), "no participant has been invited")

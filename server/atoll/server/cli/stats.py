@@ -82,4 +82,4 @@ def show_figures(found: Findings) -> None:
     if found.categories:
         print_table(CATEGORY_COLUMNS, category_rows(found), "")
     if any(row["value"] is None for row in found.records()):
-        console(stderr=True).print("-: suppressed, or not defined", markup=False)
+        console(stderr=True).print("- or ·: suppressed (too few rows or participants), or not defined", markup=False)

@@ -17,6 +17,7 @@ from atoll.server.cli.errors import StoppedError
 from atoll.server.cli.formats import closing_lines, has_secret_draw, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
+from atoll.server.cli.unmeasured import unmeasured_lines
 from atoll.server.control import Progress, RunDetail, RunSummary
 from atoll.server.control.names import names_of
 from atoll.text.figures import counted
@@ -176,9 +177,10 @@ class _Historian:
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
     def closing_lines(self) -> Iterator[str]:
-        """Lines about participants that were invited and did not count."""
+        """Lines about participants that were invited and did not count, and about metrics that were not measured."""
         if self._last is not None:
             yield from closing_lines(self._last.rounds, secret=has_secret_draw(self._last))
+            yield from unmeasured_lines(self._last)
 
 
 def finish(run: RunSummary) -> None:

@@ -1,0 +1,54 @@
+"""A job that decides by a metric that no round measured says so at its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.server.cli.run import run
+from atoll.wire.v1 import control_pb2
+from tests.server.cli.conftest import Fake, Invoke, a_round, summary
+
+JOB = """
+[job]
+name = "p"
+rounds = 2
+[model]
+initial = "init.safetensors"
+[cohort]
+size = 2
+[retention]
+best = "server/accuracy"
+[stop]
+metric = "eval/los"
+patience = 3
+"""
+LINE = (
+    "never measured: eval/los, which the job names as stop.metric, so it decided nothing; "
+    "measured: eval/loss, server/accuracy"
+)
+
+
+def prepare(fake: Fake, status: control_pb2.RunStatus.ValueType, metric: str = "eval/loss") -> None:
+    fake.control.rounds = [a_round(number, metrics={metric: 0.5, "server/accuracy": 0.5}) for number in range(2)]
+    fake.control.job_toml = JOB
+    fake.control.status = status
+    fake.control.watches.append([control_pb2.WatchRunResponse(summary=summary(status, released=2), connected=2)])
+
+
+@pytest.mark.parametrize("command", ["show", "watch"])
+def test_the_commands_name_it_and_what_was_measured(fake: Fake, invoke: Invoke, command: str) -> None:
+    prepare(fake, control_pb2.RUN_STATUS_FINISHED)
+    result = invoke(run, command, "rabc")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("never measured") == 1
+    assert LINE in result.output
+
+
+def test_a_metric_that_was_measured_is_not_named(fake: Fake, invoke: Invoke) -> None:
+    prepare(fake, control_pb2.RUN_STATUS_FINISHED, "eval/los")
+    assert "never measured" not in invoke(run, "show", "rabc").output
+
+
+def test_of_a_run_in_work_nothing_is_said(fake: Fake, invoke: Invoke) -> None:
+    prepare(fake, control_pb2.RUN_STATUS_RUNNING)
+    assert "never measured" not in invoke(run, "show", "rabc").output
