@@ -69,7 +69,7 @@ def test_a_run_stops_early_and_its_best_model_is_fetched(
         assert found.best("eval/score", "min").round == 0
         with pytest.raises(BadInputError, match=r"'eval/scores'; measured so far: eval/score"):
             found.best("eval/scores", "max")
-        with pytest.raises(BadInputError, match="give mode: max or min"):
+        with pytest.raises(BadInputError, match=r"give mode \(--mode\): max or min"):
             found.best("eval/other")
 
 

@@ -92,7 +92,9 @@ class History(Sequence["RoundSummary"]):
         if metric is None or (decides is not None and (metric, mode or decides[1]) == decides):
             return _found(self.detail.best, self, metric or (decides[0] if decides else None))
         if mode is None:
-            raise BadInputError(f"the job does not say which values of {metric} are better", "give mode: max or min")
+            raise BadInputError(
+                f"the job does not say which values of {metric} are better", "give mode (--mode): max or min"
+            )
         return _found(best_model(self.rounds, metric, mode), self, metric)
 
     def rows(self) -> list[dict[str, object]]:

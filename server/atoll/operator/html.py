@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from atoll.server.control import RoundSummary, RunDetail
-from atoll.server.control.curves import Panel, latest, panels
+from atoll.server.control.curves import Panel, latest, panels, shown
 from atoll.server.control.words import duration, kind_words, round_label
 
 SHOWN_ROUNDS, SHOWN_PANELS = 10, 3
 _WIDTH, _HEIGHT = 220.0, 60.0
-_HEADINGS = ("round", "kind", "phase", "reports", "time", "accuracy", "loss")
+_HEADINGS = ("round", "kind", "phase", "reports", "time")
 
 
 def page(detail: RunDetail) -> str:
@@ -36,7 +36,8 @@ def error_page(run: str, error: Exception) -> str:
 def _table(rounds: Sequence[RoundSummary], *, hidden: int) -> Iterator[str]:
     if hidden:
         yield f"<p>{hidden} earlier rounds are not shown</p>"
-    yield f"<table><tr>{''.join(f'<th>{heading}</th>' for heading in _HEADINGS)}</tr>"
+    metrics = shown(rounds)
+    yield f"<table><tr>{''.join(f'<th>{escape(heading)}</th>' for heading in (*_HEADINGS, *metrics))}</tr>"
     for item in rounds:
         cells = (
             round_label(item),
@@ -44,7 +45,7 @@ def _table(rounds: Sequence[RoundSummary], *, hidden: int) -> Iterator[str]:
             item.phase,
             f"{item.reported}/{item.cohort}",
             "" if item.duration_s is None else duration(item.duration_s),
-            *(_figure(latest(item, name)) for name in ("accuracy", "loss")),
+            *(_figure(latest(item, name)) for name in metrics),
         )
         yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
     yield "</table>"

@@ -104,6 +104,16 @@ def test_who_was_missing_from_abandoned_attempts_is_named_too() -> None:
     assert [one.participant for one in never_counted((given_up,))] == ["pa"]
 
 
+def test_one_that_counted_in_evaluations_alone_never_counted() -> None:
+    """No model has learned from it."""
+    trained = attempt(0, member("pa"), member("pd", "failed", WHY))
+    evaluated = replace(attempt(1, member("pa"), member("pd")), kind="evaluate")
+    assert [one.participant for one in never_counted((trained, evaluated))] == ["pd"]
+    lines = list(closing_lines((trained, evaluated), secret=False))
+    assert [line for line in lines if "pd" in line] == [f"never counted: pd, in 1 round, lastly failed: {WHY}"]
+    assert not never_counted((replace(trained, kind="evaluate"), evaluated))
+
+
 def test_a_skipped_evaluation_is_named_with_its_reason() -> None:
     tried = replace(attempt(2, member("pa", "failed", WHY), phase="abandoned"), kind="evaluate", reason="quorum 3")
     again = replace(tried, attempt=1, reason="quorum 4")

@@ -38,7 +38,7 @@ def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:
     whole = a_round(4, "released")
     part = replace(whole, fragment=1, fragments=3)
     assert round_line(part, 20) == round_line(whole, 20).replace("released,", "released, fragment 2 of 3,")
-    assert (round_row(whole)[1], round_row(part)[1]) == ("train", "train 2/3")
+    assert (round_row(whole, ())[1], round_row(part, ())[1]) == ("train", "train 2/3")
 
 
 def test_progress_counts_train_rounds_alone() -> None:

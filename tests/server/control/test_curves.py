@@ -1,7 +1,7 @@
 import math
 
 from atoll.server.control import RoundSummary
-from atoll.server.control.curves import Source, latest, panels
+from atoll.server.control.curves import Source, latest, panels, shown
 
 
 def a_round(
@@ -38,3 +38,14 @@ def test_the_latest_value_is_by_the_most_trustworthy_source() -> None:
     item = a_round(0, 0, {"train/loss": 9.0, "eval/loss": 3.0}, phase="open")
     assert latest(item, "loss") == 3.0
     assert latest(item, "accuracy") is None
+
+
+def test_a_table_has_room_for_few_metrics_and_for_the_one_that_decides() -> None:
+    rounds = [
+        a_round(0, 0, {"eval/loss": 1.0, "eval/examples": 9.0}),
+        a_round(1, 1, {"eval/auc": 0.5, "eval/f1": 0.5, "eval/brier": 0.1, "train/accuracy": 0.1}),
+    ]
+    assert shown(rounds[:1]) == ("loss",)
+    assert shown(rounds) == ("accuracy", "loss", "auc")
+    assert shown(rounds, "eval/f1") == ("accuracy", "loss", "f1")
+    assert shown(rounds, "eval/unmeasured") == ("accuracy", "loss", "auc")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from atoll.server.cli.output import styled, when
 from atoll.server.control import RoundSummary, RunDetail, RunSummary
-from atoll.server.control.curves import Source, latest, source_of
+from atoll.server.control.curves import Source, latest, shown, source_of
 from atoll.server.control.names import names_of
 from atoll.server.control.never_counted import never_counted, skipped_evaluations, sometimes_missing
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
@@ -20,10 +20,11 @@ from atoll.text.figures import counted
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
 REASON_CHARS = 80
 """Maximum characters of a reason in a line; ``run show`` and ``--json`` have all of it."""
+METRIC_CHARS = 24
+"""Maximum characters of a metric's name: participants choose it."""
 NAMED_IN_LINE, NAMED_AT_END = 3, 20
 """Maximum number of participants that did not count, by name: for each reason in a round's line, and after the last
 round."""
-ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
 MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
 
 
@@ -63,7 +64,13 @@ def best_lines(detail: RunDetail) -> Iterator[str]:
         yield f"best model: after {counted(best.round, 'round')}, {best.metric} {best.value:.6g} ({best.mode})"
 
 
-def round_row(item: RoundSummary) -> tuple[object, ...]:
+def round_columns(metrics: Sequence[str]) -> tuple[str, ...]:
+    """The columns of the table of rounds."""
+    named = (f"{shortened(name, METRIC_CHARS)}>" for name in metrics)
+    return ("round", "kind", "phase", "reports>", "time>", *named, "did not count")
+
+
+def round_row(item: RoundSummary, metrics: Sequence[str]) -> tuple[object, ...]:
     """A line of the table of rounds."""
     return (
         round_label(item),
@@ -71,8 +78,7 @@ def round_row(item: RoundSummary) -> tuple[object, ...]:
         styled(item.phase),
         f"{item.reported}/{item.cohort}",
         "" if item.duration_s is None else duration(item.duration_s),
-        metric(item, "accuracy"),
-        metric(item, "loss"),
+        *(metric(item, name) for name in metrics),
         absent(item) or Text(item.reason if item.phase == "abandoned" else ""),
     )
 
@@ -115,9 +121,7 @@ def round_line(
         parts.insert(1, fragment_words(item))
     if item.duration_s is not None:
         parts.append(duration(item.duration_s))
-    parts += [
-        f"{name} {value}{_of_model(item, name)}" for name in ("accuracy", "loss") if (value := metric(item, name))
-    ]
+    parts += [f"{shortened(name, METRIC_CHARS)} {metric(item, name)}{_of_model(item, name)}" for name in shown((item,))]
     absence = absent_named(item, names) if named else absent(item).plain
     parts += [text for text in (absence, item.reason if item.phase == "abandoned" else "") if text]
     return ", ".join(parts)

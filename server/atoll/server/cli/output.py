@@ -71,7 +71,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
     """Print a table; columns whose name ends in ``>`` are numbers, on the right. Prints ``empty`` without rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+        table.add_column(Text(column.removesuffix(">")), justify="right" if column.endswith(">") else "left")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     if not table.rows:

@@ -10,16 +10,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from atoll.server.cli.formats import round_row
+from atoll.server.cli.formats import round_columns, round_row
 from atoll.server.cli.output import styled
 from atoll.server.control import Progress, RoundSummary, RunDetail
-from atoll.server.control.curves import panels
+from atoll.server.control.curves import panels, shown
 from atoll.server.control.words import duration, fragment_words, round_label
 
 SHOWN_ROUNDS = 8
 BAR_COLUMNS = 36
 SPARKS = "▁▂▃▄▅▆▇█"
-_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
 
 
 class Picture:
@@ -90,10 +89,11 @@ class Picture:
         if not ended:
             return Text("")
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
-        for column in _COLUMNS:
-            table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+        metrics = shown(ended)
+        for column in round_columns(metrics):
+            table.add_column(Text(column.removesuffix(">")), justify="right" if column.endswith(">") else "left")
         for item in ended[-SHOWN_ROUNDS:]:
-            table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in round_row(item)))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in round_row(item, metrics)))
         return table
 
 

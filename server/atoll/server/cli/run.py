@@ -21,13 +21,13 @@ from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group, writing
 from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
-    ROUND_COLUMNS,
     RUN_COLUMNS,
     best_lines,
     closing_lines,
     has_secret_draw,
     member_rows,
     reason_lines,
+    round_columns,
     round_row,
     run_row,
 )
@@ -39,6 +39,7 @@ from atoll.server.cli.submitting import submitted
 from atoll.server.cli.unmeasured import unmeasured_lines
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
+from atoll.server.control.curves import shown
 from atoll.server.control.never_counted import never_counted
 from atoll.text.figures import counted, in_bytes
 
@@ -139,7 +140,9 @@ def show(  # one argument for each option
         click.echo(line)
     if detail.run.model_blob:
         click.echo(f"{'final' if detail.run.ended else 'newest'} model {detail.run.model_blob}")
-    print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
+    rounds, decides = detail.rounds[-last:], detail.best.metric if detail.best is not None else ""
+    metrics = shown(rounds, decides)
+    print_table(round_columns(metrics), [round_row(item, metrics) for item in rounds], "no round has begun")
     for line in (*closing_lines(detail.rounds, secret=has_secret_draw(detail)), *unmeasured_lines(detail)):
         click.echo(line)
     if members:

@@ -12,6 +12,8 @@ from atoll.server.control.summaries import RoundSummary
 _NOT_CURVES = frozenset({"examples", "steps", "tokens"})
 """Metrics that measure the amount of work, not its quality."""
 _FIRST = ("accuracy", "loss")
+SHOWN = 3
+"""Maximum number of metrics in a line or table of rounds."""
 
 
 class Source(StrEnum):
@@ -72,6 +74,14 @@ def panels(rounds: Iterable[RoundSummary]) -> tuple[Panel, ...]:
 def in_order(metrics: Iterable[str]) -> list[str]:
     """Names of metrics: accuracy, loss, then the others by name."""
     return sorted(metrics, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+
+
+def shown(rounds: Iterable[RoundSummary], decides: str = "") -> tuple[str, ...]:
+    """The metrics that a line or table of these rounds has room for; ``decides``, as ``eval/NAME``, always is one."""
+    found = {name for item in rounds for _, name, _, _ in _values(item, released_only=False)}
+    first = decides.rpartition("/")[2]
+    chosen = sorted(in_order(found), key=lambda name: name != first)[:SHOWN]
+    return tuple(in_order(chosen))
 
 
 def latest(item: RoundSummary, metric: str) -> float | None:

@@ -39,12 +39,17 @@ class SometimesMissing:
 def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
     """The participants that no released round counted, by id; rounds without members are skipped.
 
-    Of attempts that were abandoned those are considered that did not report by their own doing.
+    For a participant that was invited to train, only train rounds matter: no model has learned from one that counted in
+    evaluations alone. Of attempts that were abandoned those are considered that did not report by their own doing.
     """
+    given = tuple(rounds)
+    trainees = {member.participant for item in given if item.kind == "train" for member in item.members}
     counted: set[str] = set()
     missed: dict[str, list[MemberSummary]] = {}
-    for item in rounds:
+    for item in given:
         for member in item.members:
+            if item.kind != "train" and member.participant in trainees:
+                continue
             if item.released and member.counted:
                 counted.add(member.participant)
             elif item.released or member.status in _OWN_DOING:
@@ -58,11 +63,17 @@ def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
 
 def sometimes_missing(rounds: Iterable[RoundSummary]) -> tuple[SometimesMissing, ...]:
     """The participants that some released rounds counted and others lacked by their own doing, most misses first."""
+    given = tuple(rounds)
+    never = {one.participant for one in never_counted(given)}
     parts: dict[str, list[MemberSummary]] = {}
-    for item in rounds:
+    for item in given:
         for member in item.members if item.released else ():
             parts.setdefault(member.participant, []).append(member)
-    found = [_missing(name, members) for name, members in parts.items() if any(one.counted for one in members)]
+    found = [
+        _missing(name, members)
+        for name, members in parts.items()
+        if name not in never and any(one.counted for one in members)
+    ]
     return tuple(sorted((one for one in found if one.missed), key=lambda one: (-one.missed, one.participant)))
 
 
