@@ -83,7 +83,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
-        ("choosing", "job_options", "naming"),
+        ("choosing", "job_options", "naming", "run_job"),
         ("comparison", "connecting", "history"),
         ("calls",),
         ("following", "ledger", "models", "notebook", "statistics"),

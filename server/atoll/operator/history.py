@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from atoll.operator.choosing import chosen_metrics
 from atoll.operator.errors import BadInputError
 from atoll.operator.html import page
+from atoll.operator.run_job import job_of
 from atoll.server.control.best import best_model, judging_metrics
 from atoll.server.control.curves import panels
-from atoll.server.jobs import parse_job
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class History(Sequence["RoundSummary"]):
         Raises:
             BadInputError: if no metric is known, the mode is missing, or no model was measured.
         """
-        decides = parse_job(self.detail.job_toml).best
+        decides = job_of(self.detail).best
         if metric is None or (decides is not None and (metric, mode or decides[1]) == decides):
             return _found(self.detail.best, self, metric or (decides[0] if decides else None))
         if mode is None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from atoll.operator import models
-from atoll.operator.errors import MAX_COUNT, BadInputError, OperatorError, RunFailedError, require_count
+from atoll.operator.errors import MAX_COUNT, OperatorError, RunFailedError, require_count
 from atoll.operator.following import MONTH_S, follow, follow_async
 from atoll.operator.history import ENDED_PHASES, History, Mode, Rounds
 from atoll.operator.html import error_page, page
 from atoll.operator.models import Model, ModelRef, silent
 from atoll.operator.notebook import screen
+from atoll.operator.run_job import job_of
 from atoll.operator.statistics import findings_of
 from atoll.server.control import (
     BestModel,
@@ -26,7 +27,7 @@ from atoll.server.control import (
     value_of,
     values_of,
 )
-from atoll.server.jobs import Job, JobFileError, parse_job
+from atoll.server.jobs import Job
 from atoll.wire.messages import layout_from_proto
 from atoll.wire.v1 import control_pb2
 
@@ -214,10 +215,7 @@ class Run:
             BadInputError: if this version cannot read it.
         """
         detail = self.detail(since=MAX_COUNT)
-        try:
-            return Job.of(parse_job(detail.job_toml, f"the job of run {self.id}").seeded(detail.seed))
-        except JobFileError as error:
-            raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
+        return Job.of(job_of(detail).seeded(detail.seed))
 
     def statistics(self) -> Findings:
         """The figures of a run of statistics that has finished.

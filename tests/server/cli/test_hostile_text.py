@@ -107,7 +107,8 @@ def hostile() -> Iterator[tuple[Hostile, str]]:
 
 COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("run", "list"): [()],
-    ("run", "show"): [("r1",), ("r1", "--members"), ("latest", "--round", "1")],
+    ("run", "show"): [("r1",), ("r1", "--members"), ("latest", "--round", "1"), ("r1", "--by-participant")],
+    ("run", "stats"): [("r1",), ("r1", "-o", "statistics.json", "--csv", "statistics.csv")],
     ("run", "watch"): [("r1",)],
     ("run", "pause"): [("r1",)],
     ("run", "resume"): [("r1",)],
@@ -127,9 +128,18 @@ COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("privacy", "ledger"): [(), ("--population", "p"), ("--participant", "p"), ("--run", "latest")],
     ("privacy", "limit"): [("p", "--epsilon", "1", "--delta", "1e-6")],
     ("server", "prune"): [()],
+    ("stats",): [("statistics.toml",)],
     ("doctor",): [()],
 }
 """Each command that calls a server, with its arguments; the test below names missing commands."""
+STATISTICS = """
+[job]
+name = "x"
+[cohort]
+size = 4
+[statistics]
+numeric = ["age"]
+"""
 CALLS = [(command, given) for command, gifts in COMMANDS.items() for given in gifts]
 
 
@@ -171,6 +181,7 @@ def test_no_command_passes_it_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text("[job]\nname = 'x'\n", encoding="utf-8")
+    (tmp_path / "statistics.toml").write_text(STATISTICS, encoding="utf-8")
     handler, address = hostile
     handler.refuses = refuses
     result = run(address, command, given)

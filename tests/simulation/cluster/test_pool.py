@@ -106,6 +106,14 @@ def added(cluster: Cluster, address: str, **options: Any) -> None:
             return
 
 
+def until_free(cpus: float) -> None:
+    """Wait until no worker of a run is left."""
+    until = time.monotonic() + WAIT_S
+    while (free := ray.available_resources().get("CPU", 0.0)) < cpus:  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+        assert time.monotonic() < until, free
+        time.sleep(0.1)
+
+
 def digest(name: str, workers: int | RayWorkers, make: Callable[[int], Participant] = Random) -> str:
     job, behaviour = JOBS[name]
     job = job.model_copy(update={"job": job.job.model_copy(update={"seed": 11})})
@@ -281,8 +289,10 @@ def test_a_module_that_workers_do_not_have_is_named(tmp_path: Path, monkeypatch:
     (tmp_path / f"{name}.py").write_text("def make(number):\n    return None\n")
     monkeypatch.syspath_prepend(tmp_path)
     federation = Federation(participants=importlib.import_module(name).make, population=4)
-    with pytest.raises(SetupError, match=f"No module named '{name}'"):
+    with pytest.raises(SetupError, match=f"No module named '{name}'") as refusal:
         federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1))
+    until_free(4)
+    del refusal  # it holds what refers to the workers: they were ended, not collected
 
 
 @pytest.mark.usefixtures("cluster")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import click
 
 from atoll.operator.errors import BadInputError
+from atoll.operator.run_job import job_of
 from atoll.server.cli.output import print_json, print_table
 from atoll.server.control import RunDetail
 from atoll.server.control.fairness import Evaluated, Spread, by_participant, evaluated_metrics, spreads
-from atoll.server.jobs import parse_job
 
 _PARTICIPANTS = ("participant", "organisation", "rounds>", "examples>", "last>")
 _ROUNDS = ("round>", "participants>", "min>", "median>", "max>", "spread>")
@@ -20,9 +20,10 @@ def show_by_participant(detail: RunDetail, metric: str | None, *, last: int, jso
     """Print each participant's last evaluation by ``metric`` (None: the job's, or the first), and its spread by round.
 
     Raises:
-        BadInputError: for a private run, which keeps no evaluations of participants, and for an unknown metric.
+        BadInputError: for a private run, which keeps no evaluations of participants, for an unknown metric, and for a
+            job that this version cannot read.
     """
-    spec = parse_job(detail.job_toml)
+    spec = job_of(detail)
     if spec.privacy is not None:
         raise BadInputError(
             "a private run has no evaluations by participant: they are neither sent nor kept",

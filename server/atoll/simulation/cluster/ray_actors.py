@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -116,11 +116,12 @@ class RayActors:
                 lost = self._wait_for(links)
                 if not lost:
                     return links
+                _end(lost)  # a process may be there that could not read what it was given
                 links = [self._made() if link in lost else link for link in links]
         except BaseException:
-            for link in links:
-                link.end()
+            _end(links)
             raise
+        _end(links)
         (name, why), *_ = ((link.name, error) for link, error in lost.items())
         raise SetupError(f"workers have ended {TRIES} times before their first task; {name}: {why}")
 
@@ -186,6 +187,11 @@ class RayActors:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _end(links: Iterable[Link]) -> None:
+    for link in links:
+        link.end()
 
 
 def _nothing(*_: object) -> None:
