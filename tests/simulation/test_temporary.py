@@ -27,7 +27,7 @@ workers, waits = int(sys.argv[2]), sys.argv[3] == "waits"
 class Waiting(Stepping):
     def fit(self, model, task):
         if waits:
-            os.write(1, b"working\\n")  # in one piece, whatever the other worker writes
+            os.write(1, b"working\\n")  # one write: lines of two workers do not mix
             input()
         return super().fit(model, task)
 

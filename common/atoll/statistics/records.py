@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from atoll.statistics.findings import CategoryFindings, NumericFindings
 
 FIELDS = ("column", "figure", "cell", "low", "high", "value")
-"""Of a row: the column; the figure's name; a level, or the share of a quantile; edges of a cell; the value, None if it
-is suppressed."""
+"""A row names the column and the figure, a level or the share of a quantile, and the edges of a cell; its value is None
+if it is suppressed."""
 Record = dict[str, str | float | None]
 
 

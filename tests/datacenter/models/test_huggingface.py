@@ -93,7 +93,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-"""Of the eight frequencies of a head some stay, some are divided and some are mixed."""
+"""A head has eight frequencies: some stay, some are divided and some are mixed."""
 RELATIVES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA3, "max_position_embeddings": 256},
     "qwen2": {"use_sliding_window": False, "tie_word_embeddings": True},

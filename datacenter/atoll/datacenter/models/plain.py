@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.models.spec import Constant, ModelSpec
 
-IGNORED_LABEL = -100
 Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
 """From the module's output and labels to the sum of the losses that count."""
 

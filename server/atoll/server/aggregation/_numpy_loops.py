@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from atoll.server.aggregation._loops import LANES, ROUNDER, ROUNDER_BITS
 
 MOST_ELEMENTS = 1 << 18
-"""Of one call: NumPy holds a few float64 values for each."""
+"""Maximum number of elements in one call: NumPy holds a few float64 values for each."""
 CALL_ELEMENTS = 2_500
 """So many elements cost as much as a call does beside its elements."""
 

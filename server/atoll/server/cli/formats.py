@@ -134,7 +134,7 @@ def metric(item: RoundSummary, name: str) -> str:
 
 
 def _of_model(item: RoundSummary, name: str) -> str:
-    """Of which model a metric in a training round's line is, if not of the one that the round released."""
+    """Name the model that a metric in a training round's line measures, unless the round released that model."""
     source = source_of(item, name) if item.kind == "train" else None
     return {Source.EVALUATION: " of the model before", Source.TRAINING: " in training"}.get(source or Source.SERVER, "")
 
