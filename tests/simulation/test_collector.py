@@ -9,7 +9,7 @@ import pytest
 
 from atoll.client import Model, Task, Update
 from atoll.simulation import Cohort, Federation, Job
-from atoll.simulation.collector import set_aside
+from atoll.simulation.collector import paused, set_aside
 from tests.simulation.test_federation import MODEL, Stepping
 
 
@@ -26,6 +26,23 @@ def _nothing_is_frozen() -> Iterator[None]:
     yield
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+def test_nothing_is_collected_in_a_pause_which_ends_with_an_error_too() -> None:
+    with pytest.raises(LookupError), paused():
+        assert not gc.isenabled()
+        raise LookupError
+    assert gc.isenabled()
+
+
+def test_a_pause_leaves_a_collector_that_is_off_as_it_was() -> None:
+    gc.disable()
+    with paused():
+        pass
+    try:
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_older_garbage_waits_until_the_block_has_ended() -> None:

@@ -13,6 +13,18 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Inside the block nothing is collected."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextlib.contextmanager
 def set_aside(load: Callable[[], object]) -> Iterator[None]:
     """Inside the block no collection looks at what was there before it, nor at what ``load`` makes.
 
@@ -22,14 +34,9 @@ def set_aside(load: Callable[[], object]) -> Iterator[None]:
     Args:
         load: loads modules; nothing is collected meanwhile.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with paused():
         load()
         gc.freeze()
-    finally:
-        if collects:
-            gc.enable()
     try:
         yield
     finally:
