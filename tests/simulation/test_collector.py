@@ -29,9 +29,12 @@ def _nothing_is_frozen() -> Iterator[None]:
 
 
 def test_nothing_is_collected_in_a_pause_which_ends_with_an_error_too() -> None:
-    with pytest.raises(LookupError), paused():
+    def fail() -> None:
         assert not gc.isenabled()
         raise LookupError
+
+    with pytest.raises(LookupError), paused():
+        fail()
     assert gc.isenabled()
 
 
