@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
-from atoll.client._session.invitation import invitation_of, own_fields, remaining_s_of
+from atoll.client._session.invitation import Invitation, invitation_of, own_fields, remaining_s_of
 from atoll.client._session.protection import Protection
 from atoll.client._session.work import Work
 from atoll.client.cli.locate import locate
@@ -23,7 +23,6 @@ from atoll.client.participant import Participant, declared_examples, objection_o
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 
 if TYPE_CHECKING:
-    from atoll.client._session.invitation import Invitation
     from atoll.client._transfer.task_transfers import TaskTransfers
     from atoll.client._transfer.upload import Upload
     from atoll.client.policy import Policy
@@ -115,7 +114,7 @@ class Order:
         message = participation_pb2.Participate.FromString(own)
         control = _Standing(remaining_s_of(message))
         task = dataclasses.replace(self.invitation.task, control=control, **own_fields(message))
-        return dataclasses.replace(self.invitation, task=task)
+        return Invitation(task, self.invitation.inputs, self.invitation.return_spread_s)
 
 
 @dataclass(frozen=True)

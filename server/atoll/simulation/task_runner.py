@@ -137,12 +137,15 @@ class TaskRunner:
                 completed = self._performer.perform(worker, invitation, live.model, look)
         except Exception as error:  # noqa: BLE001 - any error of the participant's code is that member's failure
             return self._failed(name, error, keeps=keeps)
-        made = Outcome(name, report=completed.report.SerializeToString(), keeps_files=keeps)
-        if completed.pieces is None:
-            return made
-        squares = tuple(one.sum_squares for one in found)
-        rejection = self._received(live.opening, name, completed, completed.pieces, found)
-        return replace(made, payload_bytes=completed.payload_bytes, squares=squares, rejection=rejection)
+        pieces = completed.pieces
+        return Outcome(
+            name,
+            report=completed.report.SerializeToString(),
+            payload_bytes=completed.payload_bytes,
+            squares=tuple(one.sum_squares for one in found),
+            rejection="" if pieces is None else self._received(live.opening, name, completed, pieces, found),
+            keeps_files=keeps,
+        )
 
     def _received(
         self, opening: Opening, name: str, completed: Completed, pieces: Pieces, found: Sequence[Inspection]
