@@ -26,4 +26,7 @@ PROBE
 timeout 300 empty/bin/atoll demo --report report.html --json > summary.json
 test -s report.html
 grep -q '"status": *"finished"' summary.json
-echo "wheel: the demonstration finished in an empty environment"
+empty/bin/atoll new study wards --framework sklearn
+(cd wards && ../empty/bin/atoll simulate job.toml --participants participant.py:Site --population 3 -o simulated)
+test -s wards/simulated/model.safetensors
+echo "wheel: a new study was simulated, and the demonstration finished in an empty environment"

@@ -122,7 +122,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "client": (
         ("_clock", "errors", "limits", "model"),
-        ("_state", "control", "scores", "settings"),
+        ("_state", "_study", "control", "scores", "settings"),
         ("_connection", "task"),
         ("_telemetry", "_transfer", "events", "privacy_demand", "update"),
         ("_privacy", "participant"),

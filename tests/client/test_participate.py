@@ -10,7 +10,7 @@ import pytest
 
 from atoll.client import Access, StateInUseError, UsageError, run, serve
 from atoll.client._state.files import locked
-from atoll.client.participate import default_state
+from atoll.client.participate import default_state, read_token
 from tests.client.harness import FAST, AddOne, Federation
 
 
@@ -70,3 +70,33 @@ def test_the_default_state_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_state() == tmp_path / ".local" / "state" / "atoll" / "client"
+
+
+def test_a_join_token_is_given_or_is_in_a_file_or_on_one_of_its_lines(tmp_path: Path) -> None:
+    one, several = tmp_path / "one.txt", tmp_path / "several.txt"
+    one.write_text("atoll-join-1\n")
+    several.write_text("atoll-join-1\natoll-join-2\n\n")
+    (tmp_path / "odd:2").write_text("atoll-join-3")
+    assert read_token("atoll-join-9") == "atoll-join-9"
+    assert read_token(f"@{one}") == read_token(f"@{several}:1") == "atoll-join-1"
+    assert read_token(f"@{several}:2") == "atoll-join-2"
+    assert read_token(f"@{tmp_path}/odd:2") == "atoll-join-3"
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "says"),
+    [
+        ("", "@FILE", "FILE is empty: ask the operator for a join token"),
+        ("a\nb\n", "@FILE", "FILE has 2 join tokens: say which, for example --join @FILE:1"),
+        ("a\nb\n", "@FILE:3", "FILE has 2 join tokens; give a line from 1 on"),
+        ("a\n", "@FILE:0", "FILE has 1 join token; give a line from 1 on"),
+        ("a\n", "@gone:1", "cannot read the join token from gone"),
+        ("a\n", "@gone", "cannot read the join token from gone"),
+    ],
+)
+def test_a_file_without_that_token_is_said(tmp_path: Path, text: str, given: str, says: str) -> None:
+    path = tmp_path / "tokens.txt"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_token(given.replace("FILE", str(path)))
+    assert says.replace("FILE", str(path)) in str(caught.value)

@@ -119,9 +119,12 @@ def check(command: Typed) -> None:
 
 
 def _leaf(arguments: list[str]) -> tuple[click.Command, click.Context, list[str]]:
-    """The command that the words lead to, and what follows its name."""
+    """The command that the words lead to, and what follows its name.
+
+    Contexts have the commands' settings: click keeps the option for help that it makes for a command's first context.
+    """
     command: click.Command = atoll
-    context = click.Context(command, info_name="atoll")
+    context = click.Context(command, info_name="atoll", **command.context_settings)
     while isinstance(command, click.Group):
         _, rest, _ = command.make_parser(context).parse_args(arguments)
         if not rest:
@@ -130,7 +133,7 @@ def _leaf(arguments: list[str]) -> tuple[click.Command, click.Context, list[str]
         if found is None:
             raise click.UsageError(f"{context.command_path} has no command {rest[0]!r}")
         command, arguments = found, rest[1:]
-        context = click.Context(command, parent=context, info_name=rest[0])
+        context = click.Context(command, parent=context, info_name=rest[0], **command.context_settings)
     return command, context, arguments
 
 

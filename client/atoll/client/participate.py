@@ -17,6 +17,7 @@ from atoll.client.errors import UsageError
 from atoll.client.events import Observer, log_event
 from atoll.client.limits import Limits
 from atoll.client.policy import Policy
+from atoll.text.figures import counted
 
 if TYPE_CHECKING:
     from atoll.client._connection.endpoint import Endpoint
@@ -33,17 +34,33 @@ def default_state() -> Path:
 
 
 def read_token(text: str) -> str:
-    """A join token from the command line: the token itself, or ``@FILE``.
+    """A join token from the command line: the token itself, ``@FILE``, or ``@FILE:LINE`` of a file with several.
 
     Raises:
-        UsageError: if the file cannot be read.
+        UsageError: if the file cannot be read, has no token, has several and no line is given, or has no such line.
     """
     if not text.startswith("@"):
         return text
+    file, line = _file_and_line(text[1:])
     try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
+        tokens = Path(file).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the join token from {text[1:]}: {error}") from None
+        raise UsageError(f"cannot read the join token from {file}: {error}") from None
+    if not tokens:
+        raise UsageError(f"{file} is empty: ask the operator for a join token (`atoll token new -o FILE`)")
+    if line is None and len(tokens) > 1:
+        raise UsageError(f"{file} has {len(tokens)} join tokens: say which, for example --join @{file}:1 for the first")
+    if line is not None and not 1 <= line <= len(tokens):
+        raise UsageError(f"--join {text}: {file} has {counted(len(tokens), 'join token')}; give a line from 1 on")
+    return tokens[(line or 1) - 1]
+
+
+def _file_and_line(text: str) -> tuple[str, int | None]:
+    """``FILE:LINE`` cut in two, unless a file has that whole name."""
+    file, _, line = text.rpartition(":")
+    if not file or not line.isdecimal() or len(line) > 9 or Path(text).exists():
+        return text, None
+    return file, int(line)
 
 
 @dataclass(frozen=True)

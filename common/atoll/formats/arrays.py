@@ -1,16 +1,25 @@
-"""Arrays by name as a model: its layout, and its bytes."""
+"""Arrays by name as a model: its layout, its bytes, and the safetensors file of both.
+
+::
+
+    save("initial.safetensors", {"weight": np.zeros((64, 10), np.float32)})
+    weight = load("model.safetensors")["weight"]
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from atoll.formats import safetensors
 from atoll.wire.errors import LayoutError
 from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.views import tensor_views
 
 DTYPES = {dtype.value: dtype for dtype in Dtype} | {"uint16": Dtype.BFLOAT16}
 """By the name of numpy's element type. ``bfloat16`` is that of the library ml_dtypes, which JAX uses; ``uint16``
@@ -62,3 +71,28 @@ def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
             "bfloat16): convert it, for example with .astype('float32'), or leave it out"
         )
     return TensorSpec(name, array.shape, dtype)
+
+
+def save(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:
+    """Write arrays as a safetensors file, for example the initial model of a job; replaces a file of that name.
+
+    Args:
+        path: of the file.
+        arrays: by name, of an element type in ``DTYPES``; uint16 for the bits of bfloat16.
+
+    Raises:
+        LayoutError: naming the array: its element type does not travel, or it has no elements.
+        OSError: if the file cannot be written.
+    """
+    found = NamedArrays.of(arrays)
+    safetensors.write(Path(path), found.layout, found.pieces())
+
+
+def load(path: str | Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a safetensors file, all in memory and read-only; bfloat16 as its bits, uint16.
+
+    Raises:
+        SafetensorsError: if the file cannot be read, is damaged, or has tensors that do not travel (integers).
+    """
+    layout, start = safetensors.read_header(Path(path))
+    return dict(tensor_views(layout, memoryview(Path(path).read_bytes())[start:]))

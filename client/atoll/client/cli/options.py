@@ -34,9 +34,9 @@ def token_option(*, required: bool = False) -> Callable[[Command], Command]:
         envvar="ATOLL_JOIN_TOKEN",
         default=None if required else "",
         required=required,
-        metavar="TOKEN|@FILE",
-        help=f"Join token{'' if required else ', for the first start'}; @FILE or $ATOLL_JOIN_TOKEN keep it out of the "
-        "process list.",
+        metavar="TOKEN|@FILE[:LINE]",
+        help=f"Join token{'' if required else ', for the first start'}; @FILE (@FILE:2 for its second line) or "
+        "$ATOLL_JOIN_TOKEN keep it out of the process list.",
     )
 
 
