@@ -5,6 +5,7 @@ Read ``composing`` first. Needs SciPy. Imports no other room.
 
 from atoll.accounting.calibrating import UnreachableError, least_noise
 from atoll.accounting.composing import answered_by, epsilon
+from atoll.accounting.dp_sgd import DpSgdPlan, DpSgdTraining, plan_dp_sgd
 from atoll.accounting.filtering import filtered
 from atoll.accounting.renyi import ACCOUNTANTS, Accountant
 from atoll.accounting.steps import DATA_NAME_PATTERN, Steps
@@ -13,10 +14,13 @@ __all__ = [
     "ACCOUNTANTS",
     "DATA_NAME_PATTERN",
     "Accountant",
+    "DpSgdPlan",
+    "DpSgdTraining",
     "Steps",
     "UnreachableError",
     "answered_by",
     "epsilon",
     "filtered",
     "least_noise",
+    "plan_dp_sgd",
 ]

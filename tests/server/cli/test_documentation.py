@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from atoll.accounting import DpSgdPlan, DpSgdTraining
 from atoll.operator import OperatorError
 from atoll.server.cli.checks import Finding
 from atoll.server.cli.demo import Summary, demo
@@ -40,6 +41,8 @@ from atoll.server.control import (
     TokenSummary,
 )
 from atoll.server.privacy.contract import AdaptiveClipping, Contract
+from atoll.server.privacy.in_turns import InTurns
+from atoll.server.privacy.measured_cases import MeasuredCase
 from atoll.server.privacy.planning import Alternative, Plan, Spent
 
 TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -64,7 +67,9 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "**what holds for a participant**": (ParticipantPrivacy, ParticipantRun),
     "| `privacy verify` |": (Chain,),
     "**audit**": (Audited,),
-    "**plan**": (Plan, Spent, Alternative),
+    "**plan**": (Plan, Spent, Alternative, InTurns),
+    "**plan of samples**": (DpSgdPlan, DpSgdTraining),
+    "**measured case**": (MeasuredCase,),
     "**contract**": (Contract, AdaptiveClipping),
 }
 """Keys of JSON output by the place on the page: a table row, or a paragraph or table up to the next bold name."""

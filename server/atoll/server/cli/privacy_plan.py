@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +14,7 @@ from atoll.operator.models import opened
 from atoll.operator.operator import initial_file
 from atoll.server.cli.errors import Command, local_errors, writing
 from atoll.server.cli.output import json_option, print_json, print_table, steps
+from atoll.server.cli.privacy_samples import SampleOptions, sample_options, show_sample_plan
 from atoll.server.control.words import duration
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
 from atoll.server.privacy.events import Adjacency, Sampling
@@ -37,7 +40,7 @@ _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/no
 
 
 @click.command(cls=Command)
-@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("job", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--elements", type=click.IntRange(1), help="Size of the model. Default: as in the job's initial weights.")
 @click.option(
     "--epsilon",
@@ -54,22 +57,62 @@ _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/no
     help="Find the smallest cohort with this ratio in a round.",
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: FILE.svg or FILE.html.")
+@sample_options
 @json_option
-def plan(
-    *, job: Path, elements: int | None, target: float | None, wanted: float, plot: Path | None, json_output: bool
+def plan(  # one argument for each option
+    *,
+    job: Path | None,
+    elements: int | None,
+    target: float | None,
+    wanted: float,
+    plot: Path | None,
+    json_output: bool,
+    **samples: Any,
 ) -> None:
-    """Show what the private job JOB would spend round by round, its noise, and what would meet a target."""
+    """Show what the private job JOB would spend round by round, its noise, and what would meet a target.
+
+    With --rows: what participants spend on their own rows with DP-SGD, the noise that needs, and accuracies that were
+    measured at such signal to noise. JOB is optional then, and its settings are defaults.
+    """
+    options = SampleOptions(**samples)
+    if options.rows is not None:
+        _plan_samples(options, job, elements, target, plot, json_output=json_output)
+        return
+    if surplus := [name for name in options.given() if name != "--participants"]:
+        raise BadInputError(f"{surplus[0]} is about DP-SGD of participants", "add --rows N")
+    if job is None:
+        raise BadInputError("nothing to plan", "give JOB.toml, or --rows N --batch B for DP-SGD of participants")
     if plot is not None and plot.suffix not in {".svg", ".html"}:
         raise BadInputError(f"{plot}: pictures are .svg or .html", "name the file so")
     spec = _parsed(job)
     size = elements or _elements(job, spec)
-    found = _worked_out(spec, size, target, wanted)
+    found = _worked_out(spec, size, target, wanted, options.participants)
     if plot is not None:
         _draw(found, plot)
     if json_output:
         print_json(found)
         return
     _show(found)
+    for line in _advice(found, job):
+        click.echo(line)
+
+
+def _plan_samples(
+    options: SampleOptions,
+    job: Path | None,
+    elements: int | None,
+    target: float | None,
+    plot: Path | None,
+    *,
+    json_output: bool,
+) -> None:
+    if plot is not None:
+        raise BadInputError("--plot has no picture of a plan with --rows", "leave one of them out")
+    spec = None if job is None else _parsed(job)
+    if elements is None and job is not None and spec is not None:
+        path = initial_file(spec, job.parent)
+        elements = _elements(job, spec) if path is not None and path.is_file() else None
+    show_sample_plan(options, spec, elements, target, json_output=json_output)
 
 
 def _parsed(job: Path) -> JobSpec:
@@ -92,11 +135,11 @@ def _elements(job: Path, spec: JobSpec) -> int:
         return fragments_of(spec, model.layout).largest
 
 
-def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: float) -> Plan:
+def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: float, participants: int | None) -> Plan:
     from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # brings numba along, which takes a second
 
     with local_errors(), steps("working out the noise") as progress:
-        return plan_of(spec, elements, target, wanted, progress)
+        return plan_of(spec, elements, target, wanted, progress, participants=participants)
 
 
 def _draw(found: Plan, path: Path) -> None:
@@ -216,3 +259,21 @@ def _conclusions(found: Plan) -> list[str]:
     else:
         lines.append(f"Signal/noise {found.wanted:g} in a round takes a cohort of about {best.cohort}.")
     return lines
+
+
+def _advice(found: Plan, job: Path) -> Iterator[str]:
+    """Other settings that serve the job better."""
+    if (turns := found.in_turns) is not None:
+        yield (
+            f"If its {counted(turns.participants, 'participant')} took turns, the same noise over the run would cost "
+            f"epsilon {bound(turns.epsilon, _DIGITS)} instead of {bound(found.spent[-1].epsilon, _DIGITS)}, and rounds "
+            f'would end when their members have reported: cohort.sampler = "{turns.sampler}", '
+            f"privacy.max_participations = {turns.max_participations}, min_separation = {turns.min_separation}, "
+            f'mechanism = "{turns.mechanism}".'
+        )
+    if found.sample_level:
+        yield (
+            "Among so few participants the noise that hides a whole one drowns what all of them send. If rows of their "
+            "data are to be protected, plan DP-SGD on the participants' side: "
+            f"atoll privacy plan {shlex.quote(str(job))} --rows N --batch B (docs/privacy/local.md)"
+        )

@@ -12,6 +12,7 @@ from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
 from atoll.server.privacy.events import Sampling
+from atoll.server.privacy.in_turns import InTurns, taking_turns
 from atoll.server.privacy.signal_to_noise import noise_of_round, signal_to_noise, signal_to_noise_of_run
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ SHOWN_ROUNDS = 10
 COHORT_FACTORS = (0.5, 1, 2, 4, 10)
 ROUND_FACTORS = (0.25, 0.5, 1, 2, 4)
 MAX_COHORT = 100_000
+FEW_PARTICIPANTS = 100
+"""Up to so many the noise that hides one participant among them is hardly less than what all send together."""
 MAX_LONGER = 100
 """Largest number of rounds that is tried, as a multiple of the planned rounds."""
 Progress = Callable[[int, int, str], None]
@@ -82,6 +85,10 @@ class Plan:
         durations: numbers of rounds, with the noise that they need for the target.
         wanted: signal-to-noise of one round that the smallest cohort must reach.
         cohort_wanted: that cohort, within a twentieth; None if no cohort of this population has it.
+        in_turns: participants that take turns spend no more for the same noise; None if they do, or if their number is
+            unknown.
+        sample_level: whether so few participants are better served by DP-SGD on their own rows, which hides rows
+            instead of participants.
     """
 
     contract: Contract
@@ -102,10 +109,18 @@ class Plan:
     durations: tuple[Alternative, ...]
     wanted: float
     cohort_wanted: Alternative | None
+    in_turns: InTurns | None
+    sample_level: bool
 
 
 def plan_of(
-    spec: JobSpec, elements: int, target: float | None = None, wanted: float = 1.0, progress: Progress = lambda *_: None
+    spec: JobSpec,
+    elements: int,
+    target: float | None = None,
+    wanted: float = 1.0,
+    progress: Progress = lambda *_: None,
+    *,
+    participants: int | None = None,
 ) -> Plan:
     """Plan a private job; takes up to a minute with many rounds.
 
@@ -115,6 +130,7 @@ def plan_of(
         target: epsilon to meet; None for the job's own, or what the job comes to.
         wanted: signal-to-noise of one round that the smallest cohort must reach.
         progress: called before each step.
+        participants: of the population; None for what the job says.
 
     Raises:
         InvalidRequestError: if the job has no privacy section, or no noise meets its target.
@@ -142,18 +158,19 @@ def plan_of(
     steps.next(f"the smallest cohort with signal to noise {wanted:g}")
     cohort_wanted = search.least_cohort(wanted)
     noise = noise_of_round(contract) * contract.clip / size
+    ratio, people = signal_to_noise(contract, size, elements), _population_least(spec, contract)
     return Plan(
         contract=contract,
         elements=elements,
         cohort=size,
-        population_least=_population_least(spec, contract),
+        population_least=people,
         least_s=contract.rounds * spec.straggler.report_window_s if has_secret_draw(spec) else None,
         spent=spent,
         noise_element=noise,
         signal_element=contract.clip / math.sqrt(elements),
         noise_norm=noise * math.sqrt(elements),
         signal_norm=contract.clip,
-        signal_to_noise=signal_to_noise(contract, size, elements),
+        signal_to_noise=ratio,
         signal_to_noise_run=signal_to_noise_of_run(contract, size, elements),
         target=aim,
         rounds_within=rounds_within,
@@ -161,6 +178,8 @@ def plan_of(
         durations=tuple(of_durations),
         wanted=wanted,
         cohort_wanted=cohort_wanted,
+        in_turns=taking_turns(spec, contract, participants),
+        sample_level=people <= FEW_PARTICIPANTS and ratio < 1,
     )
 
 

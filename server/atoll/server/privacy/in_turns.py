@@ -1,0 +1,109 @@
+"""Participants that take turns, beside the draw that a job asks for: what the same noise would cost.
+
+Without a secret draw a run costs what one participant's rounds cost. ``least_recent`` draws those whose last round is
+longest ago, so N participants are each in about rounds * size / N of the rounds: a cap at that number loses no round,
+and no round waits for others than its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.deriving import contract_of
+from atoll.server.privacy.events import Sampling
+from atoll.server.privacy.signal_to_noise import noise_of_run
+
+if TYPE_CHECKING:
+    from atoll.server.jobs.privacy_section import Mechanism
+    from atoll.server.jobs.spec import JobSpec
+
+SAMPLER = "least_recent"
+
+
+@dataclass(frozen=True, slots=True)
+class InTurns:
+    """Settings with which participants take turns; the run's noise is as large as the job's.
+
+    Attributes:
+        sampler: ``cohort.sampler``.
+        participants: that are there in every round; with fewer the run would wait.
+        max_participations, min_separation, mechanism, noise_multiplier: keys of ``[privacy]``.
+        epsilon: of the run.
+    """
+
+    sampler: str
+    participants: int
+    max_participations: int
+    min_separation: int
+    mechanism: Mechanism
+    noise_multiplier: float
+    epsilon: float
+
+
+def taking_turns(spec: JobSpec, contract: Contract, participants: int | None = None) -> InTurns | None:
+    """The settings that spend least, if they spend no more than the job.
+
+    Args:
+        spec: a private job.
+        contract: the job's.
+        participants: of the population; None for size / rate, or ``cohort.min_available``.
+
+    Returns:
+        None if the job spends less, has these settings, or does not say how many participants there are.
+    """
+    size, rounds = spec.cohort.size, spec.job.rounds
+    people = participants or round(size / spec.cohort.rate if spec.cohort.rate else spec.cohort.min_available)
+    if people < size or (contract.sampling is Sampling.NONE and people == size):
+        return None
+    most, separation = -(-rounds * size // people), people // size
+    found = min(_tried(spec, contract, people, most, separation), key=lambda one: one.epsilon, default=None)
+    spent = contract.epsilon_after(rounds)
+    waits = contract.sampling is not Sampling.NONE
+    return found if found is not None and (found.epsilon < spent or (waits and found.epsilon == spent)) else None
+
+
+def _tried(spec: JobSpec, contract: Contract, people: int, most: int, separation: int) -> Iterator[InTurns]:
+    for mechanism in _mechanisms(spec):
+        try:
+            found = _contract_in_turns(spec, mechanism, most, separation)
+        except InvalidRequestError:
+            continue
+        if found is None:
+            continue
+        noise = noise_of_run(contract) / noise_of_run(found)
+        epsilon = replace(found, noise_multiplier=noise).epsilon_after(found.rounds)
+        yield InTurns(SAMPLER, people, most, separation, mechanism, noise, epsilon)
+
+
+def _mechanisms(spec: JobSpec) -> tuple[Mechanism, ...]:
+    """Noise that cancels over rounds needs one clip norm and the whole model in each round."""
+    section = spec.privacy
+    correlated = section is not None and section.adaptive is None and spec.aggregation.fragments == 1
+    return ("gaussian", "blt") if correlated else ("gaussian",)
+
+
+def _contract_in_turns(spec: JobSpec, mechanism: Mechanism, most: int, separation: int) -> Contract | None:
+    """The contract with noise 1 on the updates."""
+    section = spec.privacy
+    turned = {
+        "mechanism": mechanism,
+        "max_participations": most,
+        "min_separation": separation,
+        "bands": None,
+        "report_noise": None,
+        "epsilon": None,
+        "noise_multiplier": 1.0,
+        "adaptive": None,
+        "clip": 1.0 if section is None else section.first_clip,
+    }
+    spec = spec.model_copy(
+        update={
+            "cohort": spec.cohort.model_copy(update={"sampler": SAMPLER, "rate": None}),
+            "privacy": section and section.model_copy(update=turned),
+        }
+    )
+    return contract_of(spec)
