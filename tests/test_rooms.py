@@ -28,6 +28,7 @@ ROOMS = {
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
     "operator": ROOT / "server" / "atoll" / "operator",
+    "console": ROOT / "server" / "atoll" / "console",
     "simulation": ROOT / "server" / "atoll" / "simulation",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
 }
@@ -56,6 +57,11 @@ NEVER = {
         *("torch", "numba", "scipy", "sqlalchemy", "matplotlib", "click", "rich"),
         *("atoll.client", "atoll.datacenter", "atoll.simulation"),
         *("atoll.server.runs", "atoll.server.stores", "atoll.server.cli"),
+    },
+    "console": {
+        *("torch", "numba", "scipy", "sqlalchemy", "matplotlib", "rich"),
+        *("atoll.client", "atoll.datacenter", "atoll.simulation"),
+        *("atoll.server.runs", "atoll.server.stores", "atoll.server.report"),
     },
     "simulation": {"torch", "atoll.datacenter"},
     "datacenter": {"atoll.server", "atoll.simulation"},
@@ -91,6 +97,15 @@ LAYERS: dict[str, Layers] = {
         ("run",),
         ("operator",),
         ("__init__",),
+    ),
+    "console": (
+        ("charts", "paging", "sessions", "site"),
+        ("guard", "live", "reading", "round_view", "run_view"),
+        ("forms", "templating"),
+        ("entering", "handlers"),
+        ("app",),
+        ("serving",),
+        ("__init__", "cli"),
     ),
     "simulation": (
         ("collector", "errors", "inline", "result", "seeds"),
@@ -393,6 +408,12 @@ def test_the_client_loads_only_what_its_base_installation_brings() -> None:
 def test_the_operators_room_loads_only_what_its_extra_brings() -> None:
     allowed = base_dependencies() | extra("operator") | BROUGHT_ALONG | BROUGHT_BY_PYDANTIC
     assert foreign(modules_of("operator"), allowed) == set()
+
+
+def test_the_console_loads_only_what_its_extra_brings() -> None:
+    brought = {"anyio", "h11", "idna", "markupsafe", *BROUGHT_BY_PYDANTIC}
+    allowed = base_dependencies() | extra("console") | BROUGHT_ALONG | brought
+    assert foreign(modules_of("console"), allowed) == set()
 
 
 def test_of_the_server_only_the_commands_use_the_operators_room() -> None:

@@ -266,10 +266,13 @@ Asked = TypeVar("Asked")
 class Fake:
     """The two services behind one address."""
 
-    def __init__(self, address: str, control: FakeControl, transfer: FakeTransfer) -> None:
+    def __init__(
+        self, address: str, control: FakeControl, transfer: FakeTransfer, stop: Callable[[], object] = lambda: None
+    ) -> None:
         self.address = address
         self.control = control
         self.transfer = transfer
+        self.stop = stop
 
 
 def asked_for(fake: Fake, kind: type[Asked]) -> list[Asked]:
@@ -277,14 +280,14 @@ def asked_for(fake: Fake, kind: type[Asked]) -> list[Asked]:
     return [one for one in fake.control.asked if isinstance(one, kind)]
 
 
-def serve(add_port: Callable[[grpc.Server], int]) -> Iterator[Fake]:
-    control, transfer = FakeControl(), FakeTransfer()
+def serve(add_port: Callable[[grpc.Server], int], control: FakeControl | None = None) -> Iterator[Fake]:
+    control, transfer = control or FakeControl(), FakeTransfer()
     server = grpc.server(ThreadPoolExecutor(8))
     control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
     transfer_pb2_grpc.add_TransferServiceServicer_to_server(transfer, server)
     port = add_port(server)
     server.start()
-    yield Fake(f"127.0.0.1:{port}", control, transfer)
+    yield Fake(f"127.0.0.1:{port}", control, transfer, lambda: server.stop(None).wait())
     server.stop(None).wait()
 
 

@@ -31,7 +31,7 @@ _BY_STATUS = {
     "INVALID_ARGUMENT": EXIT_USAGE,
     "NOT_FOUND": EXIT_USAGE,
 }
-_EXTRAS = {"atoll.server": "server", "atoll.datacenter": "silo"}
+_EXTRAS = {"atoll.console": "console", "atoll.server": "server", "atoll.datacenter": "silo"}
 _EPILOG = (
     "Shell completion: add the output of `_ATOLL_COMPLETE=bash_source atoll` (or zsh_source, fish_source) to your "
     "shell's start-up file. Exit codes: 0 ok, 1 failed, 2 usage, 3 server out of reach, 4 not permitted, 5 the run "

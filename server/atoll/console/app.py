@@ -1,0 +1,89 @@
+"""The console as an ASGI application."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from atoll.console.entering import Entering
+from atoll.console.guard import Guard, session_or_none
+from atoll.console.handlers import Pages
+from atoll.console.reading import Reader
+from atoll.console.templating import page
+from atoll.operator.errors import BadInputError, NotPermittedError, OperatorError, UnreachableError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from atoll.console.live import Live
+    from atoll.console.sessions import Access
+    from atoll.console.site import Site
+    from atoll.operator import Operator
+
+_STATUSES: tuple[tuple[type[OperatorError], int], ...] = (
+    (UnreachableError, 503),
+    (NotPermittedError, 403),
+    (BadInputError, 400),
+    (OperatorError, 404),
+)
+"""The HTTP status for each kind of error; mostly the last is about something that is not there."""
+
+
+def application(operator: Operator, site: Site, access: Access, live: Live) -> Starlette:
+    """The console of one server.
+
+    Args:
+        operator: the connection; it is not closed here.
+        site: where the console is reached.
+        access: who may use it.
+        live: its streams of events, for the owner to stop.
+    """
+    reader = Reader(operator)
+    pages, entering = Pages(reader, live, access), Entering(access, site)
+    routes = [
+        Route("/open/{token}", entering.open),
+        Route("/leave", entering.leave, methods=["POST"]),
+        Route("/", pages.runs),
+        Route("/runs/{run}", pages.run),
+        Route("/runs/{run}/events", pages.run_events),
+        Route("/runs/{run}/rounds/{label}", pages.round),
+        Route("/runs/{run}/statistics", pages.statistics),
+        Route("/participants", pages.participants),
+        Route("/participants/{participant}", pages.participant),
+        Route("/events/runs", pages.runs_events),
+        Route("/events/participants", pages.participants_events),
+        Mount("/static", StaticFiles(packages=[("atoll.console", "static")])),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, site=site, access=access)],
+        exception_handlers={
+            OperatorError: functools.partial(_failed, operator.address),
+            HTTPException: functools.partial(_refused, operator.address),
+        },
+    )
+
+
+def _failed(address: str, request: Request, error: Exception) -> Response:
+    """What the server said, or that it cannot be reached."""
+    found = error if isinstance(error, OperatorError) else OperatorError(str(error))
+    status = next(number for kind, number in _STATUSES if isinstance(found, kind))
+    return _error_page(address, request, status, found.message, found.remedy)
+
+
+def _refused(address: str, request: Request, error: Exception) -> Response:
+    """A page that there is not, or a request that cannot be."""
+    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    return _error_page(address, request, status, detail, "")
+
+
+def _error_page(address: str, request: Request, status: int, message: str, remedy: str) -> Response:
+    said = {"message": message, "remedy": remedy}
+    return page("error.html.j2", said, address=address, session=session_or_none(request), status_code=status)

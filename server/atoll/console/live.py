@@ -1,0 +1,129 @@
+"""Server-sent events: a page is told that what it shows has changed, and fetches itself again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, StreamingResponse
+
+from atoll.operator.errors import OperatorError
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+PACE_S = 1.0
+"""Minimum seconds between two events of a page."""
+BEAT_S = 15.0
+"""Seconds after which a silent stream sends a comment, which shows whether the browser is still there."""
+MAX_STREAMS = 32
+"""Maximum number of open streams; each that follows a run is a call to the server."""
+
+
+class _Stream:
+    """What one page is to be told next: the newest change alone, however many there were."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.text = ""
+        self.ended: str | None = None
+        self._before_end = False
+
+    async def take(self, changes: AsyncIterator[str]) -> None:
+        """Keep the newest of the changes, until they end."""
+        try:
+            async for text in changes:
+                self.text = text
+                self._before_end = True
+                self.changed.set()
+            self.end("over")
+        except OperatorError as error:
+            self.end(f"failed: {error.message}")
+
+    def end(self, why: str) -> None:
+        """Send no more."""
+        self.ended = why
+        self.changed.set()
+
+    def take_events(self) -> list[bytes]:
+        """The events that are due."""
+        self.changed.clear()
+        found = [_event("changed", self.text)] if self._before_end else []
+        self._before_end = False
+        return found if self.ended is None else [*found, _event("ended", self.ended)]
+
+
+class Live:
+    """The open streams of events."""
+
+    def __init__(self, *, pace_s: float = PACE_S, beat_s: float = BEAT_S, max_streams: int = MAX_STREAMS) -> None:
+        self._pace_s = pace_s
+        self._beat_s = beat_s
+        self._max_streams = max_streams
+        self._open: set[_Stream] = set()
+
+    def answer(self, changes: AsyncIterator[str], alive: Callable[[], bool]) -> Response:
+        """Stream the changes to a browser for as long as its session is ``alive``; refuse one stream too many."""
+        if len(self._open) >= self._max_streams:
+            return PlainTextResponse(
+                f"as many pages are followed as may be ({self._max_streams}); close some of them.\n", 503
+            )
+        return StreamingResponse(self._events(changes, alive), media_type="text/event-stream")
+
+    def stop(self) -> None:
+        """End every stream: the console stops."""
+        for stream in self._open:
+            stream.end("stopped")
+
+    async def _events(self, changes: AsyncIterator[str], alive: Callable[[], bool]) -> AsyncIterator[bytes]:
+        stream = _Stream()
+        self._open.add(stream)
+        task = asyncio.create_task(stream.take(changes))
+        try:
+            yield b": live\n\n"
+            while stream.ended is None and alive():
+                if await _is_set(stream.changed, self._beat_s):
+                    for event in stream.take_events():
+                        yield event
+                    await asyncio.sleep(self._pace_s)
+                else:
+                    yield b": beat\n\n"
+            for event in stream.take_events() if stream.changed.is_set() else ():
+                yield event
+        finally:
+            self._open.discard(stream)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def polled(ask: Callable[[], tuple[object, str]], interval_s: float) -> AsyncIterator[str]:
+    """Sentences about what ``ask`` finds, one for each change; for lists, of which the server has no stream.
+
+    Args:
+        ask: gives what is compared, and a sentence about it; called in a thread.
+        interval_s: seconds between two questions.
+    """
+    known: object = None
+    while True:
+        found, text = await run_in_threadpool(ask)
+        if found != known:
+            known = found
+            yield text
+        await asyncio.sleep(interval_s)
+
+
+async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _event(name: str, text: str) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(text)}\n\n".encode()

@@ -1,0 +1,90 @@
+"""What pages ask the server for, with what need not be fetched twice. Safe to use from several threads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atoll.operator import Operator, ParticipantSummary, RoundSummary, RunDetail
+from atoll.operator.history import ENDED_PHASES, Rounds
+
+MAX_KEPT_RUNS = 16
+"""Maximum number of runs whose rounds are kept, about 2 MB for 1,000 rounds."""
+MAX_RECENT_MEMBERS = 2000
+"""Maximum number of members that are looked through for those that did not count."""
+MAX_RECENT_ROUNDS = 20
+
+
+class KnownRun:
+    """The rounds of one run: only new ones are fetched, and the last known one again."""
+
+    def __init__(self, operator: Operator, run: str) -> None:
+        self._run = operator.run(run)
+        self._rounds = Rounds(lambda since: self._run.detail(since=since))
+        self._lock = threading.Lock()
+        self._recent: tuple[tuple[int, int], tuple[RoundSummary, ...]] | None = None
+
+    def refreshed(self) -> RunDetail:
+        """The run with its rounds, without their members."""
+        with self._lock:
+            return self._rounds.refreshed()
+
+    def recent(self, detail: RunDetail) -> tuple[RoundSummary, ...]:
+        """The newest rounds that have ended, with their members; fetched anew once another one has ended."""
+        ended = [item for item in detail.rounds if item.phase in ENDED_PHASES]
+        if not ended:
+            return ()
+        last = ended[-1]
+        with self._lock:
+            if self._recent is None or self._recent[0] != (last.round, last.attempt):
+                since = ended[-_rounds_to_ask(ended)].round
+                found = self._run.detail(members=True, since=since).rounds
+                self._recent = (last.round, last.attempt), tuple(one for one in found if one.phase in ENDED_PHASES)
+            return self._recent[1]
+
+
+def _rounds_to_ask(ended: Sequence[RoundSummary]) -> int:
+    """How many of the newest rounds have no more than ``MAX_RECENT_MEMBERS`` members together, at least one."""
+    totals = itertools.accumulate(item.cohort for item in reversed(ended))
+    fitting = sum(1 for _ in itertools.takewhile(lambda total: total <= MAX_RECENT_MEMBERS, totals))
+    return max(1, min(fitting, MAX_RECENT_ROUNDS))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Participants of one page, and whether there are more."""
+
+    participants: tuple[ParticipantSummary, ...]
+    more: bool
+
+
+class Reader:
+    """Questions of pages to the server."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self._runs: OrderedDict[str, KnownRun] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """host:port of the server."""
+        return self.operator.address
+
+    def run(self, run: str) -> KnownRun:
+        """A run by its id; those that were looked at last are kept."""
+        with self._lock:
+            found = self._runs.pop(run, None) or KnownRun(self.operator, run)
+            self._runs[run] = found
+            while len(self._runs) > MAX_KEPT_RUNS:
+                self._runs.popitem(last=False)
+            return found
+
+    def participants(self, *, connected: bool, organisation: str, start: int, size: int) -> Found:
+        """Participants from number ``start`` on, at most ``size``, by id."""
+        every = self.operator.participants(connected=connected, organisation=organisation)
+        found = tuple(itertools.islice(every, start, start + size + 1))
+        return Found(found[:size], len(found) > size)

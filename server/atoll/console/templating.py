@@ -1,0 +1,79 @@
+"""The pages' templates. Everything that is put into a page is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING
+
+import jinja2
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from atoll.console.charts import HEIGHT, WIDTH
+from atoll.server import __version__
+from atoll.server.control.timeline import why
+from atoll.server.control.words import duration, kind_words, round_label
+from atoll.text.figures import bound, counted, figure, in_bytes, remainder
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from atoll.console.sessions import Session
+
+
+def page(
+    name: str, values: Mapping[str, object], *, address: str, session: Session | None, status_code: int = 200
+) -> Response:
+    """A page made of the template ``name``.
+
+    Args:
+        name: file name of the template.
+        values: what the template shows.
+        address: of the server, for the page's foot.
+        session: whose forms it may have.
+        status_code: HTTP status.
+    """
+    text = (
+        _environment()
+        .get_template(name)
+        .render(**values, address=address, form_token=session.form_token if session is not None else "")
+    )
+    return HTMLResponse(text, status_code)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("atoll.console", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(version=__version__, chart_width=WIDTH, chart_height=HEIGHT)
+    environment.filters.update(
+        bound=bound,
+        counted=counted,
+        duration=duration,
+        figure=figure,
+        in_bytes=in_bytes,
+        kind_words=kind_words,
+        remainder=remainder,
+        round_label=round_label,
+        when=_when,
+        why=why,
+        words=lambda status: status.replace("_", " "),
+    )
+    return environment
+
+
+def _when(seconds: float | None) -> Markup:
+    """Date and time of this machine's zone."""
+    if seconds is None:
+        return Markup("–")  # noqa: RUF001 - a dash for what is not known
+    local = datetime.fromtimestamp(seconds).astimezone()
+    return Markup('<time datetime="{}">{}</time>').format(
+        local.isoformat(timespec="seconds"), f"{local:%Y-%m-%d %H:%M:%S}"
+    )
