@@ -102,7 +102,7 @@ LAYERS: dict[str, Layers] = {
         ("charts", "paging", "sessions", "site"),
         ("guard", "live", "reading", "round_view", "run_view"),
         ("forms", "templating"),
-        ("entering", "handlers"),
+        ("actions", "entering", "handlers", "ledger_pages"),
         ("app",),
         ("serving",),
         ("__init__", "cli"),

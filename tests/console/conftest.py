@@ -18,7 +18,12 @@ class Watched(FakeControl):
 
     def __init__(self) -> None:
         super().__init__()
+        self.cancelled: list[str] = []
         self.changes: queue.Queue[control_pb2.WatchRunResponse | None] = queue.Queue()
+
+    def CancelRun(self, request: control_pb2.CancelRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
+        self.cancelled.append(request.reason)
+        return super().CancelRun(request, context)
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
         del request

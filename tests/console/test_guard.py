@@ -122,7 +122,8 @@ def test_other_methods_are_refused(browser: Browser, method: str) -> None:
 
 
 def test_no_page_has_anything_that_the_policy_forbids(browser: Browser) -> None:
-    for path in ("/", "/runs/rabc", "/runs/rabc/rounds/1", "/participants"):
+    shown = ("/", "/runs/rabc", "/runs/rabc/rounds/1", "/runs/rabc/cancel", "/start", "/privacy", "/participants")
+    for path in shown:
         text = browser.get(path).text
         assert "<style" not in text
         assert " style=" not in text

@@ -11,9 +11,11 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from atoll.console.actions import Actions
 from atoll.console.entering import Entering
 from atoll.console.guard import Guard, session_or_none
 from atoll.console.handlers import Pages
+from atoll.console.ledger_pages import LedgerPages
 from atoll.console.reading import Reader
 from atoll.console.templating import page
 from atoll.operator.errors import BadInputError, NotPermittedError, OperatorError, UnreachableError
@@ -46,6 +48,7 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
         live: its streams of events, for the owner to stop.
     """
     reader = Reader(operator)
+    actions, ledger = Actions(reader), LedgerPages(reader)
     pages, entering = Pages(reader, live, access), Entering(access, site)
     routes = [
         Route("/open/{token}", entering.open),
@@ -55,6 +58,15 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
         Route("/runs/{run}/events", pages.run_events),
         Route("/runs/{run}/rounds/{label}", pages.round),
         Route("/runs/{run}/statistics", pages.statistics),
+        Route("/runs/{run}/pause", actions.pause, methods=["POST"]),
+        Route("/runs/{run}/resume", actions.resume, methods=["POST"]),
+        Route("/runs/{run}/cancel", actions.confirm_cancel),
+        Route("/runs/{run}/cancel", actions.cancel, methods=["POST"]),
+        Route("/runs/{run}/privacy", ledger.run),
+        Route("/start", actions.new),
+        Route("/start", actions.start, methods=["POST"]),
+        Route("/privacy", ledger.populations),
+        Route("/privacy/{population:path}", ledger.population),
         Route("/participants", pages.participants),
         Route("/participants/{participant}", pages.participant),
         Route("/events/runs", pages.runs_events),

@@ -1,0 +1,128 @@
+"""What changes something: start, pause, resume and cancel runs. Each comes from a form of the console's own."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse
+
+from atoll.console.forms import form_of
+from atoll.console.guard import session_of
+from atoll.console.templating import page
+from atoll.operator.errors import MAX_COUNT, BadInputError, OperatorError
+from atoll.server.jobs import JobFileError, parse_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from atoll.console.reading import Reader
+    from atoll.operator import Operator, Run
+
+JOB_FILE = "job.toml"
+INITIAL, NEWEST = "initial", "newest"
+"""With which model of another run a new one begins."""
+MAX_REASON = 1000
+"""Maximum characters of the reason for cancelling a run."""
+
+
+class Actions:
+    """The pages with forms, and what the forms do."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def pause(self, request: Request) -> Response:
+        """Pause a run after the round in work."""
+        return await self._done(request, "pause", lambda run, _: run.pause())
+
+    async def resume(self, request: Request) -> Response:
+        """Go on with a paused run."""
+        return await self._done(request, "resume", lambda run, _: run.resume())
+
+    async def cancel(self, request: Request) -> Response:
+        """End a run now."""
+        return await self._done(request, "cancel", lambda run, form: run.cancel(form.get("reason", "")[:MAX_REASON]))
+
+    def confirm_cancel(self, request: Request) -> Response:
+        """Ask whether a run is to be ended."""
+        run = self._reader.operator.run(request.path_params["run"]).summary()
+        return self._page(request, "cancel.html.j2", {"run": run, "max_reason": MAX_REASON})
+
+    def new(self, request: Request) -> Response:
+        """The form for a new run, with the job of another one if the address names it."""
+        name = request.query_params.get("like", "")
+        job = self._reader.operator.run(name).detail(since=MAX_COUNT).job_toml if name else ""
+        return self._page(request, "start.html.j2", _start(job, name))
+
+    async def start(self, request: Request) -> Response:
+        """Begin a run; a job that is refused comes back with what is wrong."""
+        form = await form_of(request)
+        job, like, model = form.get("job", ""), form.get("like", ""), form.get("model", INITIAL)
+        try:
+            run = await run_in_threadpool(submitted, self._reader.operator, job, like, newest=model == NEWEST)
+        except OperatorError as error:
+            return self._page(request, "start.html.j2", _start(job, like, model, str(error)), status_code=400)
+        return _to_run(run.id, "start")
+
+    async def _done(self, request: Request, what: str, act: Callable[[Run, Mapping[str, str]], object]) -> Response:
+        form = await form_of(request)
+
+        def do() -> str:
+            run = self._reader.operator.run(request.path_params["run"])
+            act(run, form)
+            return run.id
+
+        return _to_run(await run_in_threadpool(do), what)
+
+    def _page(self, request: Request, name: str, values: Mapping[str, object], *, status_code: int = 200) -> Response:
+        session = session_of(request)
+        return page(name, values, address=self._reader.address, session=session, status_code=status_code)
+
+
+def submitted(operator: Operator, job: str, like: str, *, newest: bool) -> Run:
+    """Begin a run of a job.
+
+    No file of this machine is read, whatever the job names: the weights are those of another run, or none.
+
+    Args:
+        operator: the connection.
+        job: the text of the job file.
+        like: the run whose model it begins with; empty for statistics, which begin with none.
+        newest: whether that is the newest model, not the initial one.
+
+    Raises:
+        BadInputError: if the job has problems, or trains and has no weights.
+        OperatorError: if the server refuses it.
+    """
+    text = job.replace("\r\n", "\n")
+    try:
+        spec = parse_job(text, JOB_FILE)
+    except JobFileError as error:
+        raise BadInputError(str(error)) from error
+    if spec.statistics is None and not like:
+        raise BadInputError(
+            "the job trains a model, and there are no initial weights",
+            "open a run and choose `Start another like this`, or submit the job with `atoll run submit`",
+        )
+    with tempfile.TemporaryDirectory(prefix="atoll-console-") as folder:
+        file, weights = Path(folder) / JOB_FILE, Path(folder) / "model.safetensors"
+        file.write_text(text, encoding="utf-8")
+        if spec.statistics is not None:
+            return operator.submit(file)
+        operator.run(like).save_model(weights, "latest" if newest else 0)
+        return operator.submit(file, weights)
+
+
+def _start(job: str, like: str, model: str = INITIAL, error: str = "") -> Mapping[str, object]:
+    return {"job": job, "like": like, "model": model, "error": error}
+
+
+def _to_run(run: str, done: str) -> Response:
+    return RedirectResponse(f"/runs/{quote(run, safe='')}?done={done}", 303)
