@@ -55,6 +55,7 @@ NEVER = {
     "server": {"atoll.client", "atoll.datacenter", "atoll.simulation"},
     "operator": {
         *("torch", "numba", "scipy", "sqlalchemy", "matplotlib", "click", "rich"),
+        *("mlflow", "pandas", "pyarrow", "tensorboard"),
         *("atoll.client", "atoll.datacenter", "atoll.simulation"),
         *("atoll.server.runs", "atoll.server.stores", "atoll.server.cli"),
     },
@@ -89,11 +90,11 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
-        ("choosing", "job_options", "naming", "run_job"),
-        ("comparison", "connecting", "history"),
-        ("calls",),
+        ("choosing", "completing", "job_options", "naming", "run_job", "tables"),
+        ("comparison", "connecting", "table_files"),
+        ("calls", "history"),
         ("following", "ledger", "models", "notebook", "statistics"),
-        ("variants",),
+        ("exports", "server_ledger", "variants"),
         ("run",),
         ("operator",),
         ("__init__",),

@@ -70,10 +70,12 @@ OPERATOR = {
 }
 RUN = {
     "best",
-    *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),
-    *("resume", "rounds", "save_model", "show", "statistics", "summary", "wait"),
+    *("cancel", "delete", "detail", "export", "follow", "follow_async", "histories", "history", "job", "ledger"),
+    *("model", "model_ref", "pause", "report", "resume", "rounds", "save_model", "show", "statistics", "summary"),
+    *("to_mlflow", "to_tensorboard", "wait"),
 }
-HEAVY = {"torch", "sqlalchemy", "numba", "scipy", "matplotlib", "click", "rich", "pandas", "IPython"}
+HEAVY = {"torch", "sqlalchemy", "numba", "scipy", "matplotlib", "click", "rich", "pandas", "IPython", "mlflow"}
+HEAVY |= {"pyarrow", "tensorboard", "jinja2"}
 
 
 def test_the_public_surface_is_what_is_written_here() -> None:

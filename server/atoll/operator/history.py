@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from atoll.operator.choosing import chosen_metrics
 from atoll.operator.errors import BadInputError
 from atoll.operator.html import page
 from atoll.operator.run_job import job_of
+from atoll.operator.table_files import write_csv, write_parquet
+from atoll.operator.tables import participant_table, round_table
 from atoll.server.control.best import best_model, judging_metrics
 from atoll.server.control.curves import panels
 from atoll.text.installing import install_hint
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from atoll.operator.tables import Table
     from atoll.server.control import BestModel, RoundSummary, RunDetail, RunSummary
 
 Mode = Literal["max", "min"]
@@ -112,6 +116,33 @@ class History(Sequence["RoundSummary"]):
             ImportError: if pandas is not installed.
         """
         return importlib.import_module("pandas").DataFrame(self.rows())
+
+    def table(self, *, by_participant: bool = False) -> Table:
+        """A row for each attempt, or for each participant of each attempt, under the columns of docs/exports.md.
+
+        Raises:
+            BadInputError: with ``by_participant``, if the history was fetched without ``members=True``.
+        """
+        return participant_table(self.rounds) if by_participant else round_table(self.rounds)
+
+    def to_csv(self, path: str | Path, *, by_participant: bool = False) -> Path:
+        """Write ``table`` to a CSV file.
+
+        Raises:
+            BadInputError: as ``table``, and if the file cannot be written.
+        """
+        write_csv(self.table(by_participant=by_participant), found := Path(path))
+        return found
+
+    def to_parquet(self, path: str | Path, *, by_participant: bool = False) -> Path:
+        """Write ``table`` to a Parquet file.
+
+        Raises:
+            BadInputError: as ``table``, and if the file cannot be written.
+            ImportError: if pyarrow is not installed (the extra ``parquet``).
+        """
+        write_parquet(self.table(by_participant=by_participant), found := Path(path))
+        return found
 
     def plot(self, *metrics: str) -> Figure:
         """Draw metrics over the rounds behind the model, each in axes of its own; all of ``metrics`` if none is named.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ _DOWNLOAD = "/atoll.wire.v1.TransferService/Download"
 
 Steps = Callable[[str, int, int], object]
 """Called with what is done (``hash``, ``send`` or ``fetch``), the bytes done so far, and all bytes."""
+Which = int | Literal["latest", "best", "averaged"]
+"""A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's metric, or
+the mean of the released ones."""
 Weights = Mapping[str, npt.ArrayLike] | Path | str
 """Initial weights: arrays by name (``atoll.formats.arrays`` has the element types), or a safetensors file."""
 

@@ -15,10 +15,11 @@ from atoll.operator.calls import Calls, Timeouts
 from atoll.operator.comparison import Comparison
 from atoll.operator.connecting import find_target
 from atoll.operator.errors import BadInputError, require_count
-from atoll.operator.ledger import LATEST, LedgerQueries
+from atoll.operator.ledger import LATEST
 from atoll.operator.models import Weights, silent
 from atoll.operator.naming import participant_called
 from atoll.operator.run import Run
+from atoll.operator.server_ledger import ServerLedger
 from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
     NewTokens,
@@ -59,7 +60,7 @@ class NewOperator:
     expires_at: float
 
 
-class Operator(LedgerQueries):
+class Operator(ServerLedger):
     """A connection to a server with the rights of an operator; a context manager that closes it.
 
     ::
@@ -75,8 +76,7 @@ class Operator(LedgerQueries):
     """
 
     def __init__(self, target: Target, timeouts: Timeouts) -> None:
-        self._calls = Calls(target, timeouts)
-        self._control = self._calls.control
+        super().__init__(Calls(target, timeouts))
 
     @classmethod
     def connect(
@@ -205,10 +205,6 @@ class Operator(LedgerQueries):
             raise BadInputError("there is no run to compare", "name at least one")
         return Comparison(named_by_jobs(compared, jobs, separate=separate))
 
-    def newest_run(self) -> str | None:
-        """The id of the newest run; None before the first."""
-        return next((run.run for run in self.runs(1)), None)
-
     def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[ParticipantSummary]:
         """All enrolled participants, or those that are connected, or of one organisation; page by page."""
         after, more = "", True
@@ -302,28 +298,6 @@ class Operator(LedgerQueries):
         """Have the server remove what nothing needs, or (``dry_run``) list it."""
         request = control_pb2.PruneStorageRequest(dry_run=dry_run)
         return values_of(PrunedStorage, self._calls.call(self._control.PruneStorage, request).pruned)
-
-    def _runs(self, page: int) -> Iterator[RunSummary]:
-        after, more = "", True
-        while more:
-            request = control_pb2.ListRunsRequest(limit=page, after=after)
-            answer = self._calls.call(self._control.ListRuns, request)
-            yield from values_of(RunSummary, answer.runs)
-            after, more = answer.next, bool(answer.next)
-
-    def _named_runs(self) -> Iterator[tuple[str, str, str]]:
-        return ((run.run, run.name, run.status) for run in self.runs())
-
-    def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
-        return self._calls.call(self._control.ListPopulations, request, self._calls.timeouts.ledger_s)
-
-    def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
-        return self._calls.call(self._control.ListCharges, request, self._calls.timeouts.ledger_s)
-
-    def _get_participant_privacy(
-        self, request: control_pb2.GetParticipantPrivacyRequest
-    ) -> control_pb2.GetParticipantPrivacyResponse:
-        return self._calls.call(self._control.GetParticipantPrivacy, request, self._calls.timeouts.ledger_s)
 
 
 def initial_of(spec: JobSpec, folder: Path) -> Weights | None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from atoll.operator import models
+from atoll.operator.completing import completed
 from atoll.operator.errors import MAX_COUNT, OperatorError, RunFailedError, require_count
+from atoll.operator.exports.card import ExportedModel
+from atoll.operator.exports.exportable import Exportable, require_trained
+from atoll.operator.exports.reporting import write_report
 from atoll.operator.following import MONTH_S, follow, follow_async
 from atoll.operator.history import ENDED_PHASES, History, Mode, Rounds
 from atoll.operator.html import error_page, page
-from atoll.operator.models import Model, ModelRef, silent
+from atoll.operator.models import Model, ModelRef, Which, silent
 from atoll.operator.notebook import screen
 from atoll.operator.run_job import job_of
-from atoll.operator.statistics import findings_of
+from atoll.operator.server_ledger import ServerLedger
+from atoll.operator.statistics import findings_of, has_findings
 from atoll.server.control import (
     BestModel,
     Progress,
@@ -33,12 +38,10 @@ from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
     from atoll.operator.calls import Calls
+    from atoll.operator.ledger import RunLedger
     from atoll.operator.models import Steps
     from atoll.statistics import Findings
 
-Which = int | Literal["latest", "best", "averaged"]
-"""A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's metric, or
-the mean of the released ones."""
 HISTORY_INTERVAL_S = 0.5
 """Minimum seconds between two fetches of the rounds while they are shown."""
 
@@ -48,7 +51,7 @@ def _ignore(text: str) -> None:
     del text
 
 
-class Run:
+class Run(Exportable):
     """A run on the server. Every method asks the server; shows its state in a notebook.
 
     Attributes:
@@ -88,9 +91,18 @@ class Run:
         request = control_pb2.GetRunRequest(run=self.id, members=members, round=only, since=since)
         return detail_of(self._calls.call(self._calls.control.GetRun, request))
 
-    def history(self, *, members: bool = False) -> History:
-        """The rounds so far, with curves and rows."""
-        return History(self.detail(members=members))
+    def history(self, *, members: bool = False, complete: bool = False) -> History:
+        """The rounds so far, with curves, rows and files.
+
+        Args:
+            members: whether the rounds list their members.
+            complete: whether to fetch what one answer leaves out of a long run, with one more call for each round:
+                rounds before the newest 1000 attempts, and members beyond the newest 10,000.
+        """
+        found = self.detail(members=members)
+        if complete:
+            found = completed(found, lambda number: self.detail(members=members, only=number), members=members)
+        return History(found)
 
     def follow(self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore) -> Iterator[Progress]:
         """The run now and at every change until it has ended; goes on when a lost server comes back.
@@ -142,16 +154,37 @@ class Run:
             raise RuntimeError("following a run shows at least where it stands")
         return checked(last) if check else last
 
+    def histories(self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore) -> Iterator[History]:
+        """The complete history now, when rounds have ended, and when the run has. Raises as ``follow``."""
+        known = Rounds(lambda since: self.detail(since=since) if since else self.history(complete=True).detail)
+        at, next_at = None, 0.0
+        for progress in self.follow(timeout_s, lost):
+            now = _position(progress)
+            if progress.run.ended or next_at == 0.0 or (now != at and time.monotonic() >= next_at):
+                at, next_at = now, time.monotonic() + HISTORY_INTERVAL_S
+                yield History(known.refreshed())
+
     def show(self, timeout_s: float = MONTH_S) -> History:
         """Show the run's progress until it has ended: in place in a notebook, a line for each round elsewhere."""
-        shown, known = screen(), Rounds(lambda since: self.detail(since=since))
-        at, next_at = None, 0.0
-        for progress in self.follow(timeout_s):
-            now = _position(progress)
-            if progress.run.ended or (now != at and time.monotonic() >= next_at):
-                at, next_at = now, time.monotonic() + HISTORY_INTERVAL_S
-                shown.show(History(known.refreshed()))
-        return History(known.refreshed())
+        shown, last = screen(), None
+        for last in self.histories(timeout_s):
+            shown.show(last)
+        return last or self.history()
+
+    def ledger(self) -> RunLedger | None:
+        """Every charge of a private run, with the epsilon that it has spent; None for a run without privacy."""
+        return ServerLedger(self._calls).run_ledger(self.id)
+
+    def report(self, path: Path | str) -> Path:
+        """Write the run's report: one HTML page that needs nothing else.
+
+        Raises:
+            BadInputError: if the file cannot be written.
+            ImportError: if matplotlib or jinja2 is not installed (the extra ``server``).
+        """
+        detail, elements = self.detail(members=True), self.model_ref().layout.size
+        write_report(detail, elements, self.statistics() if has_findings(detail) else None, Path(path))
+        return Path(path)
 
     def pause(self) -> RunSummary:
         """Pause after the round in work."""
@@ -224,6 +257,19 @@ class Run:
             BadInputError: if it is no such run, has not finished, or its rounds did not count the same rows.
         """
         return findings_of(self.job(), self.model())
+
+    def _histories_to_export(self, lost: Callable[[str], object], *, follow: bool) -> Iterable[History]:
+        return self.histories(lost=lost) if follow else (self.history(complete=True),)
+
+    def _ledger_to_export(self) -> RunLedger | None:
+        return self.ledger()
+
+    def _model_to_export(
+        self, which: Which, data: Findings | None, steps: Steps
+    ) -> tuple[ExportedModel, Iterable[bytes]]:
+        detail, ref = require_trained(self.history(complete=True).detail), self.model_ref(which)
+        model = ExportedModel(detail, ref.round, ref.layout, ref.blob, self.ledger(), data)
+        return model, models.fetched(self._calls, ref, steps)
 
     def _changed(self, method: Callable[..., _Changed], request: object) -> RunSummary:
         return value_of(RunSummary, self._calls.call(method, request).summary)

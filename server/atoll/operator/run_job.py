@@ -1,11 +1,14 @@
-"""The job of a run, as the server tells it."""
+"""The job of a run, as the server gives it: parsed, or as keys and values."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from atoll.operator.errors import BadInputError
 from atoll.server.jobs import JobFileError, parse_job
+from atoll.settings import Section
 
 if TYPE_CHECKING:
     from atoll.server.control import RunDetail
@@ -22,3 +25,35 @@ def job_of(detail: RunDetail) -> JobSpec:
         return parse_job(detail.job_toml, f"the job of run {detail.run.run}")
     except JobFileError as error:
         raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
+
+
+def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:
+    """The keys of a job file, dotted; ``complete``: with the defaults, if this version can read the job."""
+    if complete:
+        try:
+            return flat(_every_key(parse_job(job_toml)))
+        except JobFileError:
+            pass  # of another version of Atoll: the keys that were given are all that is known
+    try:
+        return flat(tomllib.loads(job_toml))
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _every_key(section: Section) -> dict[str, object]:
+    """The keys of a section with their defaults, sections in it as tables, without None."""
+    found = {name: getattr(section, name) for name in type(section).model_fields}
+    return {
+        key: _every_key(item) if isinstance(item, Section) else item for key, item in found.items() if item is not None
+    }
+
+
+def flat(tables: Mapping[str, object]) -> dict[str, object]:
+    """The values of tables in tables by dotted key."""
+    found: dict[str, object] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{inner}": item for inner, item in flat(value).items()}
+        else:
+            found[key] = value
+    return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from atoll.operator.run_job import job_keys
 from atoll.server.control.comparing import ComparedRun
-from atoll.server.jobs import JobFileError, parse_job
-from atoll.settings import Section
 
 if TYPE_CHECKING:
     from atoll.operator.ledger import RunLedger
@@ -80,38 +78,6 @@ def named_by_jobs(
 def label_of(settings: Mapping[str, object]) -> str:
     """The name of a variant: ``optimiser.lr = 0.01, cohort.size = 10``."""
     return ", ".join(f"{key} = {_shown(value)}" for key, value in settings.items())
-
-
-def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:
-    """The keys of a job file, dotted; ``complete``: with the defaults, if this version can read the job."""
-    if complete:
-        try:
-            return flat(_every_key(parse_job(job_toml)))
-        except JobFileError:
-            pass  # of another version of Atoll: the keys that were given are all that is known
-    try:
-        return flat(tomllib.loads(job_toml))
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
-def _every_key(section: Section) -> dict[str, object]:
-    """The keys of a section with their defaults, sections in it as tables, without None."""
-    found = {name: getattr(section, name) for name in type(section).model_fields}
-    return {
-        key: _every_key(item) if isinstance(item, Section) else item for key, item in found.items() if item is not None
-    }
-
-
-def flat(tables: Mapping[str, object]) -> dict[str, object]:
-    """The values of tables in tables by dotted key."""
-    found: dict[str, object] = {}
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            found |= {f"{key}.{inner}": item for inner, item in flat(value).items()}
-        else:
-            found[key] = value
-    return found
 
 
 def _distinct(labels: Sequence[str], names: Sequence[str], variants: Sequence[object]) -> list[str]:

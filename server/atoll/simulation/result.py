@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy.typing as npt
 
 from atoll.formats import safetensors
+from atoll.operator.errors import BadInputError
+from atoll.operator.exports.card import ExportedModel
+from atoll.operator.exports.exportable import Exportable, require_trained
+from atoll.operator.exports.reporting import write_report
 from atoll.operator.history import History, Mode
 from atoll.operator.ledger import RunLedger
 from atoll.operator.statistics import findings_of, has_findings
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from sqlalchemy import Connection
 
+    from atoll.operator.models import Steps, Which
     from atoll.server.stores import BlobStore
     from atoll.statistics import Findings
     from atoll.wire.layout import Layout
@@ -37,7 +42,7 @@ ALL = 1 << 62
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Exportable):
     """A run that has ended.
 
     Attributes:
@@ -92,12 +97,8 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write the run's report: one HTML page, the same that ``atoll run report`` makes."""
-        from atoll.server.report import render  # noqa: PLC0415 - matplotlib loads when it is needed
-
-        detail = self.detail()
         findings = self.statistics() if self.has_statistics else None
-        page = render(detail, now=self.run.finished_at or 0.0, elements=self.layout.size, findings=findings)
-        Path(path).write_text(page, encoding="utf-8")
+        write_report(self.detail(), self.layout.size, findings, Path(path), now=self.run.finished_at or 0.0)
         return Path(path)
 
     def best(self, metric: str | None = None, mode: Mode | None = None) -> BestModel:
@@ -138,6 +139,29 @@ class Result:
         """Write the final model to a safetensors file."""
         safetensors.write(Path(path), self.layout, (array.data for array in self.model.values()), {"format": "pt"})
         return Path(path)
+
+    def _histories_to_export(self, lost: Callable[[str], object], *, follow: bool) -> Iterable[History]:
+        del lost, follow  # it has ended
+        return (self.history,)
+
+    def _ledger_to_export(self) -> RunLedger | None:
+        return self.ledger
+
+    def _model_to_export(
+        self, which: Which, data: Findings | None, steps: Steps
+    ) -> tuple[ExportedModel, Iterable[memoryview]]:
+        del steps  # it is here already
+        detail, best = require_trained(self.history.detail), which == "best"
+        if not best and which != "latest":
+            raise BadInputError(
+                f"which = {which!r}; a simulation keeps its latest and its best model", "choose of these"
+            )
+        found, blob, round_number = self.model, self.digest, self.run.rounds_released
+        if best:
+            chosen = self.best()
+            found, blob, round_number = self.best_model or self.model, chosen.model_blob, chosen.round
+        model = ExportedModel(detail, round_number, self.layout, blob, self.ledger, data)
+        return model, (array.data for array in found.values())
 
 
 def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDetail:

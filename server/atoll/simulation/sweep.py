@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.operator.comparison import Comparison
-from atoll.operator.variants import compared_run, flat, label_of, named_by_jobs
+from atoll.operator.run_job import flat
+from atoll.operator.variants import compared_run, label_of, named_by_jobs
 from atoll.server.control.comparing import ComparedRun
 from atoll.server.jobs import Job, JobFileError, JobSpec
 from atoll.server.jobs.changes import as_table, changed

@@ -24,6 +24,7 @@ Context = grpc.ServicerContext
 LAYOUT = Layout((TensorSpec("w", (300_000,), Dtype.FLOAT32), TensorSpec("b", (3,), Dtype.FLOAT32)))
 BLOB = np.arange(LAYOUT.size, dtype="<f4").tobytes()
 NOW = 1_700_000_000.0
+ENDED = (control_pb2.RUN_STATUS_FINISHED, control_pb2.RUN_STATUS_FAILED, control_pb2.RUN_STATUS_CANCELLED)
 
 
 def refuse(context: Context, status: grpc.StatusCode, detail: ErrorDetail) -> NoReturn:
@@ -43,6 +44,7 @@ def summary(
         rounds_released=released,
         model_blob="ab" * 32,
         created_at=NOW,
+        finished_at=NOW + 60 if status in ENDED else None,
     )
 
 

@@ -22,6 +22,10 @@ def complete_runs(context: click.Context, _: click.Parameter, incomplete: str) -
     return [item for item in _runs(context) if item.value.startswith(incomplete)]
 
 
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_runs)
+"""The argument RUN: a run's id or name, or ``latest``."""
+
+
 def complete_participants(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The ids of participants that begin with ``incomplete``, or whose organisation does."""
     found = _asked(context, lambda operator: [(one.participant, one.organisation) for one in operator.participants()])

@@ -1,8 +1,7 @@
-"""``atoll run``: submit, follow and steer runs, fetch their models and reports."""
+"""``atoll run``: submit, follow and steer runs, fetch their models and reports; more in ``run_exports``."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from atoll.operator import Operator, Run
 from atoll.operator.errors import BadInputError
 from atoll.operator.history import Mode
 from atoll.operator.ledger import LATEST
-from atoll.operator.run import Which
-from atoll.operator.statistics import has_findings
+from atoll.operator.models import Which
 from atoll.server.cli.comparison import show_comparison
-from atoll.server.cli.completion import complete_runs
+from atoll.server.cli.completion import complete_runs, run_argument
 from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import Group, writing
+from atoll.server.cli.errors import Group
 from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
     RUN_COLUMNS,
@@ -32,6 +30,7 @@ from atoll.server.cli.formats import (
     run_row,
 )
 from atoll.server.cli.output import busy, json_option, print_json, print_table, transfers
+from atoll.server.cli.run_exports import COMMANDS
 from atoll.server.cli.show_fairness import show_by_participant
 from atoll.server.cli.show_round import show_round
 from atoll.server.cli.stats import output_options, put_out
@@ -42,8 +41,6 @@ from atoll.server.control import RunSummary
 from atoll.server.control.curves import shown
 from atoll.server.control.never_counted import never_counted
 from atoll.text.figures import counted, in_bytes
-
-run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_runs)
 
 
 @click.group(cls=Group)
@@ -239,16 +236,9 @@ def model(client: Operator, *, run_id: str, output: Path, json_output: bool, **w
 @connected
 def report(client: Operator, *, run_id: str, output: Path) -> None:
     """Write a report of a run: one HTML file that needs nothing else."""
-    from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
-
     with busy("drawing the report"):
-        found = client.run(run_id)
-        detail, elements = found.detail(members=True), found.model_ref().layout.size
-        findings = found.statistics() if has_findings(detail) else None
-        page = render(detail, now=time.time(), elements=elements, findings=findings)
-    with writing(output):
-        output.write_text(page, encoding="utf-8")
-    click.echo(f"{output}: {in_bytes(len(page.encode()))}", err=True)
+        client.run(run_id).report(output)
+    click.echo(f"{output}: {in_bytes(output.stat().st_size)}", err=True)
 
 
 @run.command()
@@ -299,3 +289,7 @@ def _show_state(found: RunSummary, json_output: bool) -> None:
         click.echo(
             f"run {found.run} ({found.name}) is {found.status}, {counted(found.rounds_released, 'round')} released"
         )
+
+
+for _command in COMMANDS:
+    run.add_command(_command)

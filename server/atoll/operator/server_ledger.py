@@ -1,0 +1,48 @@
+"""The privacy ledger of a server, by calls to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atoll.operator.ledger import LedgerQueries
+from atoll.server.control import RunSummary, values_of
+from atoll.wire.v1 import control_pb2
+
+if TYPE_CHECKING:
+    from atoll.operator.calls import Calls
+
+
+class ServerLedger(LedgerQueries):
+    """Queries of a server's ledger; also lists its runs, which queries name."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._control = calls.control
+
+    def newest_run(self) -> str | None:
+        """The id of the newest run; None before the first."""
+        return next((run.run for run in self._runs(1)), None)
+
+    def _runs(self, page: int) -> Iterator[RunSummary]:
+        """The runs, the newest first; ``page`` at a time (0: as many as the server gives)."""
+        after, more = "", True
+        while more:
+            request = control_pb2.ListRunsRequest(limit=page, after=after)
+            answer = self._calls.call(self._control.ListRuns, request)
+            yield from values_of(RunSummary, answer.runs)
+            after, more = answer.next, bool(answer.next)
+
+    def _named_runs(self) -> Iterator[tuple[str, str, str]]:
+        return ((run.run, run.name, run.status) for run in self._runs(0))
+
+    def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+        return self._calls.call(self._control.ListPopulations, request, self._calls.timeouts.ledger_s)
+
+    def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+        return self._calls.call(self._control.ListCharges, request, self._calls.timeouts.ledger_s)
+
+    def _get_participant_privacy(
+        self, request: control_pb2.GetParticipantPrivacyRequest
+    ) -> control_pb2.GetParticipantPrivacyResponse:
+        return self._calls.call(self._control.GetParticipantPrivacy, request, self._calls.timeouts.ledger_s)
