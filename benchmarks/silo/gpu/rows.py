@@ -23,7 +23,7 @@ from benchmarks.silo.gpu.sizes import Size
 from benchmarks.silo.gpu.speed import batches_of, one_rank, seconds_of, trained
 
 COMMAND = "python -m benchmarks.silo gpu"
-MFU, OF_RECIPE, FLOAT8, PRIVATE = 50.0, 0.98, 1.2, 1.5
+MFU, OF_RECIPE, FLOAT8, PRIVATE, LOSS_IN_CHUNKS = 50.0, 0.98, 1.2, 1.5, 0.98
 
 Row: TypeAlias = Callable[[Size], Iterator[Figure]]
 
@@ -61,6 +61,21 @@ def number_formats(size: Size) -> Iterator[Figure]:
     yield Figure.at_least(name, plain / fast, "times", FLOAT8, COMMAND)
 
 
+def loss_in_chunks(size: Size) -> Iterator[Figure]:
+    """A step whose loss is computed in chunks of tokens beside one with whole logits, and the memory of both."""
+    found, peaks = {}, {}
+    for name, chunk in (("chunks", size.loss_chunk_tokens), ("whole", 0)):
+        memory = {"compile": size.compiled, "loss_chunk_tokens": chunk}
+        job = size.job({**size.billion, "vocab": size.large_vocab}, size.batch, memory=memory)
+        found[name] = _alone(job, size)
+        peaks[name] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    name = f"loss in chunks of {size.loss_chunk_tokens} tokens beside whole logits: {_model(job)}"
+    yield Figure.at_least(name, found["whole"] / found["chunks"], "times", LOSS_IN_CHUNKS, COMMAND)
+    for way, peak in peaks.items():
+        if peak is not None:
+            yield Figure.stated(f"  peak memory, {way}", peak / 2**30, "GiB", COMMAND)
+
+
 def privacy(size: Size) -> Iterator[Figure]:
     """A step of DP-SGD by ghost clipping beside a plain one, both in float32 and not compiled."""
     common = {"precision": {"compute": "float32"}, "memory": {}}
@@ -80,11 +95,19 @@ def killed(_size: Size) -> Iterator[Figure]:
         yield from faults.killed(Path(folder), ranks=ranks, command=COMMAND)
 
 
-ROWS: Mapping[str, Row] = {"speed": speed, "float8": number_formats, "privacy": privacy, "killed rank": killed}
+ROWS: Mapping[str, Row] = {
+    "speed": speed,
+    "float8": number_formats,
+    "loss in chunks": loss_in_chunks,
+    "privacy": privacy,
+    "killed rank": killed,
+}
 
 
 def _alone(job: SiloJob, size: Size) -> float:
     """Seconds of a step of the trainer; its memory is free afterwards."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     with one_rank() as world, trained(job, world) as trainer:
         found = seconds_of({"trainer": trainer.advance}, size, world.device)["trainer"]
     gc.collect()

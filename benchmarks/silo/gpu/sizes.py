@@ -21,6 +21,8 @@ class Size:
         billion: model of the rows of speed and of privacy.
         three_billion: model of the row of float8.
         batch: batch of both.
+        large_vocab: classes in the row of the loss in chunks.
+        loss_chunk_tokens: tokens of a chunk there.
         private_batch: batch of the row of privacy.
         compiled: whether blocks are compiled.
         formats: number formats whose speed is compared, the plain one first.
@@ -31,6 +33,8 @@ class Size:
     billion: Mapping[str, int]
     three_billion: Mapping[str, int]
     batch: Mapping[str, int]
+    large_vocab: int
+    loss_chunk_tokens: int
     private_batch: Mapping[str, int]
     compiled: bool
     formats: tuple[str, str]
@@ -54,6 +58,8 @@ FULL = Size(
     _BILLION,
     _THREE_BILLION,
     batch={"sequence": 4096, "global_batch": 4, "micro_batch": 2},
+    large_vocab=128_256,
+    loss_chunk_tokens=1024,
     private_batch={"sequence": 1024, "global_batch": 8, "micro_batch": 4},
     compiled=True,
     formats=("bfloat16", "float8"),
@@ -64,6 +70,8 @@ SMOKE = Size(
     _TINY,
     _TINY,
     batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
+    large_vocab=512,
+    loss_chunk_tokens=16,
     private_batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
     compiled=False,
     formats=("bfloat16", "float32"),

@@ -33,6 +33,16 @@ LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
             "batch": {"global_batch": 8},
         },
     ),
+    (
+        "loss in chunks, classes divided, bfloat16",
+        4,
+        {
+            "mesh": {"tp": 2},
+            "memory": {"loss_chunk_tokens": 32},
+            "precision": {"compute": "bfloat16"},
+            "model": MODEL | {"vocab": 16384},
+        },
+    ),
 ]
 
 
@@ -49,6 +59,12 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
     ("sequences cut by heads", 4, {"mesh": {"cp": 2}}),
     ("sequences cut in a ring", 4, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}),
     ("experts", 4, {"mesh": {"tp": 2}, "precision": {"compute": "bfloat16"}, "model": MODEL | {"moe": MOE}}),
+    ("loss in chunks", 4, {"memory": {"loss_chunk_tokens": 32}, "model": MODEL | {"vocab": 16384}}),
+    (
+        "loss in chunks, adapters",
+        4,
+        {"memory": {"loss_chunk_tokens": 32}, "model": MODEL | {"vocab": 16384, "lora": {"rank": 8}}},
+    ),
     ("adapters", 4, {"model": MODEL | {"lora": {"rank": 8}}}),
 ]
 """Only with ``--every-layout``."""

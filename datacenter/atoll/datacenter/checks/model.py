@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.loss_chunks import why_whole
 from atoll.datacenter.models.huggingface.config import check_weights
 from atoll.datacenter.models.kinds import spec_of
 
@@ -31,6 +32,14 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         yield from error.problems
     else:
         yield from _plain(job, spec, dims)
+        yield from _chunks(job, spec, dims)
+
+
+def _chunks(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
+    """Refuse chunks of the loss that were asked for and cannot be had."""
+    asked = job.memory.loss_chunk_tokens
+    if asked and (reason := why_whole(job, tp=dims.tp, head=spec.head is not None)) is not None:
+        yield f"memory.loss_chunk_tokens = {asked} is not possible: {reason}; or leave it out"
 
 
 def _plain(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:

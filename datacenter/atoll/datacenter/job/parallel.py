@@ -150,6 +150,16 @@ class MemorySection(Section):
     ] = "none"
     budget: Annotated[float, Field(ge=0, le=1, description="Share of activation memory that `budget` may keep.")] = 0.5
     compile: Annotated[bool, Field(description="Compile each block.")] = False
+    loss_chunk_tokens: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=1 << 24,
+            description="Tokens whose logits exist at the same time: output projection and cross entropy are computed "
+            "in chunks. 0: all of a micro-batch. See [the loss](datacenter.md#the-loss-in-chunks).",
+        ),
+        Hint(default="1024 where chunks are possible, else 0"),
+    ] = None
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Find a budget without the compiler, and a budget that is not used."""

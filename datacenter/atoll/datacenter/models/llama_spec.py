@@ -38,6 +38,7 @@ def llama_spec(model: ModelSection) -> ModelSpec:
         first=("tok_embeddings",),
         last=("norm", "output"),
         loss=token_loss,
+        head="output",
         tensor=_CUTS | _feed_forward_cuts(model),
         entries={"attention": 2, "feed_forward": 1},
         tied=(("tok_embeddings.weight", "output.weight"),) if model.tied_embeddings else (),

@@ -66,6 +66,8 @@ class ModelSpec:
         entries: modules of a block whose first input is gathered along the sequence when ``sequence`` is on (those that
             contain the column-cut matrices) → number of inputs they take.
         loss: sum of losses over a batch, ``(outputs, labels) -> Tensor`` without dims; labels of -100 do not count.
+        head: attribute of the whole model that is its last projection, a ``Linear`` without bias, if ``loss`` is the
+            sum of cross entropies of its result; the loss can then be computed in chunks of tokens. None: whole logits.
         tied: pairs of parameter names that are the same parameter.
         attention: module of a block that mixes positions and that context parallelism replaces: called with query, key
             and value ``[batch, sequence, heads, head_dim]``, causal. The whole model then reads positions from its
@@ -85,6 +87,7 @@ class ModelSpec:
     loss: Callable[[Tensor, Tensor], Tensor]
     tensor: Mapping[str, Cut] = field(default_factory=dict)
     entries: Mapping[str, int] = field(default_factory=dict)
+    head: str | None = None
     tied: tuple[tuple[str, str], ...] = ()
     attention: str | None = None
     trained: Callable[[str], bool] | None = None

@@ -23,6 +23,7 @@ from atoll.datacenter.parallel.data import shard, wrap_ddp
 from atoll.datacenter.parallel.expert import cut_experts
 from atoll.datacenter.parallel.float8 import check_float8, use_float8
 from atoll.datacenter.parallel.initial import copy_whole, fill
+from atoll.datacenter.parallel.loss import chunk_of, hand_on
 from atoll.datacenter.parallel.pipeline.deal import Deal, deal_job
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.split import build_stage, count_blocks
@@ -94,8 +95,13 @@ def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, d
 
 def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> None:
     """Cut a model, or one stage of it, on the meta device, in place."""
-    if meshes.dims.tp > 1:
-        cut_tensors(module, spec, meshes.dense["tp"], job.tensor_parallel)
+    chunked = spec.head if chunk_of(job, spec, meshes) is not None else None
+    tp = meshes.dense["tp"] if meshes.dims.tp > 1 else None
+    if tp is not None:
+        cut_tensors(module, spec, tp, job.tensor_parallel, but=() if chunked is None else (chunked,))
+    if chunked is not None and (head := getattr(module, chunked)) is not None:  # None: an earlier stage
+        hand_on(head, tp, between_blocks(job.tensor_parallel))
+        tie(module, spec)
     cut_experts(module, meshes, between_blocks(job.tensor_parallel))
     cut_sequences(module, spec, job, meshes)
     _freeze(module, spec)

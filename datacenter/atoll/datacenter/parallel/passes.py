@@ -11,15 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll.datacenter.parallel.data import DTYPES
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
-    from atoll.datacenter.mesh import ParallelDims
-    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.parallel.loss import Loss
     from atoll.datacenter.parallel.uneven import Stopwatch
 
 
@@ -63,14 +61,14 @@ class PlainPasses:
     """Passes of a model without pipeline stages.
 
     Attributes:
-        parts: the module, as the only part.
+        module: the module, cut and filled.
+        loss: loss of the job.
         watch: times forward passes if shares are uneven.
     """
 
     module: nn.Module
-    spec: ModelSpec
+    loss: Loss
     job: SiloJob
-    dims: ParallelDims
     device: torch.device
     watch: Stopwatch | None = None
 
@@ -83,10 +81,10 @@ class PlainPasses:
         """See ``Passes``."""
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches):
-            with self._gradient_sync(last=number == len(batches) - 1), self._loss_context():
+            with self._gradient_sync(last=number == len(batches) - 1), self.loss.context():
                 with self._autocast(), self._timed():
                     outputs = self.module(batch.tokens)
-                loss = self.spec.loss(outputs, batch.labels) / divisor
+                loss = self.loss(outputs, batch.labels, divisor)
                 del outputs  # the largest tensor of all: the backward pass frees it after use
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += _local(loss.detach())
@@ -100,10 +98,6 @@ class PlainPasses:
         if self.job.precision.compute == "float32" or isinstance(self.module, FSDPModule):
             return nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.job.precision.compute])
-
-    def _loss_context(self) -> AbstractContextManager[object]:
-        cut = self.dims.tp > 1 and self.job.tensor_parallel.loss
-        return loss_parallel() if cut else nullcontext()
 
     @contextmanager
     def _gradient_sync(self, *, last: bool) -> Iterator[None]:

@@ -6,6 +6,7 @@ all-reduce becomes a reduce-scatter and an all-gather around the norms (Korthika
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol, cast
 
 from torch import nn
@@ -36,7 +37,14 @@ class _TakesHiddenStates(Protocol):
     sequence_parts: int
 
 
-def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: TensorParallelSection) -> None:
+def cut_tensors(
+    module: nn.Module,
+    spec: ModelSpec,
+    mesh: DeviceMesh,
+    section: TensorParallelSection,
+    *,
+    but: Collection[str] = (),
+) -> None:
     """Cut the parts of the model that this module has, in place.
 
     Args:
@@ -44,13 +52,14 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
         spec: names the cuts.
         mesh: device mesh of the axis ``tp``.
         section: whether activations and loss are cut as well.
+        but: modules outside blocks that are cut elsewhere.
     """
     between = between_blocks(section)
     inside: dict[str, Cut] = {
         name: cut for name, cut in spec.tensor.items() if name.partition(".")[0] not in (*spec.first, *spec.last)
     }
     outside: dict[str, Cut] = {
-        name: cut for name, cut in spec.tensor.items() if name not in inside and _has(module, name)
+        name: cut for name, cut in spec.tensor.items() if name not in (*inside, *but) and _has(module, name)
     }
     parallelize_module(module, mesh, _plan(outside, between, section))
     plan = _plan(inside, between, section)

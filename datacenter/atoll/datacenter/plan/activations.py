@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
 from atoll.datacenter.plan.formula import Figure, given, largest
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ class Activations:
         block: kept by one block.
         working: added while one block's backward pass runs: what it recomputes, and gradients.
         last: kept by the last norm and the output projection.
-        logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass.
-        loss: while the loss's backward pass begins.
+        logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass. With a loss in
+            chunks hidden states in their place.
+        loss: while the loss's backward pass begins, or while a chunk's gradient is computed.
         boundary: one hidden state, as sent between stages.
     """
 
@@ -87,7 +89,7 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
     fed = _fed(task, tokens)
     working = (again + fed + 2 * hidden + _ring_scores(task, tokens, cp)).called("working memory of a block", "bytes")
     last = (boundary + hidden + _norm_extra(task, tokens)).called("last norm and output", "bytes")
-    logits, loss = _loss(task, tokens)
+    logits, loss = _loss(task, tokens, loss_chunk_tokens(task.job, micro_batch=micro_batch, cp=cp, tp=tp, head=True))
     return Activations(kept, working, last, logits, loss, boundary)
 
 
@@ -192,11 +194,28 @@ def _products(task: Task, tokens: Tokens, hidden: Figure, boundary: Figure) -> F
     return boundary + mixed + lengths + 2 * _fed(task, tokens) + results + scattered
 
 
-def _loss(task: Task, tokens: Tokens) -> tuple[Figure, Figure]:
+def _loss(task: Task, tokens: Tokens, chunk: int | None) -> tuple[Figure, Figure]:
     """Logits, and float32 copies of them: log-probabilities and two gradients; loss parallelism makes one more."""
+    if chunk is not None:
+        return _chunked_loss(task, tokens, chunk)
     elements, copies = tokens.count * task.shape.sizes.vocab, 3
     if tokens.tp.value > 1 and task.job.tensor_parallel.loss:
         elements, copies = elements / tokens.tp, 4
     elements = elements.called("logits of a micro-batch", "elements")
     loss = given("float32 copies", copies) * _FLOAT32 * elements
     return (elements * task.width).called("logits", "bytes"), loss.called("loss", "bytes")
+
+
+def _chunked_loss(task: Task, tokens: Tokens, chunk: int) -> tuple[Figure, Figure]:
+    """Hidden states; a chunk's logits in float32, beside them in the compute dtype, and the gradients made so far.
+
+    The backward pass multiplies both gradients by that of the loss, not in place.
+    """
+    hidden = (tokens.count * task.shape.sizes.dim * task.width).called("hidden states of the loss", "bytes")
+    logits = given("memory.loss_chunk_tokens", chunk, "tokens") * task.shape.sizes.vocab / tokens.tp
+    trained = Figure(0.0) if task.shape.frozen else task.shape.sizes.dim * task.shape.sizes.vocab / tokens.tp
+    matrix = trained.called("output matrix, if it is trained", "elements")
+    wide = _FLOAT32 + (0 if task.width.value == _FLOAT32 else task.width)
+    summing, multiplying = wide * (logits + matrix), 2 * task.width * matrix + hidden
+    loss = hidden + largest(summing, multiplying)
+    return hidden, loss.called("loss", "bytes")

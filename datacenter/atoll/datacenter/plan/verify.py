@@ -27,6 +27,7 @@ from atoll.datacenter.mesh import Meshes
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.parallel.apply import cut
+from atoll.datacenter.parallel.loss import Loss
 from atoll.datacenter.parallel.passes import PlainPasses
 from atoll.datacenter.parallel.tensor import tie
 from atoll.datacenter.plan.counting import Counting, Counts
@@ -159,7 +160,7 @@ def _count(job: SiloJob, task: Task, layout: Layout) -> Counted:
         tie(module, spec)
         counting = Counting()
         counting.watch(list(module.parameters()))
-        passes = PlainPasses(module, spec, job, layout.dims, device)
+        passes = PlainPasses(module, Loss.of(job, spec, meshes), job, device)
         once = _step(passes, counting, task, layout, 1)
         counts = _step(passes, counting, task, layout, 2) if layout.micro_batches > 1 else once
     moved = _extrapolated(once, counts, layout.micro_batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.parallel.apply import make_bare, make_model, make_stages
+from atoll.datacenter.parallel.loss import Loss
 from atoll.datacenter.parallel.passes import Passes, PlainPasses
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.parallel.uneven import Stopwatch
@@ -55,6 +56,6 @@ def make_passes(
         return PrivatePasses(make_bare(job, spec, meshes, device), spec, job, meshes, device, mechanism, job.privacy)
     if meshes.dims.pp == 1:
         watch = Stopwatch(device) if job.data_parallel.uneven else None
-        return PlainPasses(make_model(job, spec, meshes, device), spec, job, meshes.dims, device, watch)
+        return PlainPasses(make_model(job, spec, meshes, device), Loss.of(job, spec, meshes), job, device, watch)
     stages, deal = make_stages(job, spec, meshes, device)
     return PipelinePasses(stages, deal, spec, job, meshes, device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle, get_schedule_class
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import loss_parallel
 
 from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.parallel.loss import Loss
 from atoll.datacenter.parallel.pipeline.busy import BusyClock
 from atoll.datacenter.parallel.pipeline.deal import micro_batches
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
@@ -55,9 +54,8 @@ class PipelinePasses:
         self._modules = dict(sorted(modules.items()))
         self._is_first = 0 in modules
         self._is_last = deal.stages - 1 in modules
-        self._spec = spec
+        self._loss_of = Loss.of(job, spec, meshes)
         self._device = device
-        self._loss_parallel = meshes.dims.tp > 1 and job.tensor_parallel.loss
         self._micro_batches = micro_batches(job, meshes.dims.batch)
         self._divisor = 1.0
         group = meshes.dense["pp"].get_group()
@@ -90,7 +88,7 @@ class PipelinePasses:
         inputs = (torch.cat([batch.tokens for batch in batches]),) if self._is_first else ()
         target = torch.cat([batch.labels for batch in batches]) if self._is_last else None
         losses: list[Tensor] = []
-        with self._clock.step(), loss_parallel() if self._loss_parallel else nullcontext():
+        with self._clock.step(), self._loss_of.context():
             self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
         return sum((_local(loss.detach()) for loss in losses), torch.zeros((), device=self._device))
 
@@ -100,8 +98,8 @@ class PipelinePasses:
         dist.all_reduce(share)
         return share.item() / dist.get_world_size()
 
-    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self._spec.loss(outputs, labels) / self._divisor
+    def _loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+        return self._loss_of(outputs, labels, self._divisor)
 
 
 class _Stage(PipelineStage):
