@@ -153,9 +153,7 @@ class Result(Exportable):
         del steps  # it is here already
         detail, best = require_trained(self.history.detail), which == "best"
         if not best and which != "latest":
-            raise BadInputError(
-                f"which = {which!r}; a simulation keeps its latest and its best model", "choose of these"
-            )
+            raise BadInputError(f"which = {which!r}; a simulation keeps two models", 'choose "latest" or "best"')
         found, blob, round_number = self.model, self.digest, self.run.rounds_released
         if best:
             chosen = self.best()
