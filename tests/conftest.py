@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-layout", action="store_true", help="train in each layout of ranks, not one of each kind")
     parser.addoption("--every-schedule", action="store_true", help="play 12,500 random schedules of rounds, not 2,000")
     parser.addoption("--every-step", action="store_true", help="train ten steps in each layout of ranks, not four")
+    parser.addoption("--rewrite-mistakes", action="store_true", help="write tests/mistakes/mistakes.md anew")
     parser.addoption(
         "--seeds",
         type=int,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 
 from atoll.client import Evaluation
@@ -31,8 +33,9 @@ def test_the_page_has_sections() -> None:
 
 
 def test_the_python_of_the_page_runs() -> None:
-    (snippet,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    found: dict[str, object] = {}
-    exec(snippet, found)  # noqa: S102  # the page is ours
+    found: dict[str, Any] = {}
+    for snippet in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        exec(snippet, found)  # noqa: S102  # the page is ours
+    assert found["evaluate"]({"w": np.array([3.0, 4.0])}) == {"norm": 5.0}
     assert isinstance(found["evaluation"], Evaluation)
     assert found["evaluation"].scores["auc"].auc == 1.0

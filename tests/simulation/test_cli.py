@@ -171,7 +171,7 @@ def test_participants_are_named_by_the_lines_of_a_file(called: Callable[..., Res
     (tmp_path / "ids.txt").write_text("p2fftrnwqvgb7\np2fftrnwqvgb7\n")
     twice = called("ids.txt")
     assert (twice.exit_code, "2 names, 1 different" in twice.output) == (2, True)
-    for population, said in (("0", "population = 0: give at least 1"), ("no.txt", "no.txt cannot be read")):
+    for population, said in (("0", "population = 0: give at least 1"), ("no.txt", "no.txt' is no number, and no file")):
         wrong = called(population)
         assert (wrong.exit_code, said in " ".join(wrong.output.split())) == (2, True), wrong.output
 

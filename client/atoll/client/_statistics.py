@@ -31,5 +31,8 @@ def answer(participant: Participant, model: Model, task: Task) -> Update:
     except TableError as error:
         raise PublicError(str(error)) from error
     if answerer.rows < participant.min_rows:
-        raise PublicError("the table has fewer rows than this participant's min_rows")
+        raise PublicError(
+            f"the table has fewer rows than this participant's min_rows, {participant.min_rows}: leave it out of the "
+            "statistics, or lower its min_rows"
+        )
     return Update(delta=answerer.answer(task.round, model), weight=1)

@@ -110,5 +110,8 @@ def declared_examples(participant: Participant) -> int:
     value = participant.examples
     count = value() if callable(value) else value
     if isinstance(count, bool) or not hasattr(count, "__index__") or int(count) < 1:
-        raise UsageError(f"{type(participant).__name__}.examples is {count!r}; a whole number of at least 1 is needed")
+        raise UsageError(
+            f"{type(participant).__name__}.examples is {count!r}; a whole number of at least 1 is needed: the "
+            "rows that fit trains on"
+        )
     return int(count)

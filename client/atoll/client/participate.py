@@ -45,7 +45,9 @@ def read_token(text: str) -> str:
     try:
         tokens = Path(file).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the join token from {file}: {error}") from None
+        raise UsageError(
+            f"cannot read the join token from {file}: {error}; give the path of the file that the operator sent"
+        ) from None
     if not tokens:
         raise UsageError(f"{file} is empty: ask the operator for a join token (`atoll token new -o FILE`)")
     if line is None and len(tokens) > 1:
@@ -97,7 +99,9 @@ class Access:
             raise UsageError(f"--participant {self.name} is for --insecure: with TLS the identity says who this is")
         identity = enrol(self.join, self.state) if self.join else load(self.state)
         if identity is None:
-            raise UsageError(f"no identity in {self.state}: give a join token (--join), which the operator makes")
+            raise UsageError(
+                f"no identity in {self.state}: give a join token (--join), which the operator makes (`atoll token new`)"
+            )
         return Endpoint(self.server or identity.server_address, identity)
 
 

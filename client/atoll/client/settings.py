@@ -88,4 +88,7 @@ class Settings(Mapping[str, "SettingValue"]):
 
 
 def _wrong_type(name: str, value: SettingValue, wanted: str) -> SettingError:
-    return SettingError(f"setting {name!r} is {value!r} ({type(value).__name__}); {wanted} is needed")
+    return SettingError(
+        f"setting {name!r} is {value!r} ({type(value).__name__}); {wanted} is needed: correct it in [training] "
+        "of the job"
+    )

@@ -135,7 +135,18 @@ class FakeServer:
     ) -> FakeRun:
         """Run rounds with all participants, one after the other, in the caller's thread.
 
-        Models are evaluated before training where a participant can, unless there are privacy terms.
+        Models are evaluated before training where a participant can, unless there are privacy terms. A second call
+        goes on from the model of the first.
+
+        Args:
+            participants: all of them take part in every round, unless they decline.
+            rounds: how many.
+            settings: what a job has in ``[training]``; participants read it as ``task.settings``.
+            policy: of every participant; None: it accepts everything.
+            run_name: the name of the run, which policies may ask for.
+
+        Returns:
+            Each round's reports and refusals, and the model after the last round.
 
         Raises:
             TrainerError: what the real session would report as failed; here it ends the test.

@@ -78,7 +78,9 @@ def check_update(update: Update, layout: Layout, task: Task) -> None:
         UpdateError: names the tensor or number, and what is allowed.
     """
     if not isinstance(update, Update):
-        raise UpdateError(f"fit must return an atoll.client.Update, not {type(update).__name__}")
+        raise UpdateError(
+            f"fit must return an atoll.client.Update, not {type(update).__name__}: return Update(weights=..., weight=n)"
+        )
     _check_tensors(layout, update.tensors)
     check_weight(update.weight, "Update.weight", task.max_weight)
     check_metrics(update.metrics)
@@ -91,7 +93,10 @@ def check_evaluation(evaluation: Evaluation) -> None:
         UpdateError: names what is wrong.
     """
     if not isinstance(evaluation, Evaluation):
-        raise UpdateError(f"evaluate must return an atoll.client.Evaluation, not {type(evaluation).__name__}")
+        raise UpdateError(
+            f"evaluate must return an atoll.client.Evaluation, not {type(evaluation).__name__}: return "
+            'Evaluation({"accuracy": 0.9}, weight=n)'
+        )
     check_weight(evaluation.weight, "Evaluation.weight", 2**63 - 1)
     check_metrics(evaluation.metrics)
     _check_scores(evaluation)
@@ -120,7 +125,10 @@ def check_weight(weight: int, what: str, largest: int) -> None:
     if weight < 1:
         raise UpdateError(f"{what} is {weight}: nothing was trained on; at least 1 example is needed")
     if weight > largest:
-        raise UpdateError(f"{what} is {weight}, above the {largest} that the server accepts from this participant")
+        raise UpdateError(
+            f"{what} is {weight}, above the {largest} that the server accepts from this participant: count at most its "
+            "declared examples (Participant.examples) and the job's max_weight"
+        )
 
 
 def check_metrics(metrics: Mapping[str, float]) -> None:
@@ -167,7 +175,10 @@ def _check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[Any]]) -> N
         if not isinstance(array, np.ndarray):
             raise UpdateError(f"tensor {name!r} is a {type(array).__name__}; a numpy array is needed")
         if array.shape != spec.shape:
-            raise UpdateError(f"tensor {name!r} has shape {list(array.shape)}, the model's has {list(spec.shape)}")
+            raise UpdateError(
+                f"tensor {name!r} has shape {list(array.shape)}, the model's has {list(spec.shape)}: return it in that "
+                "shape"
+            )
         bits = spec.dtype is Dtype.BFLOAT16 and array.dtype == np.uint16
         if not bits and array.dtype.kind != "f":
             raise UpdateError(f"tensor {name!r} has element type {array.dtype}; a float type is needed")

@@ -44,10 +44,14 @@ class Answerer:
         self.query = query
         numbers = [numbers_of(table, name) for name in query.numeric]
         self._places = [places_of(table, column) for column in query.categories]
-        lengths = {column.size for column in [*numbers, *self._places]}
-        if len(lengths) > 1:
-            raise TableError("the table's columns have different lengths")
-        self.rows = lengths.pop()
+        names = [*query.numeric, *(column.name for column in query.categories)]
+        sizes = {name: column.size for name, column in zip(names, [*numbers, *self._places], strict=True)}
+        if other := [name for name, size in sizes.items() if size != sizes[names[0]]]:
+            raise TableError(
+                f"the table's columns have different lengths: {other[0]!r} has more or fewer rows than {names[0]!r}; "
+                "table() must give one value for each row, None where it is missing"
+            )
+        self.rows = next(iter(sizes.values()))
         if self.rows > MAX_ROWS:
             raise TableError(f"the table has more than {MAX_ROWS} rows")
         self._values = [values[~np.isnan(values)] for values in numbers]

@@ -67,7 +67,7 @@ def _column(table: Table, name: str) -> npt.NDArray[Any]:
     try:
         found = table[name]
     except (KeyError, IndexError, ValueError) as error:
-        raise TableError(f"the table has no column {name!r}") from error
+        raise TableError(f"the table has no column {name!r}: give it in table(), or leave it out of the job") from error
     try:
         column: npt.NDArray[Any] = found if isinstance(found, np.ma.MaskedArray) else np.asarray(found)
     except ValueError:

@@ -17,6 +17,7 @@ from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
 from atoll.server.cli.stats import show_figures
+from atoll.server.cli.unmeasured import unmeasured_lines
 from atoll.server.jobs import Job, JobFileError
 from atoll.server.jobs.changes import changed
 from atoll.settings.numbers import Finite
@@ -255,6 +256,8 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
     reason = f": {result.reason}" if result.reason else ""
     shown.print(f"{result.status} after {result.seconds:.1f} s{reason}", markup=False, soft_wrap=True)
     shown.print(f"final model {result.digest}", markup=False, soft_wrap=True)
+    for line in unmeasured_lines(result.detail()):
+        shown.print(line, markup=False, soft_wrap=True)
     if output is not None:
         shown.print(f"{output / MODEL_FILE}, {output / REPORT_FILE}", markup=False)
 

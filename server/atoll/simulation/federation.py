@@ -224,5 +224,8 @@ def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
     if evaluated and job.evaluation.server is None:
         return job.model_copy(update={"evaluation": job.evaluation.model_copy(update={"server": HOLDOUT})})
     if job.evaluation.server is not None and not evaluated:
-        raise SetupError(f"evaluation.server = {job.evaluation.server!r}: give its function as run(evaluate=...)")
+        raise SetupError(
+            f"evaluation.server = {job.evaluation.server!r}: give its function: run(evaluate=...), or "
+            "--evaluate MODULE:FUNCTION on the command line"
+        )
     return job

@@ -54,6 +54,11 @@ def initial_model(given: InitialModel) -> Initial:
         if isinstance(given, Mapping):
             return NamedArrays.of(given)
         path = Path(given)
+        if not path.is_file():
+            raise SetupError(
+                f"initial: there is no file {path}; write the first model with atoll.formats.arrays.save, or name "
+                "another file in [model] initial"
+            )
         layout, start = safetensors.read_header(path)
     except (WireError, OSError) as error:
         raise SetupError(f"initial: {error}") from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from atoll.client import Participant
+from atoll.client.in_process import users_frame
 from atoll.simulation.errors import SetupError
 
 Make = Callable[[int | str], Participant]
@@ -67,7 +67,7 @@ class ParticipantObjects:
         try:
             found: object = self._make(seed)
         except Exception as error:
-            at = traceback.extract_tb(error.__traceback__)[-1]
+            at = users_frame(error)
             where = f"{Path(at.filename).name}:{at.lineno}"
             raise SetupError(f"participants({seed!r}) raised {type(error).__name__}: {error} ({where})") from error
         if not isinstance(found, Participant):

@@ -53,7 +53,10 @@ class Population:
         try:
             lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"population: {file} cannot be read: {error}") from error
+            raise SetupError(
+                f"population: {str(file)!r} is no number, and no file that can be read ({error}); give the number of "
+                "participants, or a file with the id of one in each line"
+            ) from error
         names = [line for line in lines if line and not line.startswith("#")]
         if not names:
             raise SetupError(f"population: {file} has no name; write one in each line")

@@ -108,7 +108,7 @@ async def atoll(processes: list[Process], cwd: Path, *arguments: str) -> Process
 
 
 def insecure(server: Federation) -> list[str]:
-    return ["--server", server.address, "--insecure", "--participant", "p1", "--state", "state"]
+    return ["--server", server.address, "--insecure", "--participant", "paaaaaaaaaaaa", "--state", "state"]
 
 
 async def test_once(server: Federation, processes: list[Process], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import TYPE_CHECKING, cast
 
@@ -60,6 +61,18 @@ class Rooms(click.Group):
         if not isinstance(command, click.Command):
             raise click.ClickException(f"{point.value}, the command {cmd_name!r}, is not a click command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a guess at a mistyped name: click guesses among commands that are loaded."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if close and not args[0].startswith("-"):
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close[0]!r}?", ctx) from error
+            raise
 
 
 @click.group(cls=Rooms, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

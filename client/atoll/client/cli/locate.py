@@ -10,8 +10,10 @@ import importlib
 import inspect
 import logging
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from atoll.client.cli.arguments import values_of
@@ -34,8 +36,11 @@ def locate(name: str) -> object:
     found: object = _import_file(Path(module_name)) if module_name.endswith(".py") else _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            choices = ", ".join(_choices(found)) or "none"
-            raise UsageError(f"{module_name} has no {attribute}; its classes and functions are {choices}")
+            choices = _choices(found)
+            raise UsageError(
+                f"{module_name} has no {attribute}; its classes and functions are {', '.join(choices) or 'none'}"
+                f"{_meant(attribute, choices)}"
+            )
         found = getattr(found, part)
     return found
 
@@ -79,12 +84,26 @@ def _made(name: str, factory: Callable[..., object], arguments: Mapping[str, str
         raise
     except Exception as error:
         log.debug("%s cannot be made", name, exc_info=error)
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        where = users_frame(error)
         raise UsageError(
             f"{name} cannot be made: {type(error).__name__}: {error}\n"
             f"  {where.filename}, line {where.lineno}, in {where.name}: {where.line}\n"
             "  --log-level debug shows the whole traceback"
         ) from error
+
+
+def users_frame(error: BaseException) -> traceback.FrameSummary:
+    """Where an exception of a user's code was raised: its innermost line that is not in an installed package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
+    own = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
+    return (own or frames)[-1]
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """A guess at what a mistyped name should be, as the end of a sentence; empty if there is none."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _choices(of: object) -> list[str]:
@@ -106,7 +125,7 @@ def _add_to_path(directory: Path) -> None:
 
 def _import_file(path: Path) -> object:
     if not path.is_file():
-        raise UsageError(f"no file {path} in {Path.cwd()}")
+        raise UsageError(f"no file {path} in {Path.cwd()}{_meant(str(path), map(str, Path().glob('*.py')))}")
     _add_to_path(path.resolve().parent)
     return _import(path.stem)
 
@@ -117,7 +136,9 @@ def _import(module_name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(f"no module {module_name!r} in {Path.cwd()} or among the installed packages") from None
-        raise UsageError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
+        raise UsageError(
+            f"module {module_name!r} needs {error.name!r}, which is not installed: install it, or correct the name"
+        ) from error
     except Exception as error:
         raise UsageError(f"module {module_name!r} fails to import: {type(error).__name__}: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,22 @@ import click
 from atoll.client.participate import default_state
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+_CLAIMED = re.compile(r"p[a-z2-7]{12}")
+
+
+def _claimed(context: click.Context, option: click.Parameter, value: str) -> str:
+    """A participant's id as the server makes them, or nothing.
+
+    Raises:
+        click.BadParameter: for a name of another form, which a server would refuse.
+    """
+    if value and not _CLAIMED.fullmatch(value):
+        raise click.BadParameter(
+            f"{value!r}: a participant's id is p and 12 characters a-z, 2-7, such as paaaaaaaaaaaa", context, option
+        )
+    return value
 
 
 class Pair(click.ParamType[tuple[str, str]]):
@@ -65,6 +82,7 @@ _ACCESS = (
         "--participant",
         default="",
         metavar="NAME",
+        callback=_claimed,
         help="Participant id to claim without TLS: p and 12 characters a-z, 2-7, such as paaaaaaaaaaaa.",
     ),
     click.option(
