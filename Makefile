@@ -35,9 +35,10 @@ PROTOGEN := grpcio-tools==1.76.0 grpcio==1.85.1 protobuf==6.33.6 mypy-protobuf==
 PIP_OF_TOOLS := pip==25.1
 BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
+AXE := axe-core@4.14.1
 
 .PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
-  test-fast-rest test-newest test-floor node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-fast-rest test-newest test-floor node-client browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -70,6 +71,11 @@ test-federation: $(VENV)/.dev ## everything else
 	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) $(SERVER_TESTS)) 2>&1 | sed -u 's/^/federation  /'
 
 node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
+
+browser-tools: $(TOOLS)/node_modules/.installed ## what checks the console's accessibility; Chromium is the system's (Debian: chromium)
+
+screenshots: $(VENV)/.dev ## draw the pictures of docs/console.md anew, with Chromium
+	ATOLL_SCREENSHOTS=docs/assets/console $(BIN)/pytest tests/console/test_browser.py -k picture
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in two lanes side by side
 	$(MAKE) --no-print-directory --jobs=2 test-fast-server test-fast-rest
@@ -207,5 +213,5 @@ $(TOOLS)/conformance/.installed: tests/conformance/node/package.json tests/confo
 
 $(TOOLS)/node_modules/.installed: Makefile
 	mkdir -p $(TOOLS)
-	npm install --silent --no-save --ignore-scripts --prefix $(TOOLS) $(BUF) $(MERMAID)
+	npm install --silent --no-save --ignore-scripts --prefix $(TOOLS) $(BUF) $(MERMAID) $(AXE)
 	@touch $@

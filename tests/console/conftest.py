@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import queue
+import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
 from atoll.wire.v1 import control_pb2
@@ -13,13 +15,41 @@ from tests.console.browser import Browser, Running, running
 from tests.server.cli.conftest import Fake, FakeControl, serve
 
 
+class Changes:
+    """What is streamed to those that watch a run; each of them gets all of it, from the first on."""
+
+    def __init__(self) -> None:
+        self._items: list[control_pb2.WatchRunResponse] = []
+        self._more = threading.Condition()
+
+    def put(self, change: control_pb2.WatchRunResponse) -> None:
+        with self._more:
+            self._items.append(change)
+            self._more.notify_all()
+
+    def watched(self, context: grpc.ServicerContext) -> Iterator[control_pb2.WatchRunResponse]:
+        """Until the caller leaves."""
+        context.add_callback(self._wake)
+        for number in itertools.count():
+            with self._more:
+                self._more.wait_for(lambda: len(self._items) > number or not context.is_active())  # noqa: B023
+                if not context.is_active():
+                    return
+                item = self._items[number]
+            yield item
+
+    def _wake(self) -> None:
+        with self._more:
+            self._more.notify_all()
+
+
 class Watched(FakeControl):
-    """Watching gives what a test puts into ``changes``, until None."""
+    """Watching gives what a test puts into ``changes``; reasons of cancelled runs are kept."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.changes = Changes()
         self.cancelled: list[str] = []
-        self.changes: queue.Queue[control_pb2.WatchRunResponse | None] = queue.Queue()
 
     def CancelRun(self, request: control_pb2.CancelRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
         self.cancelled.append(request.reason)
@@ -27,8 +57,7 @@ class Watched(FakeControl):
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
         del request
-        context.add_callback(lambda: self.changes.put(None))
-        yield from iter(self.changes.get, None)
+        yield from self.changes.watched(context)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from tests.patience import WAIT_S
 from tests.server.cli.conftest import Fake
 from tests.system.processes import ATOLL
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from atoll.server.control.curves import Panel
 
-WIDTH, HEIGHT = 320, 120
+WIDTH, HEIGHT = 400, 140
 """Size of the plot's area, in the units of its SVG."""
 MAX_POINTS = 300
 """Maximum number of points of a drawn curve; a longer one keeps the extremes of each stretch."""

@@ -1,0 +1,273 @@
+"""The console in a real browser: Debian's Chromium, driven by Playwright.
+
+What holds without a browser is tested over plain HTTP in the other modules. ``make screenshots`` has ``test_picture``
+draw the pictures of docs/console.md.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+
+from atoll.wire.v1 import control_pb2
+from tests.console.browser import Running, running
+from tests.console.conftest import Watched
+from tests.console.study import ROUNDS, a_round, participant, study
+from tests.patience import WAIT_S
+from tests.server.cli.conftest import Fake, summary
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / ".tools" / "node_modules" / "axe-core" / "axe.min.js"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MAX_PICTURE_BYTES = 150_000
+PAGES = (
+    "/",
+    "/runs/rabc",
+    f"/runs/rabc/rounds/{ROUNDS}",
+    "/runs/rabc/cancel",
+    "/runs/rabc/privacy",
+    "/participants",
+    f"/participants/{participant(5)}",
+    "/privacy",
+    "/privacy/hospitals",
+    "/start?like=rabc",
+    "/nothing",
+)
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium (Debian: chromium) is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium(playwright: Playwright) -> Iterator[Browser]:
+    found = playwright.chromium.launch(executable_path=CHROMIUM, timeout=WAIT_S * 1000)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def control() -> Watched:
+    return study()
+
+
+@pytest.fixture
+def console(fake: Fake) -> Iterator[Running]:
+    with running(fake.address) as found:
+        yield found
+
+
+@pytest.fixture
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    found = chromium.new_context(viewport={"width": 1200, "height": 800})
+    found.set_default_timeout(WAIT_S * 1000)
+    expect.set_options(timeout=WAIT_S * 1000)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(console: Running, context: BrowserContext) -> Iterator[Page]:
+    """A page that has come in by the link; it must not report an error, nor anything that the policy blocks."""
+    found = context.new_page()
+    errors: list[str] = []
+    found.on("pageerror", lambda error: errors.append(str(error)))
+    found.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    enter(found, console)
+    yield found
+    assert [error for error in errors if "404 (Not Found)" not in error] == []
+
+
+def enter(page: Page, console: Running) -> None:
+    """By a link, whose page leads on by itself."""
+    page.goto(console.console.make_link())
+    page.wait_for_url(f"http://127.0.0.1:{console.port}/")
+
+
+def go(page: Page, path: str) -> None:
+    page.goto(page.url.split("/", 3)[0] + "//" + page.url.split("/", 3)[2] + path)
+
+
+def test_a_link_lets_one_browser_in(console: Running, chromium: Browser, page: Page) -> None:
+    link = console.console.make_link()
+    page.goto(link)
+    page.wait_for_url(f"http://127.0.0.1:{console.port}/")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    other = chromium.new_page()
+    answer = other.goto(link)
+    assert answer is not None
+    assert answer.status == 403
+    other.close()
+
+
+def test_a_run_goes_on_before_ones_eyes(page: Page, control: Watched) -> None:
+    """No reload, no jump: the new round appears, and what one has opened stays open."""
+    go(page, "/runs/rabc")
+    page.get_by_text("Job file").click()
+    page.evaluate("window.kept = true")
+    expect(page.locator("#live-status")).to_have_text("")
+    control.rounds[-1:] = [a_round(ROUNDS), a_round(ROUNDS + 1, "open")]
+    control.changes.put(control_pb2.WatchRunResponse(summary=summary(released=1)))
+    expect(page.locator("#rounds").get_by_role("link", name=str(ROUNDS + 2), exact=True)).to_be_visible()
+    expect(page.locator("#tiles")).to_contain_text(f"{ROUNDS + 1}")
+    expect(page.locator("#live-status")).to_contain_text("Live: running")
+    expect(page.locator("#job pre")).to_be_visible()
+    assert page.evaluate("window.kept") is True
+
+
+def test_the_focus_stays_where_it_was(page: Page, control: Watched) -> None:
+    go(page, "/runs/rabc")
+    link = page.locator("#rounds").get_by_role("link", name=str(ROUNDS), exact=True)
+    link.focus()
+    control.rounds[-1:] = [a_round(ROUNDS), a_round(ROUNDS + 1, "open")]
+    control.changes.put(control_pb2.WatchRunResponse(summary=summary(released=1)))
+    expect(page.locator("#rounds").get_by_role("link", name=str(ROUNDS + 2), exact=True)).to_be_visible()
+    expect(link).to_be_focused()
+
+
+def test_the_end_of_a_run_is_said(page: Page, control: Watched) -> None:
+    go(page, "/runs/rabc")
+    control.status = control_pb2.RUN_STATUS_FINISHED
+    control.changes.put(control_pb2.WatchRunResponse(summary=summary(control_pb2.RUN_STATUS_FINISHED)))
+    expect(page.locator("#live-status")).to_have_text("The run has ended.")
+    expect(page.locator("#head .badge")).to_have_text("finished")
+    expect(page.locator("#actions")).not_to_contain_text("Pause")
+
+
+def test_live_updates_can_be_stopped(page: Page) -> None:
+    toggle = page.get_by_role("button", name="Live")
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    toggle.click()
+    expect(page.locator("#live-status")).to_have_text("Live updates are off.")
+    go(page, "/participants")
+    expect(page.get_by_role("button", name="Live")).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_run_is_cancelled_with_the_keyboard_alone(page: Page, control: Watched) -> None:
+    go(page, "/runs/rabc")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    tab_to(page, "Cancel…")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/cancel")
+    tab_to(page, "Reason")
+    page.keyboard.type("wrong data")
+    tab_to(page, "Cancel the run")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/rabc?done=cancel")
+    expect(page.get_by_text("The run is cancelled.")).to_be_visible()
+    assert control.cancelled == ["wrong data"]
+
+
+def tab_to(page: Page, name: str) -> None:
+    """Press Tab until the element of this name has the focus."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        focused = page.evaluate("(document.activeElement.labels?.[0] ?? document.activeElement).textContent.trim()")
+        if str(focused).startswith(name):
+            return
+    raise AssertionError(f"{name} cannot be reached with the keyboard")
+
+
+def test_a_run_is_paused_by_its_button(page: Page) -> None:
+    go(page, "/runs/rabc")
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_url("**/runs/rabc?done=pause")
+    expect(page.get_by_text("The run pauses when the round in work has ended.")).to_be_visible()
+
+
+def test_a_page_of_another_site_does_nothing(page: Page, context: BrowserContext, control: Watched) -> None:
+    """With the console open in the same browser, a form of another site has no cookie, and is refused."""
+    target = page.url + "runs/rabc/cancel"
+    form = f'<form method="post" action="{target}"><input name="reason" value="x"></form>'
+    text = f"{form}<script>document.forms[0].submit()</script>"
+
+    class Evil(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        evil = context.new_page()
+        with evil.expect_response(lambda answer: answer.request.method == "POST") as answered:
+            evil.goto(f"http://localhost:{server.server_port}/")
+        assert answered.value.status == 403
+        evil.close()
+        server.shutdown()
+        thread.join(WAIT_S)
+    assert control.cancelled == []
+    page.reload()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_fit_a_narrow_screen(page: Page, path: str) -> None:
+    """No page is wider than a telephone: wide tables scroll by themselves."""
+    page.set_viewport_size({"width": 360, "height": 700})
+    go(page, path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_colours_follow_the_browsers_theme(page: Page) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(colour)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(colour) != light
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: make browser-tools")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_nothing(page: Page, path: str, theme: str) -> None:
+    """The checks of accessibility that a program can make, WCAG 2.2 A and AA and best practices."""
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    go(page, path)
+    page.add_init_script(path=AXE)  # the policy of the pages keeps scripts out, but not those of the browser's driver
+    page.reload()
+    found = page.evaluate("axe.run()")
+    assert [
+        (one["id"], one["impact"], [node["html"] for node in one["nodes"]][:3]) for one in found["violations"]
+    ] == []
+    assert len(found["passes"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("run", "/runs/rabc"), ("round", f"/runs/rabc/rounds/{ROUNDS}"), ("participants", "/participants")],
+)
+def test_picture(page: Page, tmp_path: Path, name: str, path: str) -> None:
+    """The pictures of docs/console.md; without ``ATOLL_SCREENSHOTS`` they are drawn and thrown away."""
+    folder = ROOT / os.environ["ATOLL_SCREENSHOTS"] if "ATOLL_SCREENSHOTS" in os.environ else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    page.set_viewport_size({"width": 1100, "height": 860})
+    go(page, path)
+    if path == "/participants":
+        expect(page.locator("#live-status")).to_contain_text("Live: 7 participants connected")
+    picture = folder / f"{name}.png"
+    page.screenshot(path=picture)
+    assert picture.stat().st_size < MAX_PICTURE_BYTES
+    named = re.findall(r"assets/console/(\w+)\.png", (ROOT / "docs" / "console.md").read_text(encoding="utf-8"))
+    assert name in named
