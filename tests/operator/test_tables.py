@@ -11,11 +11,14 @@ import pandas
 import pyarrow.parquet
 import pytest
 
-from atoll.operator import BadInputError, History, RoundSummary, RunDetail
+from atoll.operator import BadInputError, History, Operator, RoundSummary, RunDetail
 from atoll.operator.completing import completed
 from atoll.operator.table_files import writer_for
 from atoll.operator.tables import PARTICIPANT_COLUMNS, ROUND_COLUMNS, participant_table, round_table, unformulaic
+from atoll.wire.v1 import control_pb2
 from tests.operator.exports.samples import DETAIL, HOSTILE, JOB, ROUNDS, RUN, a_member, a_round
+from tests.server.cli.conftest import a_round as served_round
+from tests.server.cli.conftest import serve, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "exports.md"
 ARROW = {"int64": "int64", "float64": "double", "string": "string", "bool": "bool"}
@@ -165,3 +168,18 @@ def test_a_sequence_of_rounds_is_not_changed() -> None:
     rounds: list[RoundSummary] = list(ROUNDS)
     round_table(rounds)
     assert tuple(rounds) == ROUNDS
+
+
+def test_the_histories_of_a_run_are_now_and_at_its_end() -> None:
+    running, ended = summary(), summary(control_pb2.RUN_STATUS_FINISHED, 2)
+    for fake in serve(lambda server: server.add_insecure_port("127.0.0.1:0")):
+        first, second = served_round(0), served_round(1)
+        fake.control.rounds = [first]
+        change = control_pb2.WatchRunResponse(summary=running, round=first)
+        fake.control.watches = [[change, control_pb2.WatchRunResponse(summary=ended, round=second)]]
+        with Operator.connect(fake.address, insecure=True) as operator:
+            histories = operator.run("rabc").histories()
+            assert [one.round for one in next(histories)] == [0]
+            fake.control.rounds.append(second)
+            fake.control.status = control_pb2.RUN_STATUS_FINISHED
+            assert [[one.round for one in history] for history in histories] == [[0, 1]]

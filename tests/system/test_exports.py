@@ -38,7 +38,7 @@ def test_a_run_goes_to_every_tool(serve: Serve, hire: Hire, processes: Nursery, 
     run = server.operator.submit(JOB, ZEROS)
     data, store = ("--data", str(server.data)), f"sqlite:///{tmp_path}/mlflow.db"
     client = MlflowClient(store)
-    client.create_experiment("study", (tmp_path / "artifacts").as_uri())
+    experiment = client.create_experiment("study", (tmp_path / "artifacts").as_uri())
     board = (*ATOLL, "run", "tensorboard", run, "--logdir", str(tmp_path / "board"), "--follow", *data)
     tracking = (*ATOLL, "run", "mlflow", run, "--tracking-uri", store, "--experiment", "study", "--json", *data)
     following = [processes.start(board, "board"), processes.start((*tracking, "--follow"), "mlflow")]
@@ -50,7 +50,7 @@ def test_a_run_goes_to_every_tool(serve: Serve, hire: Hire, processes: Nursery, 
     events = EventAccumulator(str(tmp_path / "board" / f"peaking-{run}"))
     events.Reload()
     assert [(one.step, one.value) for one in events.Scalars("eval/score")] == SCORES
-    (found,) = client.search_runs([client.get_experiment_by_name("study").experiment_id])
+    (found,) = client.search_runs([experiment])
     measured = client.get_metric_history(found.info.run_id, "eval/score")
     assert [(one.step, one.value) for one in measured] == SCORES
     assert (found.info.status, found.data.params["cohort.size"]) == ("FINISHED", str(SIZE))

@@ -154,9 +154,17 @@ class Run(Exportable):
             raise RuntimeError("following a run shows at least where it stands")
         return checked(last) if check else last
 
-    def histories(self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore) -> Iterator[History]:
-        """The complete history now, when rounds have ended, and when the run has. Raises as ``follow``."""
-        known = Rounds(lambda since: self.detail(since=since) if since else self.history(complete=True).detail)
+    def histories(
+        self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore, *, complete: bool = False
+    ) -> Iterator[History]:
+        """The history now, when rounds have ended, and when the run has. Raises as ``follow``.
+
+        Args:
+            timeout_s: how long to follow.
+            lost: called with a sentence when the connection breaks.
+            complete: as for ``history``.
+        """
+        known = Rounds(lambda since: self.detail(since=since) if since else self.history(complete=complete).detail)
         at, next_at = None, 0.0
         for progress in self.follow(timeout_s, lost):
             now = _position(progress)
@@ -259,7 +267,7 @@ class Run(Exportable):
         return findings_of(self.job(), self.model())
 
     def _histories_to_export(self, lost: Callable[[str], object], *, follow: bool) -> Iterable[History]:
-        return self.histories(lost=lost) if follow else (self.history(complete=True),)
+        return self.histories(lost=lost, complete=True) if follow else (self.history(complete=True),)
 
     def _ledger_to_export(self) -> RunLedger | None:
         return self.ledger()
