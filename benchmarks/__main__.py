@@ -14,6 +14,7 @@ from functools import partial
 from benchmarks import (
     bulk,
     connected,
+    console,
     flood,
     fold,
     growth,
@@ -41,6 +42,7 @@ CASES: dict[str, Case] = {
     "bulk": Case(bulk.run, _SIZES | {"workers"}),
     "memory": Case(memory.run, _SIZES | {"workers"}),
     "workers": Case(workers.run, _SIZES | {"workers"}),
+    "console": Case(console.run, frozenset({"clients", "rounds"})),
     "growth": Case(growth.run, _SIZES),
     "population": Case(population.run, frozenset({"clients"})),
     "flood": Case(flood.run, frozenset({"clients", "rounds"})),
