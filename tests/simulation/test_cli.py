@@ -68,6 +68,7 @@ def test_a_job_is_played_and_its_model_and_report_written(called: Callable[..., 
     model = load_file(tmp_path / "out" / "model.safetensors")
     np.testing.assert_array_equal(model["w"], np.full(4, 2 * 2.0**-6, np.float32))
     assert "<html" in (tmp_path / "out" / "report.html").read_text()
+    assert (tmp_path / "out" / "history.csv").read_text().startswith("round,attempt,kind,")
 
 
 def test_the_table_has_a_row_for_each_round(called: Callable[..., Result]) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from atoll.simulation.result import Result
 
 MODEL_FILE, REPORT_FILE, COMPARISON_FILE = "model.safetensors", "report.html", "comparison.html"
+HISTORY_FILE = "history.csv"
 STATISTICS_FILE = "statistics.json"
 _WIDE = ("round>", "kind", "phase", "reported>")
 _VIRTUAL = "virtual s>"
@@ -219,6 +220,7 @@ def _save(result: Result, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     result.save(folder / MODEL_FILE)
     result.report(folder / REPORT_FILE)
+    result.history.to_csv(folder / HISTORY_FILE)
     if result.has_statistics:
         result.statistics().save(folder / STATISTICS_FILE)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from atoll.formats.safetensors import read_header
 from atoll.server.cli.run import run
 from atoll.wire.v1 import control_pb2
+from tests.patience import WAIT_S
 from tests.server.cli.conftest import LAYOUT, Fake, Invoke, a_round, asked_for, json_of, summary
 
 JOB = '[job]\nname = "digits"\nrounds = 2\n[cohort]\nsize = 2\n'
@@ -94,6 +99,22 @@ def test_tensorboard_follows_until_the_end(invoke: Invoke, fake: Fake, tmp_path:
     events = EventAccumulator(found["folder"])
     events.Reload()
     assert [one.step for one in events.Scalars("server/accuracy")] == [1, 2]
+
+
+def test_ctrl_c_ends_following_at_once(invoke: Invoke, fake: Fake, tmp_path: Path) -> None:
+    """The signal comes while the run is followed, and the call to the server does not end by itself."""
+    over = threading.Event()
+
+    def changes() -> Iterator[control_pb2.WatchRunResponse]:
+        yield control_pb2.WatchRunResponse(summary=summary(), round=fake.control.rounds[0])
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        over.wait(WAIT_S)
+
+    watches: Any = [changes()]
+    fake.control.watches = watches
+    result = invoke(run, "tensorboard", "rabc", "--logdir", str(tmp_path), "--follow")
+    over.set()
+    assert (result.exit_code, "brings everything up to date" in result.stderr) == (130, True), result.output
 
 
 def test_mlflow_prints_the_run_and_keeps_one(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
