@@ -37,6 +37,7 @@ from atoll.server.control import (
 )
 from atoll.server.identity import KeyWithRequest, OperatorCredential
 from atoll.server.jobs import Job, JobSpec, first_model, parse_job
+from atoll.text.printable import printable
 from atoll.wire.messages import layout_to_proto
 from atoll.wire.v1 import control_pb2, enrolment_pb2
 
@@ -169,7 +170,8 @@ class Operator(ServerLedger):
             request = control_pb2.SubmitRunRequest(
                 job_toml=text, file_name=name, layout=layout_to_proto(content.layout), initial_blob=blob
             )
-        return Run(self._calls, self._calls.call(self._control.SubmitRun, request, self._calls.timeouts.submit_s).run)
+        answer = self._calls.call(self._control.SubmitRun, request, self._calls.timeouts.submit_s)
+        return Run(self._calls, answer.run, [printable(warning) for warning in answer.warnings])
 
     def run(self, run: str = LATEST) -> Run:
         """A run by its id or name, or the newest one; a given id is not looked up.

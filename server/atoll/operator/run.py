@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,14 +56,16 @@ class Run(Exportable):
 
     Attributes:
         id: its identifier.
+        warnings: what makes a good result unlikely, as the server said when this run was submitted here.
 
     Raises:
         OperatorError: from every method: unreachable, not permitted, bad input, or refused for another reason.
     """
 
-    def __init__(self, calls: Calls, run: str) -> None:
+    def __init__(self, calls: Calls, run: str, warnings: Sequence[str] = ()) -> None:
         self._calls = calls
         self.id = run
+        self.warnings = tuple(warnings)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} on {self._calls.address}>"

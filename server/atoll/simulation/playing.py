@@ -165,13 +165,14 @@ class Simulation:
             for piece in plan.model.pieces():
                 writer.write(piece)
             blob = writer.commit().name
-        return await server.coordinator.submit(
+        submitted = await server.coordinator.submit(
             job_toml=to_toml(plan.job).encode(),
             file_name="job.toml",
             layout=plan.model.layout,
             initial_blob=blob,
             operator="simulation",
         )
+        return submitted.run
 
     async def _go_on(self, server: SimulatedServer) -> str:
         """Resume the run at its last commit; its id."""

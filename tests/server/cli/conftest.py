@@ -81,6 +81,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.job_toml = "[job]"
         self.status = control_pb2.RUN_STATUS_RUNNING
         self.now = NOW
+        self.warnings: list[str] = []
         self.populations: list[control_pb2.PopulationSummary] = []
 
     def UploadModel(self, request_iterator: Iterator[control_pb2.UploadModelRequest], context: Context) -> Any:
@@ -102,7 +103,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 ErrorDetail("job.evaluator", Fault.CALLER, "no such evaluator", "install it"),
             )
-        return control_pb2.SubmitRunResponse(run="rabc")
+        return control_pb2.SubmitRunResponse(run="rabc", warnings=self.warnings)
 
     def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> Any:
         del context

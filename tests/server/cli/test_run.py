@@ -39,6 +39,14 @@ def test_submit_sends_model_and_job(fake: Any, invoke: Invoke, job: Path, model_
     assert len(fake.control.uploaded) == 1_200_012
 
 
+def test_warnings_of_the_server_are_told_and_are_in_the_json(fake: Any, invoke: Invoke, job: Path) -> None:
+    fake.control.warnings = ["noise will outweigh what the run learns"]
+    result = invoke(run, "submit", str(job))
+    assert (result.exit_code, result.stdout) == (0, "rabc\n")
+    assert "warning: run rabc: noise will outweigh what the run learns" in result.stderr
+    assert json_of(invoke(run, "submit", str(job), "--json"))["warnings"] == fake.control.warnings
+
+
 def test_a_job_is_submitted_with_other_values(fake: Any, invoke: Invoke, job: Path) -> None:
     result = invoke(run, "submit", str(job), "--set", "training.lr=0.1", "--set", "job.rounds=7")
     assert result.exit_code == 0, result.output

@@ -12,6 +12,7 @@ from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
 from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.mechanisms import Strategy
+from atoll.server.privacy.plan_check import check_plan
 from atoll.server.privacy.reservations import Reservations
 from atoll.server.privacy.tally import parsed_cost
 from atoll.server.stores import (
@@ -167,16 +168,16 @@ def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None
 
 def test_a_run_whose_rounds_do_not_fit_is_refused(clinic: Store) -> None:
     """The check adds the population's charges and the run's planned ones with one accountant for both."""
-    clinic.reader.submit(ledger.check_plan, contract(population="school")).result()  # it has no limit
-    clinic.reader.submit(ledger.check_plan, contract()).result()
-    limit(clinic, kept(poisson(10)) + 1e-9)
-    clinic.reader.submit(ledger.check_plan, contract()).result()
+    clinic.reader.submit(check_plan, contract(population="school")).result()  # it has no limit
+    clinic.reader.submit(check_plan, contract()).result()
+    limit(clinic, kept(poisson(10)) + 1e-6)
+    clinic.reader.submit(check_plan, contract()).result()
     with pytest.raises(BudgetSpentError, match=r"no room for this run: epsilon 0 of a limit of .* its 11 rounds cost"):
-        clinic.reader.submit(ledger.check_plan, contract(rounds=11)).result()
+        clinic.reader.submit(check_plan, contract(rounds=11)).result()
     charge(clinic, FIRST, [0], contract())
-    clinic.reader.submit(ledger.check_plan, contract(rounds=9)).result()
+    clinic.reader.submit(check_plan, contract(rounds=9)).result()
     with pytest.raises(BudgetSpentError, match=r"together .* by prv"):
-        clinic.reader.submit(ledger.check_plan, contract(accountant="prv")).result()
+        clinic.reader.submit(check_plan, contract(accountant="prv")).result()
 
 
 def test_rounds_under_way_count(clinic: Store) -> None:

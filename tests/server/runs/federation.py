@@ -219,9 +219,10 @@ class Federation:
         with self.store.blobs.create() as writer:
             writer.write(bytes(LAYOUT.size_bytes) if values is None else values.tobytes())
             blob = writer.commit().name
-        run = await self.coordinator.submit(
+        submitted = await self.coordinator.submit(
             job_toml=job_toml, file_name="job.toml", layout=LAYOUT, initial_blob=blob, operator="admin"
         )
+        run = submitted.run
         self.submitted[run] = self.active(run)
         return run
 

@@ -118,13 +118,19 @@ class SubmitRunResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUN_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     run: builtins.str
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What makes a good result unlikely, in words. The run begins all the same."""
+
     def __init__(
         self,
         *,
         run: builtins.str = ...,
+        warnings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run", b"run", "warnings", b"warnings"]) -> None: ...
 
 Global___SubmitRunResponse: typing_extensions.TypeAlias = SubmitRunResponse
 

@@ -440,6 +440,7 @@ class Participate(google.protobuf.message.Message):
     PRIVACY_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     STATISTICS_FIELD_NUMBER: builtins.int
+    FROZEN_FIELD_NUMBER: builtins.int
     run_name: builtins.str
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
@@ -490,6 +491,12 @@ class Participate(google.protobuf.message.Message):
     def statistics(self) -> Global___StatisticsQuery:
         """What a task of KIND_STATISTICS asks for."""
 
+    @property
+    def frozen(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of tensors, with `*` and `?`, that no round of the run changes. Do not
+        train them: `ranges` leaves their elements out, and changes are not sent.
+        """
+
     def __init__(
         self,
         *,
@@ -511,9 +518,10 @@ class Participate(google.protobuf.message.Message):
         privacy: Global___PrivacyTerms | None = ...,
         seed: builtins.int | None = ...,
         statistics: Global___StatisticsQuery | None = ...,
+        frozen: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_seed", b"_seed", "key", b"key", "privacy", b"privacy", "seed", b"seed", "statistics", b"statistics"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "seed", b"seed", "settings", b"settings", "statistics", b"statistics", "traceparent", b"traceparent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "frozen", b"frozen", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "seed", b"seed", "settings", b"settings", "statistics", b"statistics", "traceparent", b"traceparent"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 Global___Participate: typing_extensions.TypeAlias = Participate

@@ -69,8 +69,11 @@ def submit(
         raise BadInputError("--watch follows one run, and --sweep begins several", "leave one of them out")
     made = submitted(client, job, sets, sweeps)
     for one in made:
+        for warning in one.warnings:
+            click.echo(f"warning: run {one.id}: {warning}", err=True)
         if json_output:
-            print_json({"run": one.id, "model_blob": one.model_ref(0).blob}, line=watch_it or len(made) > 1)
+            said = {"run": one.id, "model_blob": one.model_ref(0).blob, "warnings": one.warnings}
+            print_json(said, line=watch_it or len(made) > 1)
         else:
             click.echo(one.id)
     if sweeps:

@@ -25,7 +25,7 @@ from atoll.server.privacy.events import Adjacency, Event
 from atoll.server.privacy.tally import RunTally, Tally, cost_of, damaged, tally
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
-from atoll.text.figures import SET_DIGITS, bound, counted, figure
+from atoll.text.figures import SET_DIGITS, bound, figure
 
 MAX_EPSILON = 1000.0
 """Largest limit: a larger epsilon promises nothing."""
@@ -83,37 +83,6 @@ def enrol(connection: Connection, contract: Contract, now: float) -> Population:
     if standing.adjacency != contract.adjacency:
         raise AdjacencyError(standing.name, standing.adjacency, contract.adjacency)
     return standing
-
-
-def check_plan(connection: Connection, contract: Contract) -> None:
-    """Check that all rounds of a new run fit under its population's limit, with what is spent. Can take a second.
-
-    Planned rounds of other runs are not counted: the run that comes first may take the last of a budget.
-
-    Raises:
-        BudgetSpentError: if they do not: the run would stop halfway with the budget spent.
-        StoreDamagedError: as ``check``.
-    """
-    if populations.find(connection, contract.population) is None:
-        return
-    population, standing = tallied(connection, contract.population)
-    delta = population.delta
-    if population.epsilon is None or delta is None:
-        return
-    planned = contract.costs(contract.rounds)
-    together, accountant = filtered_of(standing, planned, delta)
-    if together <= population.epsilon:
-        return
-    name = population.name
-    spent_now, _ = filtered_of(standing, (), delta)
-    alone = epsilon_of(planned, delta, contract.accountant)
-    limit = f"{figure(population.epsilon, SET_DIGITS)} at delta {figure(delta)}"
-    raise BudgetSpentError(
-        f"population {name} has no room for this run: epsilon {bound(spent_now)} of a limit of {limit} is spent, its "
-        f"{counted(contract.rounds, 'round')} cost {bound(alone)}, together {bound(together)} by {accountant}",
-        "plan fewer rounds, a smaller epsilon or more noise (`atoll privacy plan` tells what a job costs); where more "
-        f"may be promised, raise the limit with `atoll privacy limit {name} --epsilon E --delta D`",
-    )
 
 
 def check(

@@ -123,9 +123,10 @@ class _Daemon:
             blob = writer.commit().name
         names = [f"p{number:012}" for number in range(members)]
         sessions = [await self._joined(name) for name in names]
-        run = await self.coordinator.submit(
+        submitted = await self.coordinator.submit(
             job_toml=job, file_name="job.toml", layout=layout, initial_blob=blob, operator="audit"
         )
+        run = submitted.run
         state = await self.store.reader.run(noise_states.find, run)
         active = self.coordinator.active(run)
         if state is None or active is None:

@@ -77,15 +77,17 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
     async def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> control_pb2.SubmitRunResponse:
         """Begin a run."""
         operator = await self._authenticator.operator(context)
-        run = await self._coordinator.submit(
+        found = await self._coordinator.submit(
             job_toml=request.job_toml,
             file_name=request.file_name[:MAX_FILE_NAME_CHARS],
             layout=layout_from_proto(request.layout),
             initial_blob=request.initial_blob,
             operator=operator,
         )
-        _log_order(run, "submitted", operator)
-        return control_pb2.SubmitRunResponse(run=run)
+        _log_order(found.run, "submitted", operator)
+        for warning in found.warnings:
+            log.warning("run %s: %s", found.run, warning)
+        return control_pb2.SubmitRunResponse(run=found.run, warnings=found.warnings)
 
     async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:
         """The newest runs first."""

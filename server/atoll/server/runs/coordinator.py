@@ -64,7 +64,7 @@ from atoll.server.runs.reporting import (
 from atoll.server.runs.run_privacy import Promise, RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session
-from atoll.server.runs.submission import examined
+from atoll.server.runs.submission import Submitted, examined
 from atoll.server.stores import event_log, participants, reports, runs
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Layout
@@ -168,8 +168,10 @@ class Coordinator:
         """A run that has not ended; None for others."""
         return self._active.get(run_id)
 
-    async def submit(self, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str) -> str:
-        """Begin a run; returns its id when it is durable. Raises as ``submission.examined``."""
+    async def submit(
+        self, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str
+    ) -> Submitted:
+        """Begin a run; returns when it is durable. Raises as ``submission.examined``."""
         services = self._services
         found = await examined(
             services,
@@ -183,7 +185,7 @@ class Coordinator:
         run = found.run
         state = initial(run.id, to_run_policy(found.spec), initial_blob)
         await self._activate(run, found.spec, layout, state, 0, promise=found.promise).performer.start_run()
-        return run.id
+        return Submitted(run.id, found.warnings)
 
     async def pause(self, run_id: str) -> None:
         """Pause a run after its current round.

@@ -128,6 +128,11 @@ class Promise:
             StoreDamagedError: if the ledger is known to be damaged.
         """
 
+    def warnings(self, connection: Connection, elements: int) -> tuple[str, ...]:
+        """What makes a good result unlikely, for a sum of ``elements`` elements."""
+        del connection, elements
+        return ()
+
     def store(self, connection: Connection, run_id: str, now: float) -> None:
         """Make the promise durable, in the transaction that submits the run."""
 

@@ -33,13 +33,22 @@ from atoll.wire.seeds import SEED_BITS
 
 
 @dataclass(frozen=True)
+class Submitted:
+    """A run that has begun, and what makes a good result unlikely, in words."""
+
+    run: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Submission:
-    """A run that may begin, with the privacy that its job promises."""
+    """A run that may begin, with the privacy that its job promises, and what makes a good result unlikely."""
 
     run: runs.Run
     spec: JobSpec
     promise: Promise
     model_bytes: int
+    warnings: tuple[str, ...] = ()
 
     async def store(self, services: Services) -> None:
         """Make the run durable.
@@ -96,7 +105,8 @@ async def examined(
         keep_models=spec.retention.models,
         seed=secrets.randbits(SEED_BITS) if spec.job.seed is None else spec.job.seed,
     )
-    return Submission(run, spec, promise, layout.size_bytes)
+    warnings = () if spec.statistics else await services.reader.run(promise.warnings, elements)
+    return Submission(run, spec, promise, layout.size_bytes, warnings)
 
 
 def check_averaging(spec: JobSpec, layout: Layout) -> None:

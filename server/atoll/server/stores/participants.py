@@ -105,6 +105,12 @@ def named(connection: Connection, name: str, *, limit: int) -> tuple[str, ...]:
     return tuple(connection.execute(query.limit(limit)).scalars())
 
 
+def count_standing(connection: Connection) -> int:
+    """Number of participants that are not revoked."""
+    query = select(func.count()).select_from(participants).where(participants.c.revoked_at.is_(None))
+    return int(connection.execute(query).scalar_one())
+
+
 def organisations(connection: Connection, *, limit: int) -> tuple[str, ...]:
     """The organisations of participants that are not revoked, by name."""
     query = select(participants.c.organisation).where(participants.c.revoked_at.is_(None)).distinct()

@@ -10,9 +10,11 @@ from atoll.server.jobs import JobSpec
 from atoll.server.privacy import ledger
 from atoll.server.privacy.deriving import contract_of
 from atoll.server.privacy.noise import warm
+from atoll.server.privacy.plan_check import check_plan
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.private.budgets import Budgets
+from atoll.server.runs.private.cautions import warnings_of
 from atoll.server.runs.private.differential_privacy import DifferentialPrivacy
 from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
@@ -32,7 +34,11 @@ class PrivatePromise(Promise):
 
     def check_plan(self, connection: Connection) -> None:
         """See ``Promise``: all rounds must fit under the limit of the population."""
-        ledger.check_plan(connection, self._private.contract)
+        check_plan(connection, self._private.contract)
+
+    def warnings(self, connection: Connection, elements: int) -> tuple[str, ...]:
+        """See ``Promise``: noise that leaves nothing to learn, participations that run out."""
+        return tuple(warnings_of(connection, self._private.contract, elements))
 
     def store(self, connection: Connection, run_id: str, now: float) -> None:
         """See ``Promise``.
