@@ -73,7 +73,7 @@ class Continuous(Participant):
             return self._since >= self.min_examples or self._error is not None or task.should_stop
 
         with self._between_steps(), task.control.on_stop(self._nudge.set):
-            self._adopt(model, task.settings)
+            self._adopt(model, task)
             self._start()
             self._changed.wait_for(enough, timeout=max(0.0, task.remaining_s))
             if self._error is not None:
@@ -89,14 +89,14 @@ class Continuous(Participant):
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def _adopt(self, model: Model, settings: Settings) -> None:
+    def _adopt(self, model: Model, task: Task) -> None:
         """Make ``model`` the base, and move the progress since the last report to it."""
-        self._settings = settings
+        self._settings = task.settings
         if self._base is None or self._base.layout != model.layout:
             self._local, self._since, self._unsent = {}, 0, frozenset()
         moved = self._local.keys() if self._since else self._unsent
         for name in model:
-            if self._base is None or name not in moved:
+            if self._base is None or name not in moved or task.is_frozen(name):
                 self._local[name] = working_copy(model, name)
                 continue
             local = self._local[name]
@@ -150,12 +150,14 @@ class Continuous(Participant):
 
 
 def _not_asked_for(model: Model, task: Task) -> frozenset[str]:
-    """The tensors without an element in the task's update."""
+    """The tensors without an element in the task's update, but for those that no round's update has."""
     if not task.ranges:
         return frozenset()
     spans = model.layout.spans
     return frozenset(
-        span.spec.name for span in spans if not any(one.touches(span.start, span.stop) for one in task.ranges)
+        span.spec.name
+        for span in spans
+        if not task.is_frozen(span.spec.name) and not any(one.touches(span.start, span.stop) for one in task.ranges)
     )
 
 

@@ -38,7 +38,7 @@ from atoll.client._privacy.ledger import Ledger, Limit, Release
 from atoll.client._privacy.sample_ledger import cost, dp_sgd_release, ledger_path, sample_ledger
 from atoll.client.errors import UsageError
 from atoll.client.task import TaskKind
-from atoll.client.torch import Loss, OptimiserFactory, TorchParticipant, load, proximal_pull, to_array, travelling
+from atoll.client.torch import Loss, OptimiserFactory, TorchParticipant, held, load, proximal_pull, to_array, travelling
 from atoll.client.update import Update
 
 if TYPE_CHECKING:
@@ -167,6 +167,10 @@ class OpacusParticipant(TorchParticipant):
         """
         release = self._release(task)
         self.ledger.charge(task.key, task.run_name, release)
+        with held(self.module, task):
+            return self._fit_charged(model, task, release)
+
+    def _fit_charged(self, model: Model, task: Task, release: Release) -> Update:
         tensors = travelling(self.module, self._buffers)
         load(tensors, model)
         pull = proximal_pull(self.module, model, task.proximal_mu)

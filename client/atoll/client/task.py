@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from atoll.client.settings import Settings
@@ -59,6 +60,7 @@ class Task:
         inputs: further named tensor sets besides the model; usually empty.
         ranges: the elements of the model that this round updates (atoll.wire.chunks.ElementRange, over the layout's
             tensors one after another); empty: all. Train the whole model: only these elements of the update are sent.
+        frozen: names of tensors, with ``*`` and ``?``, that no round changes; see ``is_frozen``.
         privacy: the operator's privacy terms (atoll.wire.privacy_terms.PrivacyTerms); None if there are none.
         seed: seeds this participant's random numbers in this round (0 to 2^63 - 1), in a deployment and in a simulation
             alike, so that a run can be repeated. Server and operator know it: draw batches and dropout from it, never
@@ -81,9 +83,14 @@ class Task:
     traceparent: str = ""
     inputs: Mapping[str, Model] = field(default_factory=dict, repr=False)
     ranges: tuple[ElementRange, ...] = ()
+    frozen: tuple[str, ...] = ()
     privacy: PrivacyTerms | None = None
     seed: int = 0
     statistics: StatisticsQuery | None = None
+
+    def is_frozen(self, tensor: str) -> bool:
+        """Whether a tensor stays as it is: do not train it. The update may leave it out, and changes are not sent."""
+        return any(fnmatchcase(tensor, pattern) for pattern in self.frozen)
 
     @property
     def run(self) -> str:

@@ -12,7 +12,7 @@ wire's encoding, and the model of round r + 1 is that of round r plus the weight
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,6 +103,7 @@ class FakeServer:
         window_s: the time that participants have in each round.
         privacy: terms that the rounds come with.
         state: where participants keep what they must not forget, a folder for each; None: nothing is kept.
+        frozen: names of tensors, with ``*`` and ``?``, that no round changes.
         seed: of the participants' random numbers: each task's ``seed`` follows from it, the round and the participant.
     """
 
@@ -115,9 +116,11 @@ class FakeServer:
         window_s: float = 60.0,
         privacy: PrivacyTerms | None = None,
         state: Path | None = None,
+        frozen: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         self._model = model_of(model)
+        self._frozen = tuple(frozen)
         self._max_abs = max_abs
         self._encoding = encoding
         self._window_s = window_s
@@ -161,7 +164,9 @@ class FakeServer:
             model_bytes=self._model.layout.size_bytes,
             evaluate=self._privacy is None,
             privacy=self._privacy,
+            frozen=self._frozen,
         )
+        task = replace(task, ranges=_trained(self._model, task))
         played = []
         with TemporaryDirectory() if self._state is None else nullcontext(self._state) as state:
             members = self._members(participants, policy or Policy(), Path(state))
@@ -231,9 +236,8 @@ class FakeServer:
 
     def _received(self, sent: Outgoing, task: Task) -> npt.NDArray[np.float64]:
         """The update's elements as the server decodes them from the wire."""
-        size = self._model.layout.size
-        flat = np.empty(size)
-        for chunk in cut_ranges([ElementRange.run(0, size)], _CHUNK_ELEMENTS):
+        flat = np.zeros(self._model.layout.size)
+        for chunk in cut_ranges(sent.shard.ranges, _CHUNK_ELEMENTS):
             payload = np.empty(stored_items(task.encoding, chunk.size), task.encoding.storage)
             sent.shard.source.read(chunk, task.encoding, payload)
             flat[chunk.offset : chunk.stop] = decode(payload.view(np.uint8).data, task.encoding, chunk.size)
@@ -271,6 +275,14 @@ def model_of(arrays: Mapping[str, npt.ArrayLike]) -> Model:
     """
     found = NamedArrays.of(arrays)
     return Model(found.layout, b"".join(found.pieces()))
+
+
+def _trained(model: Model, task: Task) -> tuple[ElementRange, ...]:
+    """The elements of the tensors that the task does not freeze; empty for all."""
+    spans = [span for span in model.layout.spans if not task.is_frozen(span.spec.name)]
+    if len(spans) == len(model.layout.spans):
+        return ()
+    return tuple(ElementRange.run(span.start, span.stop - span.start) for span in spans)
 
 
 def _moved(model: Model, mean: npt.NDArray[np.float64]) -> Iterator[tuple[str, npt.NDArray[Any]]]:

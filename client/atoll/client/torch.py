@@ -106,7 +106,7 @@ class TorchParticipant(Participant):
 
     def fit(self, model: Model, task: Task) -> Update:
         """Load the global model and train; the update has views of the module's tensors."""
-        with self._randomness(task):
+        with self._randomness(task), held(self.module, task):
             return self._fit(model, task)
 
     def _fit(self, model: Model, task: Task) -> Update:
@@ -170,6 +170,19 @@ class TorchParticipant(Participant):
     def batch_size(self, batch: Any) -> int:
         """Number of examples in a batch: the length of its first part."""
         return len(batch[0])
+
+
+@contextmanager
+def held(module: torch.nn.Module, task: Task) -> Iterator[None]:
+    """Inside, the parameters that the task freezes need no gradient; afterwards they are as before."""
+    found = [p for name, p in module.named_parameters() if p.requires_grad and task.is_frozen(name)]
+    for parameter in found:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in found:
+            parameter.requires_grad_(True)
 
 
 @contextmanager

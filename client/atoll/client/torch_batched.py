@@ -15,7 +15,7 @@ import torch
 from torch.func import functional_call, vmap
 
 from atoll.client.errors import UsageError
-from atoll.client.torch import TorchParticipant, as_tensor, check_match, to_array, travelling
+from atoll.client.torch import TorchParticipant, as_tensor, check_match, held, to_array, travelling
 from atoll.client.update import Update
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ class BatchedTorchParticipant(TorchParticipant):
             check_match(travelling(one.module, "average"), model)
             if next(one.module.buffers(), None) is not None:
                 raise UsageError("a module with buffers cannot be trained together with others: fit it alone")
+        with held(first.module, task):
+            return cls._fitted(participants, model, tasks)
+
+    @classmethod
+    def _fitted(cls, participants: Sequence[Self], model: Model, tasks: Sequence[Task]) -> list[Update]:
+        first, task = participants[0], tasks[0]
         epochs = task.settings.integer("epochs", 1)
         batches = [one.batches(each, epochs) for one, each in zip(participants, tasks, strict=True)]
         side = _SideBySide.of(first, model, len(participants), task.proximal_mu)

@@ -29,7 +29,8 @@ class Update:
     """The result of training.
 
     Attributes:
-        weights: the local weights after training, one array per tensor of the model, in its shape. bfloat16 tensors
+        weights: the local weights after training, one array per tensor of the model, in its shape. Frozen tensors may
+            be left out (``task.is_frozen``); their changes are not sent. bfloat16 tensors
             may be float arrays or their bits (uint16). The difference local - global is sent, computed chunk by chunk.
             Do not change the arrays before the next call of ``fit``: they are read during the upload.
         delta: the difference itself, instead of ``weights``.
@@ -81,7 +82,7 @@ def check_update(update: Update, layout: Layout, task: Task) -> None:
         raise UpdateError(
             f"fit must return an atoll.client.Update, not {type(update).__name__}: return Update(weights=..., weight=n)"
         )
-    _check_tensors(layout, update.tensors)
+    _check_tensors(layout, update.tensors, task)
     check_weight(update.weight, "Update.weight", task.max_weight)
     check_metrics(update.metrics)
 
@@ -164,13 +165,15 @@ def _few(names: Sequence[str]) -> str:
     return f"tensor{'s' if len(names) > 1 else ''} {listed}"
 
 
-def _check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[Any]], task: Task) -> None:
     expected = {spec.name: spec for spec in layout.tensors}
-    missing = [name for name in expected if name not in tensors]
+    missing = [name for name in expected if name not in tensors and not task.is_frozen(name)]
     unknown = [name for name in tensors if name not in expected]
     if missing or unknown:
         raise UpdateError(f"the update {difference(missing, unknown)}; the model has {_few(list(expected))}")
     for name, spec in expected.items():
+        if name not in tensors:
+            continue  # frozen
         array = tensors[name]
         if not isinstance(array, np.ndarray):
             raise UpdateError(f"tensor {name!r} is a {type(array).__name__}; a numpy array is needed")

@@ -12,7 +12,7 @@ from typing import Any
 from atoll.operator.history import History
 from atoll.server.control import RunDetail
 from atoll.server.errors import ServerError
-from atoll.server.jobs import JobSpec
+from atoll.server.jobs import JobSpec, trained_first
 from atoll.server.runs.drawing import looks_back
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.sessions import Introduction
@@ -253,7 +253,7 @@ def _introductions(facts: Mapping[str, Facts]) -> dict[str, Introduction]:
 
 
 def _result(plan: Plan, blobs: BlobStore, detail: RunDetail, seconds: float, virtual_s: float) -> Result:
-    run, layout = detail.run, plan.model.layout
+    run, layout = detail.run, trained_first(plan.job, plan.model.layout)
     if run.status in ("failed", "cancelled"):
         raise RunFailedError(f"the run has {run.status}: {run.reason}")
     return Result(

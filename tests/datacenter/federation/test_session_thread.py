@@ -79,3 +79,11 @@ def test_what_was_fetched_counts_once_and_what_is_sent_each_time(lacking: int, t
         assert reported.result(WAIT_S).disposition == "counted"
     assert answers == [INCOMPLETE] * lacking + ["counted"]
     assert usage.spent().bytes == FETCHED + (lacking + 1) * SENT
+
+
+def test_a_silo_declines_runs_that_freeze_tensors() -> None:
+    silo = SiloParticipant(5)
+    assert silo.objection(make_task()) is None
+    why = silo.objection(make_task(frozen=("embed.*",)))
+    assert why is not None
+    assert "freezes embed.*" in why

@@ -33,6 +33,8 @@ MAX_TASK_S = 90 * 86_400.0
 """Longest time to a deadline that is accepted: longer than any round, and short enough for every clock."""
 MAX_RANGES = 65_536
 """As many as the tensors of the largest layout."""
+MAX_FROZEN = 256
+"""Most patterns of frozen tensors."""
 _HEX = frozenset("0123456789abcdef")
 _KINDS = {
     participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
@@ -70,7 +72,8 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
 
     Raises:
         WireError: for an unknown kind, encoding or setting type, a missing model, an invalid blob name, elements
-            outside the model, invalid privacy terms, an invalid query, or a seed out of range.
+            outside the model, too many patterns of frozen tensors, invalid privacy terms, an invalid query, or a seed
+            out of range.
     """
     inputs = tuple(
         Input(item.name or MODEL, layout_from_proto(item.layout), _blob_of(item), _content_of(item))
@@ -95,6 +98,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         evaluate=message.evaluate,
         model_bytes=sum(item.layout.size_bytes for item in inputs),
         ranges=_ranges_of(message, model.layout),
+        frozen=_frozen_of(message),
         privacy=terms_from_proto(message.privacy) if message.HasField("privacy") else None,
         statistics=query_from_proto(message.statistics) if kind is TaskKind.STATISTICS else None,
         **own_fields(message),
@@ -134,6 +138,12 @@ def _ranges_of(message: participation_pb2.Participate, layout: Layout) -> tuple[
     ranges = tuple(map(range_from_proto, message.ranges))
     check_disjoint(ranges, layout.size)
     return ranges
+
+
+def _frozen_of(message: participation_pb2.Participate) -> tuple[str, ...]:
+    if len(message.frozen) > MAX_FROZEN:
+        raise WireError(f"the invitation has {len(message.frozen)} patterns of frozen tensors, at most {MAX_FROZEN}")
+    return tuple(message.frozen)
 
 
 def _blob_of(item: tensors_pb2.TensorSet) -> str:

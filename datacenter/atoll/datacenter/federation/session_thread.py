@@ -89,7 +89,9 @@ class SiloParticipant(Participant):
         self.examples, self._spending = examples, spending
 
     def objection(self, task: Task) -> str | None:
-        """See ``Participant``: objects if the task's steps exceed the limit of a private job."""
+        """See ``Participant``: objects to frozen tensors, and if the task's steps exceed the limit of a private job."""
+        if task.frozen:
+            return f"a silo trains all tensors of its job; the run freezes {', '.join(task.frozen)[:200]}"
         return None if self._spending is None else self._spending.objection(task)
 
 

@@ -15,6 +15,7 @@ from atoll.server.jobs.convert import (
 )
 from atoll.server.jobs.errors import JobFileError
 from atoll.server.jobs.fragments import Fragments, deal, fragments_of
+from atoll.server.jobs.frozen import check_frozen, frozen_tensors, trained_first
 from atoll.server.jobs.job import Job
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
 from atoll.server.jobs.models import (
@@ -62,11 +63,13 @@ __all__ = [
     "Stop",
     "Straggler",
     "averaged_tensors",
+    "check_frozen",
     "check_statistics_layout",
     "deal",
     "expected_window_s",
     "first_model",
     "fragments_of",
+    "frozen_tensors",
     "optimiser_of",
     "parse_job",
     "participation_limit_of",
@@ -74,4 +77,5 @@ __all__ = [
     "report_window_of",
     "statistics_layout",
     "to_run_policy",
+    "trained_first",
 ]

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from atoll.server.errors import InvalidRequestError
+from atoll.server.jobs.frozen import trained_layout
 from atoll.wire.chunks import ElementRange
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """Consecutive ranges of the model's elements, cut at tensor borders, that cover [0, N)."""
+    """Consecutive ranges of elements, cut at tensor borders, that cover [0, N) of the N that are trained."""
 
     parts: tuple[ElementRange, ...]
 
@@ -40,8 +41,8 @@ class Fragments:
 
 
 def fragments_of(spec: JobSpec, layout: Layout) -> Fragments:
-    """The fragments of a job's model. Raises as ``deal``."""
-    return deal(layout, spec.aggregation.fragments)
+    """The fragments of the tensors that a job trains, which come first in ``layout``. Raises as ``deal``."""
+    return deal(trained_layout(spec, layout), spec.aggregation.fragments)
 
 
 def deal(layout: Layout, count: int) -> Fragments:

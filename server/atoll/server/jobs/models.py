@@ -21,6 +21,8 @@ from atoll.wire.encoding import Encoding
 
 MAX_ROUNDS = 1_000_000
 MAX_COHORT = 100_000
+MAX_FROZEN = 256
+"""As many patterns as participants take."""
 MAX_FRAGMENTS = 64
 MAX_SECONDS = 30 * 86_400
 
@@ -326,6 +328,17 @@ class Aggregation(JobTable):
         ),
         Hint(allowed="a list of names or patterns"),
     ] = ("*running_mean", "*running_var")
+    frozen: Annotated[
+        tuple[str, ...],
+        Field(
+            strict=False,  # TOML has lists
+            max_length=MAX_FROZEN,
+            description="Tensors (names, with `*` and `?`) that are handed out with the model and never changed: "
+            "participants neither train nor send them, and they get no noise. They come last in the run's models. A "
+            "pattern that matches no tensor, or all of them together, is refused when the job is submitted.",
+        ),
+        Hint(allowed="a list of names or patterns", default="none"),
+    ] = ()
     fragments: Annotated[
         int,
         Field(

@@ -56,6 +56,8 @@ def statistics_conflicts(spec: JobTables) -> Iterator[tuple[str, str]]:
                 yield f"{table}.{key}", f"{why}, whose sums need {value!r}; leave it out"
     if spec.aggregation.fragments != 1:
         yield "aggregation.fragments", f"{why}; leave it out"
+    if spec.aggregation.frozen:
+        yield "aggregation.frozen", f"{why}; leave it out"
     if spec.evaluation.every or spec.evaluation.server is not None:
         yield "evaluation", f"{why}: there is no model to evaluate; leave it out"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs.convert import averaged_tensors
+from atoll.server.jobs.frozen import frozen_tensors
 
 if TYPE_CHECKING:
     from atoll.server.jobs.spec import JobSpec
@@ -23,7 +24,8 @@ def check_no_statistics(spec: JobSpec, layout: Layout) -> None:
     Raises:
         InvalidRequestError: naming the tensors and what to do with them.
     """
-    found = [tensor.name for tensor in layout.tensors if tensor.name in averaged_tensors(spec, layout)]
+    noised = averaged_tensors(spec, layout) - frozen_tensors(spec, layout)
+    found = [tensor.name for tensor in layout.tensors if tensor.name in noised]
     if spec.privacy is None or not found:
         return
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -31,6 +33,7 @@ def check_no_statistics(spec: JobSpec, layout: Layout) -> None:
         "job.statistics",
         f"tensors {', '.join(found[:_NAMED])}{more} are statistics (aggregation.averaged), which a private job's noise "
         "would ruin: a variance becomes negative",
-        "replace batch norm by group or layer norm, or leave these tensors out of the initial model, so that each "
-        "participant keeps its own; a weight that only has such a name is taken out of aggregation.averaged",
+        "replace batch norm by group or layer norm, freeze these tensors (aggregation.frozen), or leave these tensors "
+        "out of the initial model, so that each participant keeps its own; a weight that only has such a name is taken "
+        "out of aggregation.averaged",
     )

@@ -183,8 +183,8 @@ class Coordinator:
         )
         await found.store(services)
         run = found.run
-        state = initial(run.id, to_run_policy(found.spec), initial_blob)
-        await self._activate(run, found.spec, layout, state, 0, promise=found.promise).performer.start_run()
+        state = initial(run.id, to_run_policy(found.spec), run.initial_model)
+        await self._activate(run, found.spec, found.layout, state, 0, promise=found.promise).performer.start_run()
         return Submitted(run.id, found.warnings)
 
     async def pause(self, run_id: str) -> None:

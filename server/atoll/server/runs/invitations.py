@@ -99,6 +99,7 @@ class Invitations:
             ranges=self._ranges(live),
             privacy=None if terms is None else terms_to_proto(terms),
             statistics=statistics,
+            frozen=spec.aggregation.frozen,
         )
 
     def told_size(self, live: RoundState) -> int:
@@ -107,10 +108,10 @@ class Invitations:
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
         """The elements that the update must have; empty for all elements."""
-        fragments = fragments_of(self.spec, self.layout)
-        if live.kind is not RoundKind.TRAIN or len(fragments) == 1:
+        part = fragments_of(self.spec, self.layout).of_round(live.version)
+        if live.kind is not RoundKind.TRAIN or part.size == self.layout.size:
             return []
-        return [range_to_proto(fragments.of_round(live.version))]
+        return [range_to_proto(part)]
 
     def _input(self, model: tensors_pb2.TensorSet) -> bytes:
         """The model to train, as a serialised field of ``Participate``."""

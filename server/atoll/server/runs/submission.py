@@ -11,16 +11,18 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import new_run_id
 from atoll.server.jobs import (
     JobSpec,
+    check_frozen,
     check_statistics_layout,
     fragments_of,
     optimiser_of,
     parse_job,
     to_run_policy,
+    trained_first,
 )
 from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
 from atoll.server.rounds.judging import SERVER_METRIC
-from atoll.server.runs.initial_model import check_finite
+from atoll.server.runs.initial_model import check_finite, in_order
 from atoll.server.runs.private.promise import promise_of
 from atoll.server.runs.required import check_required
 from atoll.server.runs.run_privacy import Promise
@@ -30,6 +32,9 @@ from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Dtype, Layout
 from atoll.wire.messages import layout_to_proto
 from atoll.wire.seeds import SEED_BITS
+
+REORDERED_LEASE_S = 600.0
+"""How long a reordered model that no run names yet is kept: longer than the rest of a submission takes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Submission:
     run: runs.Run
     spec: JobSpec
     promise: Promise
-    model_bytes: int
+    layout: Layout
     warnings: tuple[str, ...] = ()
 
     async def store(self, services: Services) -> None:
@@ -64,7 +69,7 @@ class Submission:
         if not services.blobs.exists(run.initial_model):
             raise BlobMissingError(run.initial_model)
         runs.add(connection, run)
-        models.add(connection, models.Model(run.id, 0, None, run.initial_model, self.model_bytes, run.created_at))
+        models.add(connection, models.Model(run.id, 0, None, run.initial_model, self.layout.size_bytes, run.created_at))
         self.promise.store(connection, run.id, run.created_at)
 
 
@@ -81,11 +86,13 @@ async def examined(
         StoreDamagedError: if the ledger of its population is known to be damaged.
     """
     spec = parse_job(job_toml, file_name or "job.toml")
+    check_frozen(spec, layout)
     check_no_statistics(spec, layout)
     elements = fragments_of(spec, layout).largest
     check_averaging(spec, layout)
     check_statistics_layout(spec, layout)
     await _check_model(services, layout, initial_blob)
+    initial_blob, layout = await _trained_first(services, spec, layout, initial_blob)
     _check_evaluator(services, spec)
     await services.reader.run(check_required, spec)
     promise = await services.call(promise_of, spec, elements)
@@ -106,7 +113,7 @@ async def examined(
         seed=secrets.randbits(SEED_BITS) if spec.job.seed is None else spec.job.seed,
     )
     warnings = () if spec.statistics else await services.reader.run(promise.warnings, elements)
-    return Submission(run, spec, promise, layout.size_bytes, warnings)
+    return Submission(run, spec, promise, layout, warnings)
 
 
 def check_averaging(spec: JobSpec, layout: Layout) -> None:
@@ -127,6 +134,16 @@ async def _check_model(services: Services, layout: Layout, blob: str) -> None:
             "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
         )
     await services.call(check_finite, services.blobs, blob, layout)
+
+
+async def _trained_first(services: Services, spec: JobSpec, layout: Layout, blob: str) -> tuple[str, Layout]:
+    """The initial model with frozen tensors after the others; it is written again if they are elsewhere."""
+    wanted = trained_first(spec, layout)
+    if wanted.digest == layout.digest:
+        return blob, layout
+    written = await services.call(in_order, services.blobs, blob, layout, wanted)
+    services.leases.hold(f"reordered {written}", written, until=services.clock() + REORDERED_LEASE_S)
+    return written, wanted
 
 
 async def _check_room(services: Services, layout: Layout, spec: JobSpec, elements: int, kept_bytes: int) -> None:

@@ -45,7 +45,7 @@ def test_noise_beyond_all_that_updates_can_add_up_to_is_hopeless(store: Store) -
 def test_participations_that_run_out_are_told_with_what_would_fit(enrolled: Store) -> None:
     (warning,) = warnings(enrolled, CAPPED)
     assert "8 rounds with whole cohorts of 3 need 12 participants: each may be in 2 rounds" in warning
-    assert "enrolled are 3, enough for 2 rounds" in warning
+    assert "there are 3, enough for 2 rounds" in warning
 
 
 def test_enough_participants_or_none_yet_are_no_reason_to_warn(enrolled: Store) -> None:

@@ -49,7 +49,7 @@ def _too_few(enrolled: int, contract: Contract) -> Iterator[str]:
         lasts = min(rounds, enrolled * contract.participations // contract.planned_cohort)
         yield (
             f"{counted(rounds, 'round')} with whole cohorts of {contract.planned_cohort} need {needed} participants: "
-            f"each may be in {counted(contract.participations, 'round')}, {contract.min_separation} apart; enrolled are "
+            f"each may be in {counted(contract.participations, 'round')}, {contract.min_separation} apart; there are "
             f"{enrolled}, enough for {counted(lasts, 'round')}: the run will wait for more, or set job.rounds, "
             "privacy.max_participations or min_separation to fit"
         )
