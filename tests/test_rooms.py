@@ -71,8 +71,8 @@ NEVER = {
 LAYERS: dict[str, Layers] = {
     "server": (
         ("errors", "__init__"),
-        ("control", "disk"),
-        ("aggregation", "rounds", "sampling"),
+        ("aggregation", "disk", "rounds", "sampling"),
+        ("control",),
         ("jobs", "report"),
         ("identity",),
         ("stores",),

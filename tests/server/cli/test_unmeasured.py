@@ -49,6 +49,25 @@ def test_a_metric_that_was_measured_is_not_named(fake: Fake, invoke: Invoke) -> 
     assert "never measured" not in invoke(run, "show", "rabc").output
 
 
-def test_of_a_run_in_work_nothing_is_said(fake: Fake, invoke: Invoke) -> None:
+def test_of_a_run_in_work_it_is_said_once_others_of_its_kind_were_measured(fake: Fake, invoke: Invoke) -> None:
     prepare(fake, control_pb2.RUN_STATUS_RUNNING)
-    assert "never measured" not in invoke(run, "show", "rabc").output
+    shown = invoke(run, "show", "rabc").output
+    assert "not measured so far: eval/los, which the job names as stop.metric; measured: eval/loss" in shown
+    assert "never measured" not in shown
+
+
+def test_of_a_run_in_work_that_nobody_has_evaluated_nothing_is_said(fake: Fake, invoke: Invoke) -> None:
+    prepare(fake, control_pb2.RUN_STATUS_RUNNING, "train/loss")
+    assert "measured so far" not in invoke(run, "show", "rabc").output
+
+
+def test_watching_tells_it_while_the_run_is_in_work(fake: Fake, invoke: Invoke) -> None:
+    prepare(fake, control_pb2.RUN_STATUS_RUNNING)
+    running, ended = control_pb2.RUN_STATUS_RUNNING, control_pb2.RUN_STATUS_FINISHED
+    fake.control.watches = [
+        [
+            control_pb2.WatchRunResponse(summary=summary(running, released=1), round=a_round(0), connected=2),
+            control_pb2.WatchRunResponse(summary=summary(ended, released=2), connected=2),
+        ]
+    ]
+    assert "not measured so far: eval/los, which the job names as stop.metric" in invoke(run, "watch", "rabc").output

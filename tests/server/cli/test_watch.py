@@ -148,6 +148,18 @@ def test_a_run_that_waits_for_participants_says_so_once(capsys: pytest.CaptureFi
     assert "waiting for participants, 8 wanted" in drawn(picture)
 
 
+def test_a_run_that_waits_says_who_is_missing_once_the_server_does(capsys: pytest.CaptureFixture[str]) -> None:
+    sink, why = LineSink(), "draw of round 1 waits: waiting for ward-7, which every round needs (cohort.required)"
+    item = a_round(0, "created")
+    for reason, connected in (("", 2), (why, 2), (why, 9), ("", 9)):
+        sink.change(Progress(replace(RUN, reason=reason), item, connected))
+    first = "waiting for participants: 2 connected, 8 wanted"
+    assert capsys.readouterr().err.splitlines() == [first, f"{first}; {why}"]
+    sink = LineSink()
+    sink.change(Progress(replace(RUN, reason=why), item, 9))  # enough are there, but not the one that must be
+    assert "ward-7" in capsys.readouterr().err
+
+
 def test_a_run_that_did_not_finish_is_an_error() -> None:
     with pytest.raises(RunFailedError, match="run rabc running"):
         finish(RUN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import click
@@ -18,7 +18,7 @@ from atoll.server.cli.formats import closing_lines, has_secret_draw, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
 from atoll.server.cli.unmeasured import unmeasured_lines
-from atoll.server.control import Progress, RunDetail, RunSummary
+from atoll.server.control import Progress, RoundSummary, RunDetail, RunSummary
 from atoll.server.control.names import names_of
 from atoll.text.figures import counted
 
@@ -47,7 +47,7 @@ class LineSink:
 
     def __init__(self) -> None:
         self._shown = 0
-        self._waited_for = -1
+        self._waited_for: tuple[int, bool] | None = None
         self._paused = False
 
     def change(self, progress: Progress) -> None:
@@ -56,10 +56,16 @@ class LineSink:
         if paused and not self._paused:
             self.notice("; ".join(part for part in ("paused", progress.run.reason) if part))
         self._paused = paused
-        if not paused and item is not None and item.phase == "created" and progress.connected < item.wanted:
-            if self._waited_for != item.round:
-                self.notice(f"waiting for participants: {progress.connected} connected, {item.wanted} wanted")
-            self._waited_for = item.round
+        if not paused and item is not None and item.phase == "created":
+            self._waits(progress, item)
+
+    def _waits(self, progress: Progress, item: RoundSummary) -> None:
+        """Print that a round waits, and again once the server says why, such as a required participant that is away."""
+        why, at = progress.run.reason, (item.round, bool(progress.run.reason))
+        if (why or progress.connected < item.wanted) and self._waited_for not in (at, (item.round, True)):
+            waiting = f"waiting for participants: {progress.connected} connected, {item.wanted} wanted"
+            self.notice(f"{waiting}; {why}" if why else waiting)
+            self._waited_for = at
 
     def history(self, detail: RunDetail) -> None:
         """Print the rounds that are new."""
@@ -164,6 +170,7 @@ class _Historian:
         self._seen: tuple[int, int] | None = None
         self._next_at = 0.0
         self._last: RunDetail | None = None
+        self._told = False
 
     def consider(self, progress: Progress) -> None:
         at = None if progress.round is None else (progress.round.round, progress.round.attempt)
@@ -173,8 +180,18 @@ class _Historian:
         began = time.monotonic()
         self._last = self._known.refreshed()
         self._sink.history(self._last)
+        if not self._last.run.ended:
+            self._tell_once(unmeasured_lines(self._last))
         took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
+
+    def _tell_once(self, lines: Iterable[str]) -> None:
+        """Metrics that decide and are not measured: known after the first round that was."""
+        lines = tuple(lines)
+        if lines and not self._told:
+            self._told = True
+            for line in lines:
+                self._sink.notice(line)
 
     def closing_lines(self) -> Iterator[str]:
         """Lines about participants that were invited and did not count, and about metrics that were not measured."""

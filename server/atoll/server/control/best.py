@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from atoll.server.control.summaries import BestModel, RoundSummary
+from atoll.server.rounds.judging import Criterion, Mode, judged
 
 JUDGING = ("eval/", "server/")
 """Prefixes of metrics that measure models: of participants' evaluations, and of the server's evaluator."""
@@ -28,11 +29,8 @@ def best_model(rounds: Iterable[RoundSummary], metric: str, mode: str) -> BestMo
         metric: its name with its prefix.
         mode: ``max`` or ``min``: which values are better.
     """
-    values: dict[int, float] = {}
+    criterion, standing = Criterion(metric, Mode(mode)), None
     for item in rounds:
-        if item.released and metric in item.metrics:
-            values.setdefault(item.version + metric.startswith("server/"), item.metrics[metric])
-    if not values:
-        return None
-    value = max(values.values()) if mode == "max" else min(values.values())
-    return BestModel(metric, mode, value, next(number for number, found in values.items() if found == value))
+        if item.released:
+            standing = judged(standing, criterion, item.version, tuple(item.metrics.items()))
+    return None if standing is None else BestModel(metric, mode, standing.value, standing.version)
