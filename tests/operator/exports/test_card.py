@@ -58,7 +58,7 @@ def test_privacy_is_said_in_words_and_rounded_to_the_safe_side() -> None:
         "| unit | participant |",
     ):
         assert line in text
-    assert "| all runs over the same participants | epsilon 3 |" in text
+    assert "| all runs over the same participants | epsilon 3 at delta 1e-06 |" in text
     assert "differential-privacy" in _data(text).tags
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,14 @@ def test_a_run_that_was_left_is_brought_up_to_date(client: Any, uri: str) -> Non
 def test_how_it_ended(client: Any, uri: str, status: str, shown: str) -> None:
     ended = tracked(replace(DETAIL, run=replace(DETAIL.run, status=status)))
     assert client.get_run(sent(uri, ended)).info.status == shown
+
+
+def test_runs_that_are_followed_at_the_same_time_share_a_new_store(client: Any, uri: str) -> None:
+    states = [tracked(replace(DETAIL, run=replace(DETAIL.run, run=f"rabc{number}"))) for number in range(4)]
+    with ThreadPoolExecutor(len(states)) as pool:
+        made = list(pool.map(lambda state: sent(uri, state), states))
+    (experiment,) = {client.get_run(one).info.experiment_id for one in made}
+    assert {one.data.tags["atoll.run"] for one in client.search_runs([experiment])} == {one.run for one in states}
 
 
 def test_hostile_names_are_taken(client: Any, uri: str) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.operator.exports.card_privacy import privacy_section
 from atoll.operator.exports.markup import plain, quoted, table
 from atoll.operator.exports.tracked import Point, tracked
 from atoll.operator.run_job import job_keys
 from atoll.server import __version__
 from atoll.server.control.best import COUNTS, JUDGING
-from atoll.text.figures import bound, counted, figure
+from atoll.text.figures import counted, figure
 
 if TYPE_CHECKING:
     from atoll.operator.ledger import RunLedger
@@ -55,7 +56,7 @@ class ExportedModel:
 def card(model: ExportedModel) -> str:
     """The whole README.md: front matter, then sections."""
     parts = [_front_matter(model), *_introduction(model), *_loading(model), *_training(model), *_metrics(model)]
-    return "\n".join([*parts, *_privacy(model), *_data(model), *_files(model)])
+    return "\n".join([*parts, *privacy_section(model.ledger), *_data(model), *_files(model)])
 
 
 def measured(model: ExportedModel) -> dict[str, Point]:
@@ -147,58 +148,6 @@ def _metrics(model: ExportedModel) -> Iterator[str]:
 
 def _measured_by(point: Point) -> str:
     return next((by for prefix, by in _KIND.items() if point.name.startswith(prefix)), "-")
-
-
-def _privacy(model: ExportedModel) -> Iterator[str]:
-    yield "## Privacy\n"
-    ledger = model.ledger
-    if ledger is None:
-        yield (
-            "The server added no noise: this model has no central differential privacy, and may reveal facts about "
-            "the data that it was trained on. What participants did on their own is not known here.\n"
-        )
-        return
-    yield from _guarantee(ledger)
-
-
-def _guarantee(ledger: RunLedger) -> Iterator[str]:
-    population, spending = ledger.population, ledger.spending
-    if population.flaw or spending is None:
-        why = "its ledger is damaged" if population.flaw else "nothing was charged yet"
-        yield f"The job asked for differential privacy, but no bound can be stated: {why}.\n"
-        return
-    yield (
-        f"The run is differentially private with epsilon at most {bound(spending.epsilon)} at delta "
-        f"{figure(spending.delta)}. Protected is one {plain(population.unit)} with everything that it sent, under "
-        f"{plain(population.adjacency)} adjacency: what was released hardly tells whether that "
-        f"{plain(population.unit)} took part.\n"
-    )
-    yield table(("", ""), _account(ledger))
-    yield "The bound covers all models that the run released, not this one alone.\n"
-
-
-def _account(ledger: RunLedger) -> Iterator[tuple[str, str]]:
-    population, spending = ledger.population, ledger.spending
-    charges = [one for one in ledger.charges if not one.flaw]
-    if spending is not None:
-        yield "epsilon", bound(spending.epsilon)
-        yield "delta", figure(spending.delta)
-        yield "releases", str(spending.releases)
-        yield "accountant", plain(spending.accountant)
-    yield "unit", plain(population.unit)
-    yield "mechanism", plain(", ".join(sorted({one.mechanism for one in charges})))
-    noise = [one.noise_multiplier for one in charges if one.noise_multiplier is not None]
-    if noise:
-        yield "noise multiplier", _span(noise)
-    if charges:
-        yield "clip norm", _span([one.clip for one in charges])
-    if population.epsilon > (0.0 if spending is None else spending.epsilon):
-        yield "all runs over the same participants", f"epsilon {bound(population.epsilon)}"
-
-
-def _span(values: list[float]) -> str:
-    low, high = figure(min(values)), figure(max(values))
-    return low if low == high else f"{low} to {high}"
 
 
 def _data(model: ExportedModel) -> Iterator[str]:

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ MAX_PARAMS = 100
 MAX_METRICS = 1000
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+_OPENING = threading.Lock()
+"""Held while a store is opened: MLflow makes the tables of a new one, and threads that did it at once would fail."""
 _UPLOADED = "atoll.artifacts"
 """The tag with the digest of the model whose artifacts are there."""
 
@@ -53,7 +56,7 @@ class MlflowWriter:
     def __init__(self, experiment: str, tracking_uri: str | None, first: Tracked) -> None:
         self._uri = tracking_uri
         self._mlflow = _Mlflow()
-        with self._mlflow.errors():
+        with self._mlflow.errors(), _OPENING:
             self._client: Any = self._mlflow.client(tracking_uri)
             self.run_id, self._written = self._begun(self._experiment(experiment), first)
             self._params(first)
