@@ -57,4 +57,5 @@ class Page:
         _, found, rest = self.text.partition(f"\n{heading}")
         assert found, f"no {heading!r}"
         section = re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-        return re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        fences = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        return [block for kind, block in fences if not kind]
