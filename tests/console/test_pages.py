@@ -68,6 +68,7 @@ def test_a_secret_draw_names_no_participant(browser: Browser, control: Watched) 
     page = browser.get("/runs/rabc").text
     assert "of-pb" not in page
     assert "draw of this run is secret" in page
+    assert 'href="/runs/rabc/privacy"' in page
 
 
 def test_a_run_that_has_ended_is_not_followed(browser: Browser, control: Watched) -> None:

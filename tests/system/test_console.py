@@ -12,9 +12,11 @@ import pytest
 
 from atoll.operator import Cohort, Evaluation, Job, Operator, Straggler
 from tests.console.browser import Answer, Browser
-from tests.system.conftest import Serve
+from tests.system.conftest import Hire, Serve
 from tests.system.processes import ATOLL, Nursery, Process
 from tests.system.test_operator import join
+from tests.system.test_statistics import EXAMPLE, written
+from tests.system.test_statistics import JOB as STATISTICS
 
 pytestmark = pytest.mark.system
 WEIGHTS = {"weight": np.zeros((4, 2), np.float32)}
@@ -77,6 +79,30 @@ def test_a_run_is_followed_and_steered(serve: Serve, processes: Nursery) -> None
         assert answer.headers["location"] == f"/runs/{again.id}?done=start"
         assert again.model_ref(0).blob == run.model_ref().blob
         again.cancel()
+
+
+def test_statistics_from_their_job_to_their_figures(
+    serve: Serve, hire: Hire, processes: Nursery, tmp_path: Path
+) -> None:
+    rows, server = written(tmp_path), serve("hospitals")
+    crew = hire(server)
+    for number in range(4):
+        client = crew.add("Steady", f"--arg=file={tmp_path / f'{number}.csv'}")
+        client.behaviour = f"{EXAMPLE}:Hospital"
+        client.start()
+    _, browser = console(processes, "--data", str(server.data))
+    answer = send(browser, "/start", job=STATISTICS)
+    assert answer.status == 303, answer.text
+    path = answer.headers["location"].partition("?")[0]
+    with browser.events(f"{path}/events") as events:
+        assert list(events)[-1] == ("ended", "over")
+    assert f'href="{path}/statistics"' in browser.get(path).text
+    page = browser.get(f"{path}/statistics").text
+    assert f"{len(rows)} rows of 4 participants" in page
+    assert f"{rows[:, 0].mean():.6g}" in page
+    assert f"{rows[:, 1].std(ddof=1):.6g}" in page
+    assert 'aria-label="histogram of mean radius"' in page
+    assert "<td>label</td><td>1</td>" in page
 
 
 def test_a_revoked_operator_is_shut_out(serve: Serve, processes: Nursery, tmp_path: Path) -> None:
