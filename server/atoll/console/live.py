@@ -16,8 +16,8 @@ from atoll.operator.errors import OperatorError
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-PACE_S = 1.0
-"""Minimum seconds between two events of a page."""
+PACE_S = 2.0
+"""Minimum seconds between two events of a page, each of which costs the server two calls."""
 BEAT_S = 15.0
 """Seconds after which a silent stream sends a comment, which shows whether the browser is still there."""
 MAX_STREAMS = 32

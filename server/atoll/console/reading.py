@@ -25,7 +25,7 @@ class KnownRun:
         self._run = operator.run(run)
         self._rounds = Rounds(lambda since: self._run.detail(since=since))
         self._lock = threading.Lock()
-        self._recent: tuple[tuple[int, int], tuple[RoundSummary, ...]] | None = None
+        self._recent: dict[tuple[int, int], RoundSummary] = {}
 
     def refreshed(self) -> RunDetail:
         """The run with its rounds, without their members."""
@@ -33,21 +33,20 @@ class KnownRun:
             return self._rounds.refreshed()
 
     def recent(self, detail: RunDetail) -> tuple[RoundSummary, ...]:
-        """The newest rounds that have ended, with their members; fetched anew once another one has ended."""
+        """The newest rounds that have ended, with their members; those that ended since the last call are fetched."""
         ended = [item for item in detail.rounds if item.phase in ENDED_PHASES]
-        if not ended:
-            return ()
-        last = ended[-1]
+        wanted = [(item.round, item.attempt) for item in ended[-_rounds_to_ask(ended) :]]
         with self._lock:
-            if self._recent is None or self._recent[0] != (last.round, last.attempt):
-                since = ended[-_rounds_to_ask(ended)].round
-                found = self._run.detail(members=True, since=since).rounds
-                self._recent = (last.round, last.attempt), tuple(one for one in found if one.phase in ENDED_PHASES)
-            return self._recent[1]
+            missing = [key for key in wanted if key not in self._recent]
+            if missing:
+                found = self._run.detail(members=True, since=missing[0][0]).rounds
+                self._recent |= {(one.round, one.attempt): one for one in found if one.phase in ENDED_PHASES}
+            self._recent = {key: self._recent[key] for key in wanted if key in self._recent}
+            return tuple(self._recent.values())
 
 
 def _rounds_to_ask(ended: Sequence[RoundSummary]) -> int:
-    """How many of the newest rounds have no more than ``MAX_RECENT_MEMBERS`` members together, at least one."""
+    """How many of the newest rounds have no more than ``MAX_RECENT_MEMBERS`` members together, at least one of them."""
     totals = itertools.accumulate(item.cohort for item in reversed(ended))
     fitting = sum(1 for _ in itertools.takewhile(lambda total: total <= MAX_RECENT_MEMBERS, totals))
     return max(1, min(fitting, MAX_RECENT_ROUNDS))
