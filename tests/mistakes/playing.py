@@ -96,6 +96,7 @@ def _inside(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - modules:
             if getattr(sys.modules[name], "__file__", None) and str(folder) in str(sys.modules[name].__file__):
                 del sys.modules[name]
-        root.handlers[:], root.level = handlers, level
+        root.handlers[:] = handlers
+        root.setLevel(level)
         os.environ.clear()
         os.environ.update(environment)

@@ -39,7 +39,9 @@ class Target:
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit():
-            raise BadInputError(f"server {self.address!r}: expected HOST:PORT")
+            raise BadInputError(
+                f"server {self.address!r}: expected HOST:PORT", "for example --server fl.example.org:7400"
+            )
         if self.credential is None and not is_loopback(host):
             raise BadInputError(
                 f"server {self.address!r} is not on this machine: --insecure is for loopback only",

@@ -50,7 +50,7 @@ class Endpoint:
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit():
-            raise UsageError(f"server address {self.address!r}: expected host:port")
+            raise UsageError(f"server address {self.address!r}: expected host:port, for example fl.example.org:7400")
         if self.identity is not None:
             return
         if not is_loopback(host):
