@@ -60,7 +60,7 @@ class Pages:
         detail = known.refreshed()
         view = run_view(detail, known.recent(detail), page_number(request.query_params.get("page")))
         note = NOTES.get(request.query_params.get("done", ""), "")
-        return self._page(request, "run.html.j2", view=view, run=detail.run, note=note, status=status_words(detail))
+        return self._page(request, "run.html.j2", view=view, run=detail.run, note=note, status=status_words(detail.run))
 
     def round(self, request: Request) -> Response:
         """One round of a run, every attempt or one."""
@@ -110,8 +110,7 @@ class Pages:
 
         async def changes() -> AsyncIterator[str]:
             async for progress in run.follow_async():
-                summary = progress.run
-                yield f"{summary.status}, {summary.rounds_released} of {summary.rounds_total} rounds released"
+                yield status_words(progress.run)
 
         return self._events(request, changes())
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from atoll.console.charts import Chart, chart
 from atoll.console.paging import Page, paged
-from atoll.operator import RoundSummary, RunDetail
+from atoll.operator import RoundSummary, RunDetail, RunSummary
 from atoll.operator.history import ENDED_PHASES
 from atoll.operator.statistics import has_findings
 from atoll.server.control.curves import latest, panels, shown
@@ -149,12 +149,6 @@ def _in_work(item: RoundSummary) -> Tile:
     return Tile(f"round {round_label(item)}, {item.phase}", f"{item.reported}", f"reported{wanted}")
 
 
-def status_words(detail: RunDetail) -> str:
+def status_words(run: RunSummary) -> str:
     """Where a run stands, in a sentence for screen readers."""
-    run = detail.run
     return f"{run.status}, {run.rounds_released} of {run.rounds_total} rounds released"
-
-
-def shown_name(names: Mapping[str, str], participant: str) -> str:
-    """A participant's name; its id if it has none."""
-    return names.get(participant, participant)
