@@ -175,8 +175,8 @@ def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDet
     for row in rounds.newest(connection, run_id, limit=ALL):
         found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
         names = sorted({member.participant for member in found})
-        homes = {name: one.organisation for name, one in participants.of(connection, names).items()}
-        answer.rounds.append(numbering.numbered(views.past_round(row, found, homes)))
+        people = participants.of(connection, names)
+        answer.rounds.append(numbering.numbered(views.past_round(row, found, people)))
     return detail_of(answer)
 
 

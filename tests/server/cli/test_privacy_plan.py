@@ -68,6 +68,14 @@ def test_fragments_are_planned_for_what_one_round_updates(folder: Path) -> None:
     assert json.loads(plan(folder, text, "--json").stdout)["elements"] == 300
 
 
+def test_frozen_tensors_are_left_out_of_the_plan(folder: Path) -> None:
+    text = job_text("availability", CAPPED, '[aggregation]\nweighting = "uniform"\nfrozen = ["w"]')
+    assert json.loads(plan(folder, text, "--json").stdout)["elements"] == 100
+    refused = plan(folder, text.replace('["w"]', '["*"]'))
+    assert refused.exit_code == 2
+    assert "matches every tensor of the model" in refused.output
+
+
 @pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
 def test_the_picture_is_written(folder: Path, name: str) -> None:
     found = plan(folder, job_text("availability", CAPPED), "--plot", str(folder / name))

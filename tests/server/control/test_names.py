@@ -16,3 +16,21 @@ from atoll.server.control.names import shown_names
 )
 def test_a_name_is_as_short_as_can_be(organisations: dict[str, str], names: dict[str, str]) -> None:
     assert shown_names(organisations) == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (
+            {"pa": {"site": "ward-7"}, "pb": {"site": "ward-8"}},
+            {"pa": "site=ward-7", "pb": "site=ward-8", "pc": "south"},
+        ),
+        ({"pa": {"site": "ward-7"}, "pb": {"site": "ward-7"}}, {"pa": "north/pa", "pb": "north/pb", "pc": "south"}),
+        ({"pa": {"kind": "x", "site": "w"}, "pb": {"kind": "x"}}, {"pa": "site=w", "pb": "north/pb", "pc": "south"}),
+        ({"pc": {"site": "ward-9"}}, {"pa": "north/pa", "pb": "north/pb", "pc": "south"}),
+    ],
+)
+def test_a_label_of_its_own_names_a_participant_whose_organisation_does_not(
+    labels: dict[str, dict[str, str]], names: dict[str, str]
+) -> None:
+    assert shown_names({"pa": "north", "pb": "north", "pc": "south"}, labels) == names

@@ -20,7 +20,9 @@ def told(caplog: pytest.LogCaptureFixture, event: Event, *effects: Effect) -> lo
 
 def test_a_round_that_ended_is_told_with_run_and_round(caplog: pytest.LogCaptureFixture) -> None:
     line = told(caplog, Started(), RecordRound(ENDED))
-    assert line.getMessage().startswith("train round 1 released after 12.000 s: 1 of 2 reported")
+    assert line.getMessage().startswith(
+        "train round 1 released after 12.000 s, of which 1.000 s until its members were drawn: 1 of 2 reported"
+    )
     assert (line.__dict__["run"], line.__dict__["round"]) == ("r1", KEY)
 
 

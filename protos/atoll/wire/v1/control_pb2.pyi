@@ -215,6 +215,22 @@ class MemberSummary(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     PARTICIPANT_FIELD_NUMBER: builtins.int
     ORGANISATION_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
@@ -228,6 +244,7 @@ class MemberSummary(google.protobuf.message.Message):
     END_S_FIELD_NUMBER: builtins.int
     CLAIMED_S_FIELD_NUMBER: builtins.int
     PAYLOAD_BYTES_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
     participant: builtins.str
     organisation: builtins.str
     status: builtins.str
@@ -254,6 +271,10 @@ class MemberSummary(google.protobuf.message.Message):
     def claimed_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Seconds of download, evaluate, fit and upload, as the participant reports them."""
 
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """As the participant declares them now; empty in a round that is in work."""
+
     def __init__(
         self,
         *,
@@ -270,9 +291,10 @@ class MemberSummary(google.protobuf.message.Message):
         end_s: builtins.float | None = ...,
         claimed_s: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         payload_bytes: builtins.int = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_accept_s", b"_accept_s", "_end_s", b"_end_s", "_fold_s", b"_fold_s", "_report_s", b"_report_s", "_upload_s", b"_upload_s", "accept_s", b"accept_s", "end_s", b"end_s", "fold_s", b"fold_s", "report_s", b"report_s", "upload_s", b"upload_s"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_accept_s", b"_accept_s", "_end_s", b"_end_s", "_fold_s", b"_fold_s", "_report_s", b"_report_s", "_upload_s", b"_upload_s", "accept_s", b"accept_s", "claimed_s", b"claimed_s", "detail", b"detail", "end_s", b"end_s", "fold_s", b"fold_s", "metrics", b"metrics", "organisation", b"organisation", "participant", b"participant", "payload_bytes", b"payload_bytes", "report_s", b"report_s", "status", b"status", "upload_s", b"upload_s", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_accept_s", b"_accept_s", "_end_s", b"_end_s", "_fold_s", b"_fold_s", "_report_s", b"_report_s", "_upload_s", b"_upload_s", "accept_s", b"accept_s", "claimed_s", b"claimed_s", "detail", b"detail", "end_s", b"end_s", "fold_s", b"fold_s", "labels", b"labels", "metrics", b"metrics", "organisation", b"organisation", "participant", b"participant", "payload_bytes", b"payload_bytes", "report_s", b"report_s", "status", b"status", "upload_s", b"upload_s", "weight", b"weight"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_accept_s", b"_accept_s"]) -> typing.Literal["accept_s"] | None: ...
     @typing.overload

@@ -16,7 +16,7 @@ from atoll.server.cli.errors import Command, local_errors, writing
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.cli.privacy_samples import SampleOptions, sample_options, show_sample_plan
 from atoll.server.control.words import duration
-from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
+from atoll.server.jobs import JobFileError, JobSpec, check_frozen, fragments_of, parse_job
 from atoll.server.privacy.events import Adjacency, Sampling
 from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.settings.numbers import Finite
@@ -131,6 +131,7 @@ def _elements(job: Path, spec: JobSpec) -> int:
         raise BadInputError(f"{path} is not there, so the model's size is unknown", "make it, or give --elements N")
     with opened(path) as model:
         with local_errors():
+            check_frozen(spec, model.layout)
             check_no_statistics(spec, model.layout)
         return fragments_of(spec, model.layout).largest
 

@@ -60,6 +60,7 @@ class MemberSummary:
             ``end_s`` (its part was decided).
         claimed_s: seconds that it reported for download, evaluate, fit and upload, by its own clock.
         payload_bytes: size of its update.
+        labels: as it declares them now; empty in a round that is in work.
     """
 
     participant: str
@@ -75,6 +76,7 @@ class MemberSummary:
     end_s: float | None = None
     claimed_s: Mapping[str, float] = field(default_factory=dict)
     payload_bytes: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counted(self) -> bool:

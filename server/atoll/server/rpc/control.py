@@ -283,9 +283,9 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
             for last in rounds.newest(connection, run_id, limit=1):
                 members = rounds.members_of(connection, run_id, last.round, last.attempt)
-                organisations = _organisations(connection, {member.participant for member in members})
+                people = participants.of(connection, sorted({member.participant for member in members}))
                 numbering = views.RoundNumbering.of(runs.get(connection, run_id).job_toml)
-                return bounds.fitted(numbering.numbered(views.past_round(last, members, organisations)))
+                return bounds.fitted(numbering.numbered(views.past_round(last, members, people)))
             return None
 
         return await self._services.reader.run(work)
@@ -347,9 +347,5 @@ def _members_of(
         if room < 0:
             return
         members = rounds.members_of(connection, row.run_id, row.round, row.attempt)
-        organisations = _organisations(connection, {member.participant for member in members})
-        yield (row.round, row.attempt), list(views.past_round(row, members, organisations).members)
-
-
-def _organisations(connection: Connection, ids: set[str]) -> dict[str, str]:
-    return {name: row.organisation for name, row in participants.of(connection, sorted(ids)).items()}
+        people = participants.of(connection, sorted({member.participant for member in members}))
+        yield (row.round, row.attempt), list(views.past_round(row, members, people).members)

@@ -54,15 +54,15 @@ def best_model(connection: Connection, run: runs.Run) -> control_pb2.BestModel |
 
 
 def past_round(
-    row: rounds.Round, members: Iterable[rounds.Member], organisations: Mapping[str, str]
+    row: rounds.Round, members: Iterable[rounds.Member], people: Mapping[str, Participant]
 ) -> control_pb2.RoundSummary:
-    """An attempt that has ended, from its rows."""
+    """An attempt that has ended, from its rows; ``people`` are its members as they are enrolled, by id."""
     return message_of(
         control_pb2.RoundSummary,
         row,
         metrics=dict(row.metrics),
         phases_s=dict(row.durations_s),
-        members=[_past_member(member, organisations) for member in members],
+        members=[_past_member(member, people.get(member.participant)) for member in members],
         **_ONLY_LIVE,
         **_UNPLACED,
     )
@@ -149,11 +149,12 @@ def participant_summary(
     )
 
 
-def _past_member(member: rounds.Member, organisations: Mapping[str, str]) -> control_pb2.MemberSummary:
+def _past_member(member: rounds.Member, person: Participant | None) -> control_pb2.MemberSummary:
     return message_of(
         control_pb2.MemberSummary,
         member,
-        organisation=organisations.get(member.participant, ""),
+        organisation="" if person is None else person.organisation,
+        labels={} if person is None else dict(person.labels),
         report_s=_since(member.invited_at, member.reported_at),
         metrics=dict(member.metrics),
         accept_s=_since(member.invited_at, member.accepted_at),

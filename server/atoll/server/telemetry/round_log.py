@@ -47,11 +47,12 @@ def _log_end(run: str, ended: RoundState, *, secret: bool) -> None:
     about = {"run": run, "round": ended.key}
     reported = f"{ended.roster.reported} of {len(ended.roster)} reported"
     log.info(
-        "%s round %s %s after %.3f s: %s%s",
+        "%s round %s %s after %.3f s, of which %.3f s until its members were drawn: %s%s",
         ended.kind.value,
         ended.key,
         ended.phase.value,
         max(0.0, ended.ended_at - ended.created_at),
+        max(0.0, (ended.sampled_at or ended.ended_at) - ended.created_at),
         "" if secret else f"{reported}; ",
         ended.reason,
         extra=about,
