@@ -138,7 +138,7 @@ def loads(steps: int, keys: dict[str, Any]) -> list[float]:
         (module(tokens) * 0).sum().backward()
         optimiser.step()
         optimiser.zero_grad()
-        found.append(busiest(settle_experts([module], meshes, torch.device("cpu")), meshes, torch.device("cpu")) or 0.0)
+        found.append(float(busiest(settle_experts([module], meshes, torch.device("cpu")), meshes, torch.device("cpu"))))
     return found
 
 

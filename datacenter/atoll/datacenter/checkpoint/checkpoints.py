@@ -93,6 +93,10 @@ class Checkpoints:
         self._due = self._first_due(found.step)
         return found.step
 
+    def is_due(self, step: int) -> bool:
+        """Return whether ``after_step`` will begin a checkpoint after this step."""
+        return self._writer is not None and step >= self._due
+
     def after_step(self, step: int, state: TrainingState) -> None:
         """Begin a checkpoint if one is due; wait for it unless it is ``asynchronous``.
 

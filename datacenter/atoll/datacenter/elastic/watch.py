@@ -95,14 +95,15 @@ class Watch:
     def stops_after(self, step: int) -> bool:
         """Return whether the job ends with this step because a stop was requested. Makes one request to the store.
 
-        A rank with a request publishes it before it enters the next step, and no rank can leave that step's collectives
-        without it, so all ranks find the same answer after that step.
+        A rank with a request publishes it before it enters the next step, and the job ends with the step after that.
+        No rank asks about that one before it has read the result of the step before (``Trainer.run``), which has
+        collectives that the publishing rank entered after it had published. So all ranks find the same answer.
 
         Args:
             step: the step just made.
         """
         if self._asked and not self._store.check(["stop"]):
-            self._store.compare_set("stop", "", str(step + 1))
+            self._store.compare_set("stop", "", str(step + 2))
         return self._store.check(["stop"]) and int(self._store.get("stop")) <= step
 
     def stopping(self) -> bool:

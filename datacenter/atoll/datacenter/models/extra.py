@@ -33,9 +33,9 @@ class ExtraLoss(nn.Module):
         return injected
 
 
-def divide_extra_losses(parts: Iterable[nn.Module], divisor: float, device: torch.device) -> None:
+def divide_extra_losses(parts: Iterable[nn.Module], divisor: float | Tensor, device: torch.device) -> None:
     """Set the divisor of a step's auxiliary losses; call before the step's passes."""
-    share = torch.full((), 1.0 / divisor, device=device)
+    share = torch.as_tensor(1.0 / divisor, dtype=torch.float32, device=device)
     for part in parts:
         for module in part.modules():
             if isinstance(module, ExtraLoss):

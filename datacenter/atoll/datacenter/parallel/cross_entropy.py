@@ -26,7 +26,7 @@ def chunked_cross_entropy(
     weight: Tensor,
     labels: Tensor,
     *,
-    scale: float,
+    scale: float | Tensor,
     chunk: int,
     classes: dist.ProcessGroup | None = None,
 ) -> Tensor:
@@ -54,7 +54,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         labels: Tensor,
-        scale: float,
+        scale: float | Tensor,
         chunk: int,
         classes: dist.ProcessGroup | None,
     ) -> Tensor:

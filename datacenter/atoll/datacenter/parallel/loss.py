@@ -46,7 +46,7 @@ class Loss:
         classes = meshes.dense["tp"].get_group() if chunk is not None and parts > 1 else None
         return cls(spec, chunk, classes, chunk is None and parts > 1 and job.tensor_parallel.loss)
 
-    def __call__(self, outputs: Any, labels: Tensor, divisor: float) -> Tensor:
+    def __call__(self, outputs: Any, labels: Tensor, divisor: float | Tensor) -> Tensor:
         """Return the sum of the losses over a divisor, float32 scalar.
 
         Args:

@@ -43,12 +43,13 @@ class Passes(Protocol):
         """The module, or this rank's stages of it."""
         ...
 
-    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float | Tensor) -> Tensor:
         """Run the passes.
 
         Args:
             batches: this rank's micro-batches of the step.
-            divisor: divides each loss: counted tokens of the global batch over the loss scale.
+            divisor: divides each loss: counted tokens of the global batch over the loss scale; a float32 scalar on the
+                device, so that no rank waits for it.
 
         Returns:
             float32 scalar: sum of this rank's token losses over the divisor; 0 if another stage computes them.
@@ -77,7 +78,7 @@ class PlainPasses:
         """The module, as the only part."""
         return (self.module,)
 
-    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float | Tensor) -> Tensor:
         """See ``Passes``."""
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches):

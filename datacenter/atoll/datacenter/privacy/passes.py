@@ -76,7 +76,7 @@ class PrivatePasses:
         """The module, as the only part."""
         return (self._module,)
 
-    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float | Tensor) -> Tensor:
         """See ``parallel.passes.Passes``; the divisor is used only for the reported loss."""
         total = torch.zeros((), device=self._device)
         sums: dict[nn.Parameter, Tensor] = {}

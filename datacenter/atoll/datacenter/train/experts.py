@@ -29,7 +29,8 @@ def settle_experts(parts: Sequence[nn.Module], meshes: Meshes, device: torch.dev
         device: device of the loads.
 
     Returns:
-        int64 ``[experts]``: choices of the global batch, by name of the ``RoutedExperts`` in this rank's stages.
+        int64 ``[experts]`` on the device: choices of the global batch, by name of the ``RoutedExperts`` in this rank's
+        stages.
     """
     found = dict(part for module in parts for part in routed_of(module))
     if not found:
@@ -41,21 +42,21 @@ def settle_experts(parts: Sequence[nn.Module], meshes: Meshes, device: torch.dev
         if routed.bias is not None:
             mean = load.sum() / load.numel()
             routed.bias += routed.section.bias_rate * torch.sign(mean - load)
-    return {name: load.cpu() for name, load in zip(found, pieces, strict=True)}
+    return dict(zip(found, pieces, strict=True))
 
 
-def busiest(loads: dict[str, Tensor], meshes: Meshes, device: torch.device) -> float | None:
+def busiest(loads: dict[str, Tensor], meshes: Meshes, device: torch.device) -> Tensor:
     """Return choices of the busiest expert over those of the mean expert, maximum over layers; collective over stages.
 
     Returns:
-        At least 1; None without experts.
+        float64 scalar on the device, at least 1; 0 without experts.
     """
     worst = torch.zeros((), dtype=torch.float64, device=device)
     for load in loads.values():
         worst = torch.maximum(worst, (load.max() * load.numel() / load.sum()).to(worst))
     if meshes.dims.pp > 1:
         dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=meshes.dense["pp"].get_group())
-    return float(worst) or None
+    return worst
 
 
 def _taken(routed: RoutedExperts, device: torch.device) -> Tensor:

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.parallel.context import cut_batches
 from atoll.datacenter.train.experts import busiest, settle_experts
+from atoll.datacenter.train.launched import Launched, StepResult
 from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at
 
 if TYPE_CHECKING:
@@ -24,27 +24,6 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.parallel.passes import MicroBatch, Passes
     from atoll.datacenter.train.scale import LossScale
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """Result of a step; the same on every rank.
-
-    Attributes:
-        loss: mean over the counted tokens of the global batch, before the update.
-        gradient_norm: norm before clipping.
-        tokens: tokens counted in the global batch.
-        lr: learning rate.
-        skipped: whether a gradient that was not finite lowered the loss scale instead (float16).
-        expert_load: tokens of the busiest expert / of the mean expert, maximum over layers; None without experts.
-    """
-
-    loss: float
-    gradient_norm: float
-    tokens: int
-    lr: float
-    skipped: bool
-    expert_load: float | None = None
 
 
 @dataclass
@@ -65,7 +44,7 @@ class Step:
     expert_loads: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
-        """Make one step.
+        """Make one step, and wait for its result before the update.
 
         Args:
             number: number of the step, from 0; selects the learning rate.
@@ -73,36 +52,54 @@ class Step:
 
         Raises:
             TrainingError: if no token of the batch counts, or loss or gradient are not finite (with float16 the step is
-                skipped instead).
+                skipped instead). The parameters are then those before the step.
         """
+        launched, lr, norm = self._gradient(number, batches)
+        result = launched.result()
+        if not result.skipped:
+            self._update(lr, norm)
+        self.optimiser.zero_grad(set_to_none=True)
+        self.scale.update(finite=not result.skipped)
+        return result
+
+    def launch(self, number: int, batches: Sequence[MicroBatch]) -> Launched:
+        """Queue one step on the device, update included, without waiting for anything; arguments as of a call.
+
+        ``Launched.result`` raises what a call raises, but then the parameters have been updated: the caller asks for it
+        before it keeps or sends anything of them. Skipping the update on the device would need a kernel of each
+        optimiser that knows how; a job with such a step ends in any case.
+
+        Raises:
+            ValueError: if the loss scale is dynamic: the next step depends on this one's result.
+        """
+        if self.scale.dynamic:
+            raise ValueError("a step with a dynamic loss scale must be waited for: call it instead")
+        launched, lr, norm = self._gradient(number, batches)
+        self._update(lr, norm)
+        self.optimiser.zero_grad(set_to_none=True)
+        return launched
+
+    def _gradient(self, number: int, batches: Sequence[MicroBatch]) -> tuple[Launched, float, Tensor]:
+        """Queue the passes and the sums of their figures; return these, the learning rate and the gradient norm."""
         lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
         batches = cut_batches(batches, self.job, self.meshes)
         tokens = self._counted(batches)
-        if not tokens and self.job.privacy is None:  # a Poisson sample may be empty, but its noise counts
-            raise TrainingError(f"step {number}: no label of the global batch counts (all are {IGNORED_LABEL})")
-        divide_extra_losses(self.passes.parts, tokens / self.scale.scale, self.device)
-        loss = self._summed(self.passes(batches, max(tokens, 1) / self.scale.scale))
+        divisor = tokens.clamp(min=1).to(torch.float32) / self.scale.scale
+        divide_extra_losses(self.passes.parts, divisor, self.device)
+        loss = self._summed(self.passes(batches, divisor))
         self.expert_loads = settle_experts(self.passes.parts, self.meshes, self.device)
         load = busiest(self.expert_loads, self.meshes, self.device)
-        norm = gradient_norm(self._parameters(), self._stages())
-        loss_value, norm_value = (torch.stack((loss, norm.to(loss.device))) / self.scale.scale).tolist()
-        finite = norm_value < float("inf")
-        if not finite and not self.scale.dynamic:
-            raise TrainingError(
-                f"step {number}: loss {loss_value}, gradient norm {norm_value}: not finite; "
-                f"lower optimiser.lr, now {lr:g}, or check the data of this step"
-            )
-        if finite:
-            self._update(lr, norm)
-        self.optimiser.zero_grad(set_to_none=True)
-        self.scale.update(finite=finite)
-        return StepResult(loss_value, norm_value, tokens, lr, skipped=not finite, expert_load=load)
+        norm = gradient_norm(self._parameters(), self._stages()).to(loss.device)
+        scaled = (torch.stack((loss, norm)) / self.scale.scale).double()
+        figures = torch.cat((scaled, torch.stack((tokens.double(), load))))
+        private = self.job.privacy is not None  # a Poisson sample may be empty, but its noise counts
+        return Launched(number, lr, figures, may_be_empty=private, may_skip=self.scale.dynamic), lr, norm
 
-    def _counted(self, batches: Sequence[MicroBatch]) -> int:
+    def _counted(self, batches: Sequence[MicroBatch]) -> Tensor:
         counted = sum((batch.labels != IGNORED_LABEL).sum() for batch in batches)
         total = torch.as_tensor(counted, dtype=torch.int64, device=self.device)
         dist.all_reduce(total, group=self.meshes.loss.get_group())
-        return int(total)
+        return total
 
     def _summed(self, loss: Tensor) -> Tensor:
         dist.all_reduce(loss, group=self.meshes.loss.get_group())

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import World
     from atoll.datacenter.metrics import Sinks
     from atoll.datacenter.privacy import Mechanism
+    from atoll.datacenter.train.launched import Launched, StepResult
     from atoll.datacenter.train.pulse import Pulse
-    from atoll.datacenter.train.step import Step, StepResult
+    from atoll.datacenter.train.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,21 @@ class Trainer:
     tracing: Tracing
     pulse: Pulse
     mechanism: Mechanism | None = None
+    _launched: Launched | None = None
+    _last: StepResult | None = None
 
     def run(self) -> Summary:
-        """Make steps until the last one or until a stop is requested; then write a last checkpoint."""
+        """Make steps until the last one or until a stop is requested; then write a last checkpoint.
+
+        Loss and norm of a step are read after the next one has been queued, so that the device never waits for this
+        process; at once where something depends on them, see ``_queue``.
+        """
         resumed_at = self.checkpoints.resume(self.state)
-        result: StepResult | None = None
         while self.state.step < self.job.job.steps:
-            result = self.advance()
+            self._queue()
             if self.pulse.stops_after(self.state.step):
                 break
+        result = self._settle()
         if result is not None:
             self.pulse.enter(self.state.step, "last checkpoint")
             self.checkpoints.save(self.state.step, self.state)
@@ -99,22 +106,62 @@ class Trainer:
         return Summary(self.state.step, self.job.job.steps, self.state.tokens, loss, resumed_at)
 
     def advance(self) -> StepResult:
-        """Make one step; write a record and begin a checkpoint if they are due."""
+        """Make one step and wait for it; write a record and begin a checkpoint if they are due."""
         number = self.state.step
+        self._settle()
+        batches = self._next_batches(number)
+        with self.tracing.step(number + 1):
+            self._last = self.step(number, batches)
+        self._count(self._last)
+        self._finish(number + 1)
+        return self._last
+
+    def _queue(self) -> None:
+        """Queue one step, then read the figures of the step before.
+
+        A record, a checkpoint and a dynamic loss scale need the figures of this step: then it is waited for. So
+        nothing is ever written of a step, or of one after it, whose loss or gradient were not finite.
+        """
+        made = self.state.step + 1
+        if self.step.scale.dynamic or self._is_recorded(made) or self.checkpoints.is_due(made):
+            self.advance()
+            return
+        batches = self._next_batches(made - 1)
+        with self.tracing.step(made):
+            launched = self.step.launch(made - 1, batches)
+        self._settle()
+        self._launched = launched
+        self._finish(made)
+
+    def _settle(self) -> StepResult | None:
+        """Read the figures of a step that was only queued; return the result of the last step that was read."""
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            self._last = launched.result()
+            self._count(self._last)
+        return self._last
+
+    def _count(self, result: StepResult) -> None:
+        self.meter.step(result.tokens)
+        self.state.tokens += result.tokens
+
+    def _next_batches(self, number: int) -> list[Batch]:
         self.pulse.enter(number + 1, "data")
         with self.meter.waiting():
             batch = self.loader.next()
         self.pulse.enter(number + 1, "training")
-        with self.tracing.step(number + 1):
-            result = self.step(number, self._micro_batches(batch))
-        self.meter.step(result.tokens)
-        self.state.tokens += result.tokens
-        self.upkeep.after_step(number + 1)
-        self.pulse.enter(number + 1, "checkpoint")
-        self.checkpoints.after_step(number + 1, self.state)
-        if self.state.step % self.job.metrics.every_steps == 0 or self.state.step == self.job.job.steps:
-            self._tell(result)
-        return result
+        return self._micro_batches(batch)
+
+    def _finish(self, made: int) -> None:
+        """Do the work between steps."""
+        self.upkeep.after_step(made)
+        self.pulse.enter(made, "checkpoint")
+        self.checkpoints.after_step(made, self.state)
+        if self._last is not None and self._is_recorded(made):
+            self._tell(self._last)
+
+    def _is_recorded(self, made: int) -> bool:
+        return made % self.job.metrics.every_steps == 0 or made == self.job.job.steps
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         return list(batch.to(self.world.device).micro_batches(self.job.batch.micro_batch))

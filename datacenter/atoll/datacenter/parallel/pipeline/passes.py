@@ -57,7 +57,7 @@ class PipelinePasses:
         self._loss_of = Loss.of(job, spec, meshes)
         self._device = device
         self._micro_batches = micro_batches(job, meshes.dims.batch)
-        self._divisor = 1.0
+        self._divisor: float | Tensor = 1.0
         group = meshes.dense["pp"].get_group()
         stages = [_Stage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()]
         self._clock = BusyClock(device)
@@ -74,7 +74,7 @@ class PipelinePasses:
         """This rank's stages, in the model's order."""
         return tuple(self._modules.values())
 
-    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float | Tensor) -> Tensor:
         """See ``parallel.passes.Passes``.
 
         Raises:
