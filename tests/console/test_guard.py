@@ -61,6 +61,11 @@ def test_a_request_must_name_this_host(browser: Browser, host: str) -> None:
     assert browser.get("/static/console.js", host=host).status == 421
 
 
+@pytest.mark.parametrize("target", ["x[", "x/static/console.css", "//[", "/%09static/console.css"])
+def test_a_strange_target_is_not_public(console: Running, target: str) -> None:
+    assert Browser(console.port).get(target).status == 401
+
+
 def test_each_name_of_this_machine_will_do(browser: Browser) -> None:
     for host in ("127.0.0.1", "localhost", "[::1]"):
         assert browser.get("/", host=f"{host}:{browser.port}").status == 200

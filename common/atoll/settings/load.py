@@ -38,7 +38,7 @@ def parse(data: bytes | str, root: type[Root], file: str) -> Root:
     text = _decode(data, file)
     try:
         tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError itself: a number of thousands of digits
         raise SettingsFileError(file, (Problem("", f"not TOML: {error}"),)) from None
     try:
         return root.model_validate(tables)

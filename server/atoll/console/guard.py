@@ -97,7 +97,8 @@ class Guard:
             )
         if request.method not in _READING and not self._from_here(request):
             return PlainTextResponse("The request does not come from a page of this console.\n", 403)
-        if request.url.path.startswith((OPEN_PATH, STATIC_PATH)):
+        # Not `request.url`, which is parsed anew: it refuses some paths, and is another path for some.
+        if request.scope["path"].startswith((OPEN_PATH, STATIC_PATH)):
             return None
         session = self._access.session(request.cookies.get(self._site.cookie, ""))
         if session is None:

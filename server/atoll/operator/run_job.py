@@ -36,7 +36,7 @@ def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:
             pass  # of another version of Atoll: the keys that were given are all that is known
     try:
         return flat(tomllib.loads(job_toml))
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return {}
 
 

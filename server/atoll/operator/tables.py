@@ -52,9 +52,10 @@ _MEMBER: dict[str, Dtype] = {
     "end_s": "float64",
 }
 _CLAIMED = ("download", "evaluate", "fit", "upload")
-_PHASES: dict[str, Dtype] = {f"{phase}_s": "float64" for phase in PHASES}
+PHASES_S: Mapping[str, Dtype] = {f"{phase}_s": "float64" for phase in PHASES}
+"""Columns with the seconds that a round spent in each phase."""
 _CLAIMED_S: dict[str, Dtype] = {f"claimed_{step}_s": "float64" for step in _CLAIMED}
-ROUND_COLUMNS: Mapping[str, Dtype] = {**_ATTEMPT, **_ROUND, **_PHASES}
+ROUND_COLUMNS: Mapping[str, Dtype] = {**_ATTEMPT, **_ROUND, **PHASES_S}
 """Columns of a table of rounds, before the metrics."""
 PARTICIPANT_COLUMNS: Mapping[str, Dtype] = {**_ATTEMPT, **_MEMBER, **_CLAIMED_S}
 """Columns of a table of participants, before the metrics."""

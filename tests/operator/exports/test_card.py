@@ -62,6 +62,16 @@ def test_privacy_is_said_in_words_and_rounded_to_the_safe_side() -> None:
     assert "differential-privacy" in _data(text).tags
 
 
+def test_a_secret_draw_is_not_counted() -> None:
+    """The bound of Poisson sampling holds only if nothing else depends on who was drawn."""
+    fixed = replace(LEDGER, charges=tuple(replace(one, sampling="none") for one in LEDGER.charges))
+    counts = "Each round averaged the updates of 3 participants"
+    assert counts in card(model())
+    assert counts in card(model(ledger=fixed))
+    assert counts not in card(model(ledger=LEDGER))
+    assert counts not in card(model(ledger=replace(LEDGER, charges=())))
+
+
 def test_a_run_without_privacy_promises_nothing() -> None:
     assert "no central differential privacy" in card(model())
 
@@ -113,6 +123,16 @@ def test_a_quoted_text_is_one_scalar(text: str) -> None:
     found = yaml.safe_load(f"key: {quoted(text)}\nnext: 1\n")
     assert set(found) == {"key", "next"}
     assert isinstance(found["key"], str)
+
+
+@pytest.mark.parametrize("value", [1e-05, -3e-07, 1e16, 0.25, 12, True])
+def test_a_quoted_number_is_read_as_that_number(value: float) -> None:
+    assert yaml.safe_load(f"key: {quoted(value)}") == {"key": value}
+
+
+def test_a_small_metric_is_a_number_in_the_front_matter() -> None:
+    rounds = (*DETAIL.rounds[:3], replace(DETAIL.rounds[3], metrics={"eval/loss": 1e-05}))
+    assert [one.metric_value for one in _data(card(model(replace(DETAIL, rounds=rounds)))).eval_results] == [1e-05]
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "*bold*", "_x_", "a|b", "![x](y)"])

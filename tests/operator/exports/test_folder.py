@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import yaml
 
 from atoll.operator import BadInputError
 from atoll.operator.exports.folder import export_folder
-from tests.operator.exports.samples import JOB, WEIGHTS, hostile, model
+from atoll.operator.ledger import RunLedger
+from atoll.wire.errors import SafetensorsError
+from tests.operator.exports.samples import JOB, LEDGER, WEIGHTS, hostile, model
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,41 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     export_folder(model(), [WEIGHTS], tmp_path / "model")
     assert (tmp_path / "model" / "README.md").is_file()
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_empty_folder_stays_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a mount point, which cannot be replaced, or the working folder, which a shell would lose."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o700)
+    before = tmp_path.stat()
+    export_folder(model(), [WEIGHTS], Path())
+    after = tmp_path.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert (tmp_path / "README.md").is_file()
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def test_an_empty_folder_stays_empty_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SafetensorsError):
+        export_folder(model(), [WEIGHTS[:8]], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def history_of(ledger: RunLedger | None, folder: Path) -> set[str]:
+    export_folder(model(ledger=ledger), [WEIGHTS], folder)
+    with (folder / "history.csv").open(encoding="utf-8", newline="") as file:
+        return set(next(csv.reader(file)))
+
+
+def test_the_history_of_a_private_run_has_only_what_its_bound_covers(tmp_path: Path) -> None:
+    fixed = replace(LEDGER, charges=tuple(replace(one, sampling="none") for one in LEDGER.charges))
+    whole = history_of(None, tmp_path / "public")
+    drawn = {"cohort", "reported", "wanted", "closed_at", "duration_s", "aggregate_s"}
+    assert {"total_weight", *drawn} <= whole
+    assert whole - history_of(fixed, tmp_path / "fixed") == {"total_weight"}
+    secret = history_of(LEDGER, tmp_path / "secret")
+    assert secret & {"total_weight", *drawn} == set()
+    assert {"round", "attempt", "kind", "phase", "version", "server/accuracy"} <= secret
 
 
 def test_hostile_text_stays_text_in_every_file(tmp_path: Path) -> None:

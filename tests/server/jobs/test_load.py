@@ -209,3 +209,9 @@ def test_poisson_sampling_takes_no_required_names() -> None:
     text = f'{MINIMAL}sampler = "poisson"\n'
     assert parse_job(f'{text}required = "all"\n').cohort.requires_all
     assert "draws each participant independently" in problems_of(f'{text}required = ["north"]\n')["cohort.required"]
+
+
+@pytest.mark.parametrize("text", [f"rounds = {'9' * 5000}", "x = " + "[" * 5000])
+def test_what_the_parser_of_toml_gives_up_on_is_a_problem_of_the_file(text: str) -> None:
+    """Python converts at most 4,300 digits, and says so with a plain ValueError."""
+    assert "not TOML" in problems_of(text)[""]

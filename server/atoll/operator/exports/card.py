@@ -52,6 +52,13 @@ class ExportedModel:
     ledger: RunLedger | None = None
     findings: Findings | None = None
 
+    @property
+    def secret_draws(self) -> bool:
+        """Whether its bound assumes that nothing but the models depends on who was drawn; also if that is not known."""
+        charges = () if self.ledger is None else self.ledger.charges
+        known = self.ledger is None or (charges and not any(one.flaw for one in charges))
+        return not known or any(one.sampling == "poisson" for one in charges)
+
 
 def card(model: ExportedModel) -> str:
     """The whole README.md: front matter, then sections."""
@@ -91,7 +98,7 @@ def _index(model: ExportedModel, results: list[Point]) -> Iterator[str]:
     yield "    metrics:"
     for point in results:
         kind = point.name.partition("/")[2]
-        yield f"    - type: {quoted(kind)}\n      value: {point.value!r}\n      name: {quoted(point.name)}"
+        yield f"    - type: {quoted(kind)}\n      value: {quoted(point.value)}\n      name: {quoted(point.name)}"
 
 
 def _introduction(model: ExportedModel) -> Iterator[str]:
@@ -127,7 +134,7 @@ def _loading(model: ExportedModel) -> Iterator[str]:
 def _training(model: ExportedModel) -> Iterator[str]:
     rounds = [one for one in model.detail.rounds if one.released and one.kind == "train" and one.version < model.round]
     yield "## Training\n"
-    if rounds:
+    if rounds and not model.secret_draws:
         reports = [one.reported for one in rounds]
         span = f"{min(reports)}" if min(reports) == max(reports) else f"{min(reports)} to {max(reports)}"
         yield f"Each round averaged the updates of {span} participants.\n"

@@ -16,7 +16,7 @@ from atoll.operator.errors import BadInputError
 from atoll.operator.exports.card import card
 from atoll.operator.exports.markup import quoted
 from atoll.operator.table_files import write_csv
-from atoll.operator.tables import Table, round_table
+from atoll.operator.tables import PHASES_S, Table, round_table
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from atoll.operator.tables import Dtype
 
 _LOADER = "atoll_tensors"
-_NAMES_PARTICIPANTS = ("reason",)
+_NAMES_PARTICIPANTS = frozenset({"reason"})
 """Columns of the rounds whose text may name participants: a model may be published, its participants are not."""
+_OF_DATA = frozenset({"total_weight"})
+"""Columns that depend on data that participants hold, which a private run protects."""
+_OF_DRAWS = frozenset({"cohort", "reported", "quorum", "wanted", "created_at", "opened_at", "closed_at", "duration_s"})
+"""Columns that depend on who was drawn, if that is a secret (docs/privacy/accounting.md)."""
 
 
 def export_folder(model: ExportedModel, chunks: Iterable[Buffer], folder: Path) -> None:
@@ -45,7 +49,7 @@ def export_folder(model: ExportedModel, chunks: Iterable[Buffer], folder: Path) 
         safetensors.write(made / "model.safetensors", model.layout, chunks, {"format": "pt"})
         (made / "README.md").write_text(card(model), encoding="utf-8")
         (made / "job.toml").write_text(model.detail.job_toml, encoding="utf-8")
-        write_csv(_without_names(round_table(model.detail.rounds)), made / "history.csv")
+        write_csv(_public(model), made / "history.csv")
         if model.findings is not None:
             model.findings.save(made / "statistics.json")
         _write_mlflow(model, made)
@@ -61,11 +65,14 @@ def require_free(folder: Path) -> None:
         raise BadInputError(f"{folder} exists and is not an empty folder", "name another folder, or remove it first")
 
 
-def _without_names(table: Table) -> Table:
-    kept = [at for at, name in enumerate(table.columns) if name not in _NAMES_PARTICIPANTS]
-    columns: dict[str, Dtype] = {
-        name: dtype for name, dtype in table.columns.items() if name not in _NAMES_PARTICIPANTS
-    }
+def _public(model: ExportedModel) -> Table:
+    """The rounds without the columns that must not be published with the model."""
+    withheld = _NAMES_PARTICIPANTS | (_OF_DATA if model.ledger is not None else frozenset())
+    if model.secret_draws:
+        withheld |= _OF_DRAWS | PHASES_S.keys()
+    table = round_table(model.detail.rounds)
+    kept = [at for at, name in enumerate(table.columns) if name not in withheld]
+    columns: dict[str, Dtype] = {name: dtype for name, dtype in table.columns.items() if name not in withheld}
     return Table(columns, tuple(tuple(row[at] for at in kept) for row in table.rows))
 
 
@@ -93,13 +100,20 @@ def _mlmodel(model: ExportedModel) -> Iterator[str]:
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder``, whose place it takes at the end; it is removed after an error."""
-    made = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    """A folder beside ``folder``, whose place it takes at the end; it is removed after an error.
+
+    An empty folder is filled instead: it may be the working folder, a mount point, or have rights of its own.
+    """
+    fills = folder.exists()
+    made = (folder if fills else folder.parent) / f".atoll-{secrets.token_hex(4)}"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made.mkdir()
+        made.mkdir(parents=True)
         yield made
-        made.replace(folder)
+        if fills:
+            for one in sorted(made.iterdir()):
+                one.rename(folder / one.name)
+        else:
+            made.replace(folder)
     except OSError as error:
         raise BadInputError(f"{folder} cannot be written: {error.strerror or error}") from error
     finally:

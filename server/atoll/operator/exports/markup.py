@@ -9,11 +9,15 @@ from collections.abc import Iterable, Sequence
 from atoll.text.printable import printable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#|!~$&:@^])")
+_WITHOUT_POINT = re.compile(r"^(-?\d+)(e[+-]\d+)$")
+"""Floats such as ``1e-05``, which YAML 1.1 and so PyYAML read as texts: theirs have a point (type ``float``)."""
 _BARE_LINK = re.compile(r"(?i)\b(www)\.")
 
 
 def quoted(value: object) -> str:
     """A text, number or truth value for YAML: a JSON string, which is a double-quoted scalar (YAML 1.2, 5.7)."""
+    if isinstance(value, float):
+        return _WITHOUT_POINT.sub(r"\1.0\2", repr(value))
     return json.dumps(printable(value) if isinstance(value, str) else value, ensure_ascii=False)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import itertools
 import os
+import posixpath
 import re
 import sys
 import threading
@@ -140,7 +141,7 @@ class MlflowWriter:
 def mlflow_name(name: str) -> str:
     """A name that MLflow takes: letters that it refuses are replaced, and a digest keeps such names apart."""
     cleaned = _NOT_IN_NAMES.sub("_", name)[:MAX_NAME]
-    if cleaned == name and not name.startswith(("/", ".")) and "//" not in name and "/.." not in name:
+    if cleaned == name and not name.startswith(("/", ".")) and "/.." not in name and posixpath.normpath(name) == name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{re.sub(r'[/.]+', '_', cleaned)[: MAX_NAME - 9]}_{digest}"

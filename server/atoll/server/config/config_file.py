@@ -34,7 +34,7 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServerC
     text = "" if file is None else _read(file)
     try:
         tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError itself: a number of thousands of digits
         raise _invalid([f"{file}: not TOML: {error}"]) from None
     if file is not None and isinstance(tables.get("data"), str):
         tables["data"] = file.parent / tables["data"]
