@@ -59,6 +59,16 @@ def test_labels_that_all_do_not_count_leave_no_gradient() -> None:
     assert all(not found.any() for found in chunked(hidden, weight, torch.full_like(labels, -100)))
 
 
+@pytest.mark.parametrize("label", [-1, 50])
+def test_a_label_that_is_no_class_is_an_error_as_with_whole_logits(label: int) -> None:
+    hidden, weight, labels = inputs()
+    labels[1, 4] = label
+    with pytest.raises(IndexError):
+        token_loss(functional.linear(hidden, weight), labels)
+    with pytest.raises((IndexError, RuntimeError), match=f"index {label} is out of bounds"):
+        chunked(hidden, weight, labels)
+
+
 def test_large_logits_overflow_no_exponential() -> None:
     hidden, weight, labels = inputs()
     with torch.no_grad():

@@ -92,8 +92,10 @@ def _loss_and_gradient(
     largest = _over(values.amax(dim=1), "max", classes)
     values.sub_(largest[:, None])
     counts = targets != IGNORED_LABEL
-    own = targets if classes is None else targets - classes.rank() * len(weight)
-    mine = counts & (own >= 0) & (own < len(weight))
+    own, mine = targets, counts  # a label that is no class is an error of `gather`
+    if classes is not None:
+        own = targets - classes.rank() * len(weight)
+        mine = counts & (own >= 0) & (own < len(weight))
     index = torch.where(mine, own, 0)[:, None]
     picked = values.gather(1, index)[:, 0] * mine
     sums, picked = _over(torch.stack((values.exp_().sum(dim=1), picked)), "sum", classes)
