@@ -18,7 +18,7 @@ from atoll.simulation import Cohort, Evaluation, FedAdam, FedAvg, Federation, Jo
 PARTICIPANTS = 100
 Array = npt.NDArray[Any]
 pixels, labels = load_digits(return_X_y=True)
-images = (pixels / 16).astype(np.float32)
+images: Array = np.asarray(pixels / 16, np.float32)
 held_out = np.arange(len(labels)) % 5 == 0
 train_rows = np.flatnonzero(~held_out)
 parts = data.dirichlet(labels[train_rows], population=PARTICIPANTS, alpha=0.3, seed=1)
