@@ -55,6 +55,13 @@ def test_the_card_of_a_private_run_states_what_its_ledger_states(private: Result
     assert "differential-privacy" in card.tags
 
 
+def test_a_card_says_that_participants_were_simulated(private: Result, tmp_path: Path) -> None:
+    private.export(tmp_path / "model")
+    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "The model after 2 rounds of a simulation of federated training" in text
+    assert "stayed with the participants" not in text
+
+
 def test_a_card_shows_the_statistics_of_another_run(private: Result, tmp_path: Path) -> None:
     asked = Job(cohort=Cohort(size=3), statistics=Statistics(numeric=("age",)))
     overview = Federation(Stepping, 3).run(asked)

@@ -158,7 +158,7 @@ class Result(Exportable):
         if best:
             chosen = self.best()
             found, blob, round_number = self.best_model or self.model, chosen.model_blob, chosen.round
-        model = ExportedModel(detail, round_number, self.layout, blob, self.ledger, data)
+        model = ExportedModel(detail, round_number, self.layout, blob, self.ledger, data, simulated=True)
         return model, (array.data for array in found.values())
 
 

@@ -43,6 +43,12 @@ def test_results_of_other_models_are_in_the_table_alone() -> None:
     assert [one.metric_value for one in first.eval_results] == [0.2, 0.25]
 
 
+def test_results_name_the_data_and_whether_it_was_a_simulation() -> None:
+    (real,), (simulated,) = (_data(card(replace(model(), simulated=one))).eval_results for one in (False, True))
+    assert real.dataset_name == "Data that stayed with the participants"
+    assert simulated.dataset_name == "Data of simulated participants"
+
+
 def test_what_was_measured_later_is_not_shown() -> None:
     assert "0.75" not in card(model(round_number=1))
 

@@ -43,6 +43,7 @@ class ExportedModel:
         blob: the digest that names its bytes.
         ledger: what a private run has charged; None for another run.
         findings: statistics of the data, if the card shows some.
+        simulated: whether the participants were simulated.
     """
 
     detail: RunDetail
@@ -51,6 +52,7 @@ class ExportedModel:
     blob: str
     ledger: RunLedger | None = None
     findings: Findings | None = None
+    simulated: bool = False
 
     @property
     def secret_draws(self) -> bool:
@@ -94,20 +96,29 @@ def _index(model: ExportedModel, results: list[Point]) -> Iterator[str]:
     yield f"- name: {quoted(model.detail.run.name)}"
     yield "  results:"
     yield "  - task:\n      type: other\n      name: Federated training"
-    yield "    dataset:\n      type: private\n      name: Data that stayed with the participants"
+    yield f"    dataset:\n      type: private\n      name: {_data_words(model)}"
     yield "    metrics:"
     for point in results:
         kind = point.name.partition("/")[2]
         yield f"    - type: {quoted(kind)}\n      value: {quoted(point.value)}\n      name: {quoted(point.name)}"
 
 
+def _data_words(model: ExportedModel) -> str:
+    return "Data of simulated participants" if model.simulated else "Data that stayed with the participants"
+
+
+def _where_data_was(model: ExportedModel) -> str:
+    if model.simulated:
+        return "Its participants were simulated: their data was in one place, and times are virtual."
+    return "Its training data stayed with the participants."
+
+
 def _introduction(model: ExportedModel) -> Iterator[str]:
     run = model.detail.run
     yield f"# {plain(run.name)}\n"
-    yield (
-        f"The model after {counted(model.round, 'round')} of federated training with Atoll {__version__}. Its "
-        "training data stayed with the participants.\n"
-    )
+    how = "a simulation of federated training" if model.simulated else "federated training"
+    after = counted(model.round, "round")
+    yield f"The model after {after} of {how} with Atoll {__version__}. {_where_data_was(model)}\n"
     yield f"- Run: {plain(run.run)}, {plain(run.status)}, {run.rounds_released} of {run.rounds_total} rounds released"
     yield f"- Digest of the weights: {plain(model.blob)}"
     yield f"- Parameters: {model.layout.size:,} in {counted(len(model.layout.spans), 'tensor')}\n"
