@@ -66,6 +66,13 @@ def test_a_strange_target_is_not_public(console: Running, target: str) -> None:
     assert Browser(console.port).get(target).status == 401
 
 
+@pytest.mark.parametrize("path", ["/participants/", "/static"])
+def test_no_path_is_redirected(browser: Browser, path: str) -> None:
+    """A proxy may have https where the console has http: an absolute redirect would leave TLS."""
+    answer = browser.get(path)
+    assert (answer.status, answer.headers.get("location")) == (404, None)
+
+
 def test_each_name_of_this_machine_will_do(browser: Browser) -> None:
     for host in ("127.0.0.1", "localhost", "[::1]"):
         assert browser.get("/", host=f"{host}:{browser.port}").status == 200

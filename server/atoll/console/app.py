@@ -73,7 +73,7 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
         Route("/events/participants", pages.participants_events),
         Mount("/static", StaticFiles(packages=[("atoll.console", "static")])),
     ]
-    return Starlette(
+    made = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, site=site, access=access)],
         exception_handlers={
@@ -81,6 +81,8 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
             HTTPException: functools.partial(_refused, operator.address),
         },
     )
+    made.router.redirect_slashes = False  # to an address with this socket's scheme, which a proxy's may not be
+    return made
 
 
 def _failed(address: str, request: Request, error: Exception) -> Response:

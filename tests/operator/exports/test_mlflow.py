@@ -143,6 +143,14 @@ def test_a_store_that_cannot_be_is_an_error_of_the_operator() -> None:
         sent("nonsense://somewhere", tracked(DETAIL))
 
 
+def test_a_database_that_is_none_is_an_error_of_the_operator(uri: str) -> None:
+    Path(uri.removeprefix("sqlite:///")).write_text("text, not a database" * 100, encoding="utf-8")
+    with pytest.raises(OperatorError, match=r"MLflow: .*file is not a database"):
+        sent(uri, tracked(DETAIL))
+    with pytest.raises(OperatorError, match=r"MLflow: .*/dev/null"):
+        sent("sqlite:////dev/null/mlflow.db", tracked(DETAIL))
+
+
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow.entities", None)
     with pytest.raises(ImportError, match=r'MLflow needs \S+: pip install .*"\.\[mlflow\]"'):

@@ -165,11 +165,16 @@ class _Mlflow:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn an error of MLflow into an ``OperatorError``."""
+        """Turn an error of MLflow, or of a store's database or files, into an ``OperatorError``."""
         try:
             yield
-        except self.error as error:
+        except self._expected() as error:
             raise OperatorError(f"MLflow: {error}", "check --tracking-uri and --experiment") from error
+
+    def _expected(self) -> tuple[type[Exception], ...]:
+        """MLflow's error, and those that it passes on when it cannot open a store: of files, and of SQLAlchemy."""
+        loaded = sys.modules.get("sqlalchemy.exc")
+        return (self.error, OSError) if loaded is None else (self.error, OSError, loaded.SQLAlchemyError)
 
 
 def _ms(seconds: float) -> int:
