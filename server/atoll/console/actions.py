@@ -89,7 +89,7 @@ class Actions:
 def submitted(operator: Operator, job: str, like: str, *, newest: bool) -> Run:
     """Begin a run of a job.
 
-    No file of this machine is read, whatever the job names: the weights are those of another run, or none.
+    No file that the job names is read: the weights are those of another run, or none.
 
     Args:
         operator: the connection.

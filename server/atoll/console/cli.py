@@ -43,7 +43,7 @@ def console(
     """Show runs, rounds and participants in a browser, live; start, pause and cancel runs there.
 
     Prints a link that opens it in one browser. The console is a program of its own beside the server: it calls the
-    server as the other commands do, and whoever has its session has the rights of the credential that it was given.
+    server as the other commands do, and a browser with a session has the rights of its credential.
     """
     listening = Listening(host, port, tls_certificate, tls_key, plaintext, origin)
     version = client.health().version
