@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from atoll.client import UsageError
-from atoll.client._study.frameworks import FRAMEWORKS
+from atoll.client._study import project
+from atoll.client._study.frameworks import FRAMEWORKS, Framework
 from atoll.client._study.project import name_of, texts_of, write_study
 from atoll.client.cli import app
 from atoll.client.cli.new import new
@@ -73,17 +76,27 @@ def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> Non
 def test_a_file_that_comes_meanwhile_stays_and_the_others_go_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.hardlink_to
+    fill = project._fill
 
-    def raced(self: Path, target: Path) -> None:
-        if self.name == "participant.py":
-            self.write_text("precious")
-        real(self, target)
+    def raced(made: Path, texts: Mapping[str, str], framework: Framework) -> None:
+        fill(made, texts, framework)
+        (tmp_path / "participant.py").write_text("precious")
 
-    monkeypatch.setattr(Path, "hardlink_to", raced)
+    monkeypatch.setattr(project, "_fill", raced)
     with pytest.raises(UsageError, match=r"cannot be written: File exists"):
         write_study(tmp_path, FRAMEWORKS["numpy"])
     assert contents(tmp_path) == {"participant.py": b"precious"}
+
+
+def test_the_files_need_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders shared with other systems, such as exFAT, SMB and those of some containers, have no hard links."""
+
+    def refused(*_: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    write_study(tmp_path / "wards", FRAMEWORKS["numpy"])
+    assert sorted(contents(tmp_path / "wards")) == FILES
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

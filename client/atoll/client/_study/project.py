@@ -67,7 +67,7 @@ def write_study(folder: Path, framework: Framework) -> list[Path]:
     try:
         _require_room(folder, names)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.resolve().name}.") as made:
+        with TemporaryDirectory(prefix="atoll-study-") as made:
             _fill(Path(made), texts, framework)
             _move(Path(made), folder, names)
     except OSError as error:
@@ -92,14 +92,15 @@ def _fill(folder: Path, texts: Mapping[str, str], framework: Framework) -> None:
 
 
 def _move(made: Path, folder: Path, names: list[str]) -> None:
-    """Give the files their names in the folder; a hard link fails where a file of that name has come meanwhile."""
+    """Copy the files to the folder; that fails where a file of that name has come meanwhile."""
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     done: list[Path] = []
     try:
         for name in names:
-            (folder / name).hardlink_to(made / name)
-            done.append(folder / name)
+            with (folder / name).open("xb") as file:
+                done.append(folder / name)
+                file.write((made / name).read_bytes())
     except OSError:
         for path in done:
             path.unlink()
