@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 
+import pytest
 from starlette.responses import StreamingResponse
 
 from atoll.console.live import Live, polled
@@ -95,6 +96,21 @@ async def test_a_list_is_told_of_once_for_each_change() -> None:
     answers = iter([((1,), "one"), ((1,), "one"), ((2,), "two"), ((1,), "one")])
     got = [text async for text in _three(polled(lambda: next(answers), 0.0))]
     assert got == ["one", "two", "one"]
+
+
+async def test_an_error_that_was_not_expected_is_told_to_the_page_and_raised() -> None:
+    async def failing() -> AsyncIterator[str]:
+        yield "running"
+        raise LookupError("a secret")
+
+    answer = Live(pace_s=0.0).answer(failing(), lambda: True)
+    assert isinstance(answer, StreamingResponse)
+    got = aiter(answer.body_iterator)
+    assert await anext(got) == b": live\n\n"
+    assert await anext(got) == b'event: changed\ndata: "running"\n\n'
+    assert await anext(got) == b'event: ended\ndata: "failed: LookupError"\n\n'
+    with pytest.raises(LookupError, match="a secret"):
+        await anext(got)
 
 
 async def _three(changes: AsyncIterator[str]) -> AsyncIterator[str]:

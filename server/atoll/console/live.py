@@ -43,6 +43,9 @@ class _Stream:
             self.end("over")
         except OperatorError as error:
             self.end(f"failed: {error.message}")
+        except Exception as error:
+            self.end(f"failed: {type(error).__name__}")
+            raise
 
     def end(self, why: str) -> None:
         """Send no more."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from atoll.console.app import application
+from atoll.console.connections import ImpatientProtocol
 from atoll.console.guard import OPEN_PATH
 from atoll.console.live import Live
 from atoll.console.sessions import Access
@@ -139,6 +140,7 @@ def _config(listening: Listening, app: Starlette) -> uvicorn.Config:
         proxy_headers=False,
         lifespan="off",
         ws="none",
+        http=ImpatientProtocol,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_STOP_S,
         ssl_certfile=None if listening.certificate is None else str(listening.certificate),

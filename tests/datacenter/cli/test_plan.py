@@ -26,7 +26,7 @@ def run(*options: str) -> str:
 def test_tables_say_what_fits_and_why() -> None:
     printed = run(EXAMPLE, "--gpus", "8", "--top", "3", "--fix", "tp=1", "--fix", "cp=1")
     assert "llama-8b on 8 x NVIDIA H100 SXM 80 GB" in printed
-    assert "dp_shard 8, zero3" in printed
+    assert "dp_shard 8, zero1" in printed
     for part in ("states", "activations", "context (assumed)", "of 75.6 GiB"):
         assert part in printed
     assert "gradients of blocks" in printed

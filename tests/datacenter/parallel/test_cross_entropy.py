@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
@@ -67,6 +68,23 @@ def test_a_label_that_is_no_class_is_an_error_as_with_whole_logits(label: int) -
         token_loss(functional.linear(hidden, weight), labels)
     with pytest.raises((IndexError, RuntimeError), match=f"index {label} is out of bounds"):
         chunked(hidden, weight, labels)
+
+
+def divided(label: int) -> Tensor:
+    """The loss of one rank's half of the classes, with one of the labels."""
+    hidden, weight, labels = inputs()
+    labels[1, 4] = label
+    mine = weight.detach().chunk(2)[dist.get_rank()].contiguous()
+    return chunked_cross_entropy(hidden, mine, labels, scale=SCALE, chunk=CHUNK, classes=dist.group.WORLD).detach()
+
+
+def test_divided_classes_have_no_finite_loss_for_a_label_that_is_none_of_them() -> None:
+    hidden, weight, labels = inputs()
+    labels[1, 4] = 3
+    whole = token_loss(functional.linear(hidden, weight), labels).detach() * SCALE
+    for found in run_ranks(divided, 2, 3):
+        torch.testing.assert_close(found, whole)
+    assert all(found.isnan() for found in run_ranks(divided, 2, 50))
 
 
 def test_large_logits_overflow_no_exponential() -> None:

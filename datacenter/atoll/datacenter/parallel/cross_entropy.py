@@ -37,7 +37,8 @@ def chunked_cross_entropy(
     Args:
         hidden: ``[..., dim]``.
         weight: ``[classes, dim]``, same dtype; this rank's rows of it if ``classes`` is given.
-        labels: int64 ``[...]``; -100 does not count.
+        labels: int64 ``[...]``; -100 does not count. One that is no class is an ``IndexError``; if ``classes`` is
+            given, which no rank can see alone, the loss is NaN.
         scale: multiplies loss and gradient.
         chunk: tokens whose logits exist at the same time.
         classes: group over which the classes are divided evenly, in order. The gradient of ``hidden`` is then this
@@ -98,8 +99,9 @@ def _loss_and_gradient(
         mine = counts & (own >= 0) & (own < len(weight))
     index = torch.where(mine, own, 0)[:, None]
     picked = values.gather(1, index)[:, 0] * mine
-    sums, picked = _over(torch.stack((values.exp_().sum(dim=1), picked)), "sum", classes)
-    loss = ((sums.log() - picked) * counts).sum()
+    sums, picked, has_class = _over(torch.stack((values.exp_().sum(dim=1), picked, mine.float())), "sum", classes)
+    losses = torch.where(has_class > 0, sums.log() - picked, torch.nan)  # a label that is no class of any rank
+    loss = torch.where(counts, losses, 0.0).sum()
     values.div_(sums[:, None])
     values.scatter_(1, index, values.gather(1, index) - mine[:, None].float())
     return loss, values.mul_(counts[:, None])
