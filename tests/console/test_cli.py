@@ -78,7 +78,7 @@ def test_the_link_as_json(fake: Fake, started: list[subprocess.Popen[str]]) -> N
     [
         (("--host", "192.0.2.1"), "--host 192.0.2.1 is not a loopback address"),
         (("--port", "PORT"), "cannot listen on 127.0.0.1:PORT: Address already in use"),
-        (("--tls-certificate", "none.pem", "--tls-key", "none.pem"), "none.pem cannot be used"),
+        (("--port", "0", "--tls-certificate", "none.pem", "--tls-key", "none.pem"), "none.pem cannot be used"),
     ],
 )
 def test_it_says_what_is_wrong(
@@ -96,7 +96,7 @@ def test_it_says_what_is_wrong(
 
 def test_a_server_that_is_not_there(fake: Fake, started: list[subprocess.Popen[str]]) -> None:
     fake.stop()
-    process = start(fake, started)
+    process = start(fake, started, "--port", "0")
     _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 3
     assert "cannot reach the server" in err
