@@ -29,6 +29,9 @@ class Stepping(Participant):
 
 def judge(model):
     return {"first": float(model["w"][0])}
+
+def judge_much(model):
+    return {name: 1.0 for name in "abcdez"}
 """
 JOB = """
 [job]
@@ -76,6 +79,12 @@ def test_the_table_has_a_row_for_each_round(called: Callable[..., Result]) -> No
     assert done.exit_code == 0, done.output
     assert done.stdout.count("released") == 2
     assert ": all rounds are done" in done.stderr  # why it ended
+
+
+def test_the_metric_that_decides_has_a_column_however_many_there_are(called: Callable[..., Result]) -> None:
+    done = called(3, "--evaluate", "{module}:judge_much", "--set", "retention.best=server/z")
+    assert done.exit_code == 0, done.output
+    assert [word for word in done.stdout.split() if word.startswith("server/")] == [f"server/{name}" for name in "abcz"]
 
 
 def test_what_cannot_be_simulated_is_a_usage_error(called: Callable[..., Result]) -> None:

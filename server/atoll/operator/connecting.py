@@ -112,5 +112,6 @@ def _find_credential(data: Path | None) -> Path:
     looked = " and ".join(str(place) for place in places)
     raise NotPermittedError(
         f"no operator credential: looked for {looked}",
-        "the server writes operator.json into its data directory: give --data DIR or --credentials FILE",
+        "the server writes operator.json into its data directory when it starts: start it, or give its --data DIR or "
+        "--credentials FILE",
     )

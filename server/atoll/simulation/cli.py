@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +18,7 @@ from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
 from atoll.server.cli.stats import show_figures
 from atoll.server.cli.unmeasured import unmeasured_lines
-from atoll.server.jobs import Job, JobFileError
+from atoll.server.jobs import Job, JobFileError, parse_job
 from atoll.server.jobs.changes import changed
 from atoll.settings.numbers import Finite
 from atoll.text.figures import counted
@@ -250,7 +250,7 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
     if json_output:
         print_json(Simulated(result.digest, result.status, result.reason, result.seconds, result.virtual_s, rows))
         return
-    metrics = list(dict.fromkeys(key for row in rows for key in row if "/" in key))[:_METRICS]
+    metrics = _shown_metrics(rows, result.detail().job_toml)
     virtual = result.virtual_s > 0  # without a speed none passes
     columns = (*_WIDE, *([_VIRTUAL] if virtual else []), *(f"{name}>" for name in metrics))
     print_table(columns, (_cells(row, metrics, virtual=virtual) for row in rows), "no round was played")
@@ -262,6 +262,15 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
         shown.print(line, markup=False, soft_wrap=True)
     if output is not None:
         shown.print(f"{output / MODEL_FILE}, {output / REPORT_FILE}", markup=False)
+
+
+def _shown_metrics(rows: Iterable[Mapping[str, Any]], job_toml: str) -> list[str]:
+    """The metrics that get a column: those that the job decides by are never crowded out by others."""
+    job = parse_job(job_toml)
+    found = dict.fromkeys(key for row in rows for key in row if "/" in key)
+    deciding = {job.retention.best, job.stop.metric if job.stop else None}
+    chosen = sorted(found, key=lambda name: name not in deciding)[:_METRICS]
+    return [name for name in found if name in chosen]
 
 
 def _cells(row: Mapping[str, Any], metrics: list[str], *, virtual: bool) -> tuple[str, ...]:

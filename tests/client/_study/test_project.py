@@ -24,7 +24,15 @@ from atoll.formats.arrays import load
 from tests.docs.commands import ROOT, check, typed_in
 from tests.patience import WAIT_S
 
-FILES = ["README.md", "initial.safetensors", "job.toml", "participant.py", "statistics.toml", "test_participant.py"]
+FILES = [
+    "README.md",
+    "initial.safetensors",
+    "job.toml",
+    "participant.py",
+    "pytest.ini",
+    "statistics.toml",
+    "test_participant.py",
+]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -190,3 +198,21 @@ def test_its_own_test_passes_and_its_first_model_is_the_one_that_it_writes(name:
         key: (one.shape, one.dtype) for key, one in first.items()
     }
     assert max(abs(one).max() for one in first.values()) <= 1
+
+
+def test_its_tests_pass_in_a_folder_of_a_project_with_settings_of_its_own(tmp_path: Path) -> None:
+    settings = '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-config"\nof_a_plugin = "x"\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    write_study(tmp_path / "wards", FRAMEWORKS["numpy"])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path / "wards",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -144,6 +144,16 @@ def test_missing_sections_say_what_they_need() -> None:
         ("[stop]\nmetric = 'train/loss'\npatience = 2", "stop.metric", "`eval/NAME` or `server/NAME`"),
         ("[stop]\nmetric = 'eval/loss'\npatience = 0", "stop.patience", "a whole number from 1"),
         (
+            "[retention]\nbest = 'eval/loss'\nmode = 'min'\n[stop]\nmetric = 'eval/loss'\npatience = 2",
+            "stop.mode",
+            'is "max" for eval/loss and retention.mode is "min"',
+        ),
+        (
+            "[retention]\nbest = 'eval/loss'\n[stop]\nmetric = 'eval/loss'\nmode = 'min'\npatience = 2",
+            "stop.mode",
+            "write the same mode in both sections",
+        ),
+        (
             "[stop]\nmetric = 'eval/loss'\npatience = 2\n[evaluation]\nbefore_training = false\nfinal = false",
             "stop.metric",
             "participants do not evaluate; set evaluation.before_training to true",

@@ -61,6 +61,7 @@ class JobSpec(JobTables):
             yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
         yield from self._sum_conflicts()
         yield from self._metric_conflicts()
+        yield from self._mode_conflicts()
 
     def _metric_conflicts(self) -> Iterator[tuple[str, str]]:
         """No metric of participants decides if they do not evaluate."""
@@ -70,6 +71,13 @@ class JobSpec(JobTables):
         for key, metric in named.items():
             if metric is not None and metric.startswith(EVALUATED):
                 yield key, self._never_measured(metric)
+
+    def _mode_conflicts(self) -> Iterator[tuple[str, str]]:
+        """One metric is not better when it is higher and better when it is lower."""
+        kept, stop = self.retention, self.stop
+        if stop is not None and stop.metric == kept.best and stop.mode != kept.mode:
+            modes = f'is "{stop.mode}" for {stop.metric} and retention.mode is "{kept.mode}"'
+            yield "stop.mode", f'{modes} ("max" where none is given); write the same mode in both sections'
 
     @property
     def _evaluates(self) -> bool:
