@@ -59,7 +59,7 @@ def assert_complete(folder: Path) -> None:
 
 def made(path: Path) -> bool:
     """Whether a file of the study is one that ``atoll new study`` wrote."""
-    return path.suffix in {".md", ".py", ".toml"} or path.name == "initial.safetensors"
+    return path.suffix in {".ini", ".md", ".py", ".toml"} or path.name == "initial.safetensors"
 
 
 def test_eight_commands_lead_to_a_model_over_four_processes(tmp_path: Path) -> None:
