@@ -100,7 +100,7 @@ LAYERS: dict[str, Layers] = {
         ("__init__",),
     ),
     "console": (
-        ("charts", "paging", "sessions", "site"),
+        ("charts", "connections", "paging", "sessions", "site"),
         ("guard", "live", "reading", "round_view", "run_view"),
         ("forms", "templating"),
         ("actions", "entering", "handlers", "ledger_pages"),
