@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import _thread
 import asyncio
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -104,11 +106,22 @@ def test_within_a_running_loop_as_in_a_notebook() -> None:
     assert asyncio.run(cell()) >= 60.0
 
 
-def test_an_interrupted_cell_ends_what_it_plays() -> None:
+def _interrupt_the_wait() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    [
+        pytest.param(_interrupt_the_wait, id="in a wait"),
+        pytest.param(_thread.interrupt_main, id="before a wait, which it does not end"),
+    ],
+)
+def test_an_interrupted_cell_ends_what_it_plays(interrupt: Callable[[], None]) -> None:
     ended: list[bool] = []
 
     async def main(loop: VirtualLoop) -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        interrupt()
         try:
             with loop.held():
                 await asyncio.Event().wait()

@@ -17,7 +17,7 @@ import heapq
 import math
 import selectors
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.simulation.threads import one_thread
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 T = TypeVar("T")
+_LOOK_S = 0.5
+"""Seconds between looks for an interrupt: one that comes just before a wait begins does not end that wait."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -148,7 +150,10 @@ def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     with ThreadPoolExecutor(1, "simulation") as pool:
         pool.submit(_nothing).result()  # an interrupt while a thread starts would leave it alone
         try:
-            return pool.submit(here).result()
+            playing = pool.submit(here)
+            while not wait((playing,), _LOOK_S).done:
+                pass
+            return playing.result()
         except KeyboardInterrupt:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(_cancel_all, loop)
