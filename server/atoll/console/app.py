@@ -86,14 +86,14 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
 
 
 def _failed(address: str, request: Request, error: Exception) -> Response:
-    """What the server said, or that it cannot be reached."""
+    """Answer with the error of the server, or say that it cannot be reached."""
     found = error if isinstance(error, OperatorError) else OperatorError(str(error))
     status = next(number for kind, number in _STATUSES if isinstance(found, kind))
     return _error_page(address, request, status, found.message, found.remedy)
 
 
 def _refused(address: str, request: Request, error: Exception) -> Response:
-    """A page that there is not, or a request that cannot be."""
+    """Answer a request for an unknown page, or an invalid request, with an error page."""
     status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
     return _error_page(address, request, status, detail, "")
 
