@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
 from atoll.datacenter.plan.activations import activations_of, tokens_of
 from atoll.datacenter.plan.bubble import V_SHAPED
 from atoll.datacenter.plan.formula import Figure, given
@@ -232,9 +233,12 @@ def _sequence(task: Task, layout: Layout, share: Share, hidden: Figure) -> Itera
 def _loss(task: Task, layout: Layout, passes: Figure) -> Iterator[Message]:
     if task.job.tensor_parallel.loss:
         tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
-        yield Message(
-            "tp", "all_reduce", "forward", 4 * tokens.count, 3 * passes, "largest logit, sum, log-probability"
-        )
+        dims = layout.dims
+        chunk = loss_chunk_tokens(task.job, micro_batch=layout.micro_batch, cp=dims.cp, tp=dims.tp, head=True)
+        values, what = 3, "largest logit, sum, log-probability"
+        if chunk is not None:
+            values, what = 4, f"{what}, whether a rank has the label"
+        yield Message("tp", "all_reduce", "forward", 4 * tokens.count, values * passes, what)
     else:
         yield Message("tp", "all_gather", "forward", activations_of(task, layout).logits * 1, passes * 1, "logits")
 
