@@ -713,6 +713,28 @@ async def test_stopping_tells_the_server_and_the_trainer(server: Federation, sta
     assert server.reports.empty()
 
 
+async def test_leaving_says_nothing_of_the_task_which_a_later_session_takes_up(
+    server: Federation, start: Start
+) -> None:
+    trainer = Gated()
+    run = start(trainer)
+    await server.hello()
+    server.invite()
+    await accepted(server)
+    await trainer.training()
+    threading.Thread(target=run.session.leave, args=("interrupted",)).start()
+    assert (await run.finished()).reason == "interrupted"
+    assert (trainer.closed, trainer.tasks[0].should_stop) == (1, True)
+    assert (run.of(Failed), server.replies.empty(), server.reports.empty()) == ([], True, True)
+
+    again = start(AddOne())
+    assert not (await server.hello()).resuming
+    server.invite()
+    await accepted(server)
+    assert (await server.report()).weight == AddOne.examples
+    await again.stop()
+
+
 @pytest.fixture
 def longest_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every random delay is as long as it could be."""

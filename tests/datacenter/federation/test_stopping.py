@@ -23,14 +23,18 @@ async def server() -> AsyncIterator[Federation]:
         yield made
 
 
+def session_of(server: Federation, state: Path) -> SessionThread:
+    endpoint = Endpoint(server.address, None, "p1")
+    return SessionThread(
+        lambda make_work: Session(SiloParticipant(9), endpoint, state, limits=FAST, make_work=make_work)
+    )
+
+
 async def test_a_round_that_no_rank_takes_does_not_keep_a_silo_that_stops(
     server: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The round comes as the silo stops: the server is told, and does not wait for the ranks."""
-    endpoint = Endpoint(server.address, None, "p1")
-    with SessionThread(
-        lambda make_work: Session(SiloParticipant(9), endpoint, tmp_path, limits=FAST, make_work=make_work)
-    ) as session_thread:
+    with session_of(server, tmp_path) as session_thread:
         async with asyncio.timeout(WAIT_S):
             await server.hellos.get()
             server.invite(0)
@@ -40,3 +44,23 @@ async def test_a_round_that_no_rank_takes_does_not_keep_a_silo_that_stops(
     assert (reply.verdict, reply.reason) == (part.TaskReply.VERDICT_FAILED, "the silo was asked to stop")
     assert "did not return" not in caplog.text
     assert session_thread.summary().failed == 1
+
+
+async def test_a_silo_that_will_return_leaves_its_round_open(
+    server: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server hears nothing of the round; the next session is invited to it and takes it."""
+    with session_of(server, tmp_path) as session_thread:
+        async with asyncio.timeout(WAIT_S):
+            await server.hellos.get()
+            server.invite(0)
+            assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
+            await asyncio.to_thread(session_thread.leave, "the silo was asked to stop")
+    assert (server.replies.empty(), session_thread.summary().failed) == (True, 0)
+    assert "did not return" not in caplog.text
+
+    with session_of(server, tmp_path) as session_thread:
+        async with asyncio.timeout(WAIT_S):
+            assert not (await server.hellos.get()).resuming
+            server.invite(0)
+            assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED

@@ -70,6 +70,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self._stop_reason = ""
+        self._returns = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
 
@@ -79,6 +80,15 @@ class Session:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended already
                 self._loop.call_soon_threadsafe(self._ending.set)
+
+    def leave(self, reason: str = "stopped") -> None:
+        """End the session soon, but keep the current task for a later session with this identity.
+
+        The work on it ends, and the server is told nothing: it invites the participant to the round again when it
+        returns, until the round is over. Call it from any thread.
+        """
+        self._returns = True
+        self.stop(reason)
 
     async def run(self) -> Summary:
         """Take part until stopped, or ``max_rounds`` are done.
@@ -102,12 +112,20 @@ class Session:
         try:
             await self._stay_connected(runner, renewal, announce)
         finally:
-            runner.give_up(self._stop_reason or "the session broke off")
+            self._release(runner)
             await runner.close()
             await in_thread(self.tracing.close, "atoll-traces")
         tally = runner.tally
         announce(Finished(self._stop_reason, tally.reported))
         return Summary(tally.reported, tally.declined, tally.failed, self._stop_reason)
+
+    def _release(self, runner: TaskRunner) -> None:
+        """End the current task."""
+        reason = self._stop_reason or "the session broke off"
+        if self._returns:
+            runner.lay_down(reason)
+        else:
+            runner.give_up(reason)
 
     def _count(self, tally: Tally) -> None:
         if self.max_rounds and tally.finished >= self.max_rounds:
@@ -151,7 +169,7 @@ class Session:
             if runner.barred.done():
                 raise runner.barred.result()
             if ending.done() and not stream.done():
-                runner.give_up(self._stop_reason)
+                self._release(runner)
                 connection.leave()
                 await asyncio.wait({stream}, timeout=2 * self.limits.drain_s)
             if stream.done():

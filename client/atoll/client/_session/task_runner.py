@@ -182,11 +182,18 @@ class TaskRunner:
 
     def give_up(self, reason: str) -> None:
         """Give up the current task and tell the server."""
+        job = self._job
+        if self.lay_down(reason) and job is not None:
+            self._finish(job.key, FAILED, reason)
+
+    def lay_down(self, reason: str) -> bool:
+        """End the work on the current task without telling the server; return whether there was any to end."""
         self._next = None
-        if self._job is not None and not self._job.given_up:
-            self._job.given_up = True
-            self._job.invitation.task.control.abandon(reason)
-            self._finish(self._job.key, FAILED, reason)
+        if self._job is None or self._job.given_up:
+            return False
+        self._job.given_up = True
+        self._job.invitation.task.control.abandon(reason)
+        return True
 
     async def close(self) -> None:
         """Wait for the work to end, at most ``limits.drain_s``, and close channels and participant."""

@@ -73,6 +73,11 @@ class Checkpoints:
         check_shared(destination)
         return cls(section, destination, clock)
 
+    @property
+    def kept(self) -> bool:
+        """Whether the job has checkpoints."""
+        return self._writer is not None
+
     def resume(self, state: TrainingState) -> int | None:
         """Continue from the newest intact checkpoint.
 

@@ -200,6 +200,11 @@ class SessionThread:
         self._session.stop(reason)
         self._thread.join()
 
+    def leave(self, reason: str) -> None:
+        """End the session, but keep the present round for the silo's return: the server is told nothing."""
+        self._session.leave(reason)
+        self._thread.join()
+
     def next(self, stopping: Callable[[], bool], look_s: float) -> Handover | None:
         """Wait for a round; None once the session has ended, or if a stop was requested."""
         while not stopping():

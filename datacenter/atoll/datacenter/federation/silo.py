@@ -83,7 +83,12 @@ class Silo:
         self._exchange = Exchange(trainer, orders, current, rounding, scratch)
 
     def run(self) -> None:
-        """Take part until the session ends or a stop is requested; then write a last checkpoint."""
+        """Take part until the session ends or a stop is requested; then write a last checkpoint.
+
+        If a stop is requested in a round, the checkpoint keeps its steps, and the server goes on waiting for the silo:
+        after a restart it is invited to the round again and continues it. Without checkpoints nothing of the round
+        would be left, so the server is told that it failed.
+        """
         trainer = self._trainer
         trainer.checkpoints.resume(trainer.state)
         if self._spending is not None:
@@ -92,10 +97,13 @@ class Silo:
             coming = self._coming()
             while coming is not None:
                 coming = self._round(coming)
-            if self._session_thread is not None:  # before the checkpoint: the server must not wait for that
-                self._session_thread.stop(STOPPED)
+            returns = trainer.checkpoints.kept and trainer.pulse.stopping()
+            if self._session_thread is not None and not returns:
+                self._session_thread.stop(STOPPED)  # before the checkpoint: the server must not wait for that
             if trainer.state.step:
                 trainer.checkpoints.save(trainer.state.step, trainer.state)
+            if self._session_thread is not None and returns:  # connected until now: from here on the silo is silent
+                self._session_thread.leave(STOPPED)
         finally:
             self._exchange.close()
             if self._calls is not None:
@@ -223,7 +231,7 @@ class Silo:
         except (RoundError, LayoutError) as error:
             if now.handover is None:
                 log.warning("%s abandoned: %s", now.order.key, error)
-            elif not self._trainer.pulse.stopping():  # a stop is reported to the server for everything in progress
+            elif not self._trainer.pulse.stopping():  # a stop ends the session, see ``run``
                 public = error.public if isinstance(error, RoundError) else str(error)
                 now.handover.delivered.put(TrainerError(str(error), public=public))
             self._end(now)
