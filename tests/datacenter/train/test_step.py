@@ -73,7 +73,7 @@ def waits(folder: str, sections: dict[str, Any]) -> list[str]:
     events: list[str] = []
     with opened(folder, sections) as trainer, noted(events):
         for _ in range(7):
-            trainer._queue()
+            trainer.queue()
     return events
 
 
@@ -129,7 +129,7 @@ def diverged(folder: str, sections: dict[str, Any]) -> str:
     """The error of a job whose weights become infinite before its fourth step."""
     with opened(folder, sections) as trainer:
         for _ in range(3):
-            trainer._queue()
+            trainer.queue()
         with torch.no_grad():
             next(trainer.step.passes.parts[0].parameters()).fill_(float("inf"))
         with pytest.raises(TrainingError) as error:

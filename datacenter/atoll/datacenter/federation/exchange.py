@@ -6,6 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.federation.pieces import Piece
     from atoll.datacenter.federation.round import Round
     from atoll.datacenter.federation.session_thread import Handover
+    from atoll.datacenter.train.launched import StepResult
     from atoll.datacenter.train.trainer import Trainer
     from atoll.wire.layout import Layout
 
@@ -154,35 +156,38 @@ class Exchange:
     def train(self, order: Order, handover: Handover | None, fetched_s: float) -> Trained:
         """Make the inner steps, until the last one, or until there is just enough time to send.
 
-        A step announced as the last one is always made, so it is announced while there is time for it, but not for
-        another.
+        Figures of a step are read after the next one was queued, see ``Trainer.queue``, and all of them before
+        this returns. The step announced as the last one is the one after the next, and it is always made, see
+        ``Orders.halt``.
 
         Raises:
             RoundError: if a stop of the silo was requested.
+            TrainingError: if the loss or gradient of a step was not finite.
         """
         trainer, state, began = self._trainer, self._trainer.state, now_s()
         control = None if handover is None else handover.invitation.task.control
         if handover is not None:
             handover.invitation.task.control.arm(upload_reserve_s(handover.invitation.task, fetched_s))
-        losses = tokens = step_s = 0.0
+        sums, step_s, announced = _Sums(), 0.0, False
         warm = state.step + 1  # the very first step compiles and connects: its time is not representative
         while state.step < self._current.first_step + order.inner_steps:
-            if control is not None and _is_last(control, step_s):
-                self._orders.halt(order, state.step + 1)
+            if control is not None and not announced and _ends_soon(control, step_s):
+                self._orders.halt(order, state.step + 2)
+                announced = True
             begun = now_s()
-            outcome = trainer.advance()
+            sums.add(trainer.queue())
             step_s = now_s() - begun if state.step > warm else 0.0
-            losses, tokens = losses + outcome.loss * outcome.tokens, tokens + outcome.tokens
             if trainer.pulse.stops_after(state.step):
+                trainer.settle()
                 reason = "the silo was asked to stop"
                 raise RoundError(reason, reason)
             if self._orders.halted(order, state.step):
                 break
+        sums.add(trainer.settle())
         if control is not None:
             control.disarm()
         steps, tokens_of_round = state.step - self._current.first_step, state.tokens - self._current.first_tokens
-        metrics = {"loss": losses / tokens} if tokens else {}
-        return Trained(steps, tokens_of_round, metrics, now_s() - began)
+        return Trained(steps, tokens_of_round, sums.metrics, now_s() - began)
 
     def difference(self, order: Order) -> Difference:
         """Return what to send; a copy of it if further steps are made meanwhile, which count as the next round's.
@@ -263,9 +268,25 @@ def _bounded(weight: int, task: Task) -> int:
     return max(1, min(weight, task.max_weight))
 
 
-def _is_last(control: TaskControl, step_s: float) -> bool:
-    """Return whether a step that begins now is the last one for which there is time."""
-    return control.should_stop or control.remaining_s - control.reserve_s < 2 * step_s
+@dataclass
+class _Sums:
+    """Sums over the steps of a round, in their order."""
+
+    losses: float = 0.0
+    tokens: float = 0.0
+
+    def add(self, results: Sequence[StepResult]) -> None:
+        for one in results:
+            self.losses, self.tokens = self.losses + one.loss * one.tokens, self.tokens + one.tokens
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"loss": self.losses / self.tokens} if self.tokens else {}
+
+
+def _ends_soon(control: TaskControl, step_s: float) -> bool:
+    """Return whether there is time for the step that is queued, this one and the next, but not for another."""
+    return control.should_stop or control.remaining_s - control.reserve_s < 4 * step_s
 
 
 def tried(work: Callable[[], object]) -> bytes | Exception:

@@ -192,11 +192,15 @@ class Orders:
         return str(self._store.get(key).decode())
 
     def halt(self, order: Order, step: int) -> None:
-        """End the inner steps with this one, which no rank can leave before all have entered it. For rank 0."""
+        """End the inner steps with this one. For rank 0, once in a round, before it enters the step before that one.
+
+        A rank asks about a step once it was queued, when only the step before is known to be done. That one has
+        collectives which rank 0 entered after it had called this: so all ranks find the same answer.
+        """
         self._set(order.number, f"{order.number}/halt", str(step).encode())
 
     def halted(self, order: Order, step: int) -> bool:
-        """Return whether this step, just made, was the last one; the same on every rank."""
+        """Return whether this step, just queued, is the last one; the same on every rank."""
         key = f"{order.number}/halt"
         return bool(self._store.check([key])) and int(self._store.get(key)) <= step
 

@@ -215,9 +215,10 @@ class Silo:
         try:
             coming = thread.submit(rest)
             for _ in range(steps):
-                trainer.advance()
+                trainer.queue()
                 if trainer.pulse.stops_after(trainer.state.step):
                     break
+            trainer.settle()
             while not wait([coming], LOOK_S).done:
                 trainer.pulse.stopping()  # publishes the request, which the thread may not do while steps are made
             return coming.result()

@@ -91,14 +91,15 @@ class Trainer:
         """Make steps until the last one or until a stop is requested; then write a last checkpoint.
 
         Loss and norm of a step are read after the next one has been queued, so that the device never waits for this
-        process; at once where something depends on them, see ``_queue``.
+        process; at once where something depends on them, see ``queue``.
         """
         resumed_at = self.checkpoints.resume(self.state)
         while self.state.step < self.job.job.steps:
-            self._queue()
+            self.queue()
             if self.pulse.stops_after(self.state.step):
                 break
-        result = self._settle()
+        self.settle()
+        result = self._last
         if result is not None:
             self.pulse.enter(self.state.step, "last checkpoint")
             self.checkpoints.save(self.state.step, self.state)
@@ -108,7 +109,7 @@ class Trainer:
     def advance(self) -> StepResult:
         """Make one step and wait for it; write a record and begin a checkpoint if they are due."""
         number = self.state.step
-        self._settle()
+        self.settle()
         batches = self._next_batches(number)
         with self.tracing.step(number + 1):
             self._last = self.step(number, batches)
@@ -116,30 +117,38 @@ class Trainer:
         self._finish(number + 1)
         return self._last
 
-    def _queue(self) -> None:
+    def queue(self) -> list[StepResult]:
         """Queue one step, then read the figures of the step before.
 
         A record, a checkpoint and a dynamic loss scale need the figures of this step: then it is waited for. So
-        nothing is ever written of a step, or of one after it, whose loss or gradient were not finite.
+        nothing is ever written of a step, or of one after it, whose loss or gradient were not finite. The caller
+        calls ``settle`` before it sends, changes or saves weights itself.
+
+        Returns:
+            Results that were read in this call, in the order of their steps: of the step before, of this one, or both.
+
+        Raises:
+            TrainingError: for a step whose figures were read, as ``Step`` raises it.
         """
         made = self.state.step + 1
         if self.step.scale.dynamic or self._is_recorded(made) or self.checkpoints.is_due(made):
-            self.advance()
-            return
+            return [*self.settle(), self.advance()]
         batches = self._next_batches(made - 1)
         with self.tracing.step(made):
             launched = self.step.launch(made - 1, batches)
-        self._settle()
+        before = self.settle()
         self._launched = launched
         self._finish(made)
+        return before
 
-    def _settle(self) -> StepResult | None:
-        """Read the figures of a step that was only queued; return the result of the last step that was read."""
+    def settle(self) -> list[StepResult]:
+        """Read the figures of the step that was only queued, if there is one; returns and raises like ``queue``."""
         launched, self._launched = self._launched, None
-        if launched is not None:
-            self._last = launched.result()
-            self._count(self._last)
-        return self._last
+        if launched is None:
+            return []
+        self._last = launched.result()
+        self._count(self._last)
+        return [self._last]
 
     def _count(self, result: StepResult) -> None:
         self.meter.step(result.tokens)
