@@ -110,11 +110,12 @@ LAYERS: dict[str, Layers] = {
     ),
     "simulation": (
         ("collector", "errors", "inline", "result", "seeds"),
-        ("sessions", "spool", "temporary", "threads"),
+        ("sessions", "spool", "temporary", "threads", "workers"),
         (
             "batching",
             "data",
             "evaluating",
+            "gpus",
             "initial",
             "participant_objects",
             "population",
@@ -133,7 +134,7 @@ LAYERS: dict[str, Layers] = {
         ("process_pool", "virtual_participants"),
         ("playing",),
         ("federation",),
-        ("sweep",),
+        ("sweeping",),
         ("__init__", "cli"),
     ),
     "client": (

@@ -37,7 +37,8 @@ with paused():  # three full collections over PyTorch's objects, a third of the 
     from atoll.simulation.evaluating import NotFiniteWarning
     from atoll.simulation.federation import Federation
     from atoll.simulation.result import Result
-    from atoll.simulation.sweep import compare, sweep
+    from atoll.simulation.sweeping import compare, sweep
+    from atoll.simulation.workers import Workers
 
 __all__ = [
     "Aggregation",
@@ -67,6 +68,7 @@ __all__ = [
     "Stop",
     "Straggler",
     "WorkerError",
+    "Workers",
     "compare",
     "sweep",
 ]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.simulation.cluster import RayWorkers
     from atoll.simulation.federation import Federation
     from atoll.simulation.result import Result
+    from atoll.simulation.workers import Workers
 
 MODEL_FILE, REPORT_FILE, COMPARISON_FILE = "model.safetensors", "report.html", "comparison.html"
 HISTORY_FILE = "history.csv"
@@ -36,6 +37,7 @@ _WIDE = ("round>", "kind", "phase", "reported>")
 _VIRTUAL = "virtual s>"
 _METRICS = 4
 _POPULATION = "Number of participants, or a file with the id of one in each line, which makes it instead of its number."
+_GPUS = "GPUs of each worker, or a share of one and of its memory; without it every worker sees all GPUs."
 _BACKEND = "Where workers are: on this machine, or actors on Ray (RAY_ADDRESS), as many as fit if --workers is 0."
 
 
@@ -68,7 +70,7 @@ class Simulated:
 @click.option(
     "--backend", type=click.Choice(["processes", "ray"]), default="processes", show_default=True, help=_BACKEND
 )
-@click.option("--gpus", type=Finite(0), default=0.0, show_default=True, help="GPUs of each worker on Ray, or a share.")
+@click.option("--gpus", type=Finite(0, min_open=True), metavar="NUMBER", help=_GPUS)
 @click.option("--examples", type=click.IntRange(1), help="Examples that each participant declares; else it is asked.")
 @click.option("--evaluate", metavar="MODULE:FUNCTION", help="Judges each released model.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of who is there when.")
@@ -131,7 +133,7 @@ def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
 
 def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any) -> None:
     """Play the runs of ``--sweep`` and ``--repeat``; model and report of each are written as soon as it has ended."""
-    from atoll.simulation.sweep import sweep  # noqa: PLC0415 - as above
+    from atoll.simulation.sweeping import sweep  # noqa: PLC0415 - as above
 
     grid = grid_of(options["sweep"])
     rows: list[ComparedRun] = []
@@ -225,14 +227,11 @@ def _save(result: Result, folder: Path) -> None:
         result.statistics().save(folder / STATISTICS_FILE)
 
 
-def _workers(count: int, backend: str, gpus: float) -> int | RayWorkers:
+def _workers(count: int, backend: str, gpus: float | None) -> Workers | RayWorkers:
     from atoll.simulation.cluster import RayWorkers  # noqa: PLC0415 - as above
+    from atoll.simulation.workers import Workers  # noqa: PLC0415 - as above
 
-    if backend == "ray":
-        return RayWorkers(count or None, gpus=gpus)
-    if gpus:
-        raise BadInputError(f"--gpus {gpus:g}: only workers on Ray reserve GPUs; add --backend ray")
-    return count
+    return RayWorkers(count or None, gpus=gpus or 0.0) if backend == "ray" else Workers(count, gpus or 0.0)
 
 
 def _located(name: str) -> object:

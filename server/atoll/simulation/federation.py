@@ -31,6 +31,7 @@ from atoll.simulation.temporary import temporary_folder
 from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop, play
 from atoll.simulation.worker_pool import InlinePool, WorkerPool
+from atoll.simulation.workers import Workers
 
 HOLDOUT = "holdout"
 """Name of the evaluator that ``run(evaluate=...)`` installs."""
@@ -89,7 +90,7 @@ class Federation:
         initial: InitialModel | None = None,
         evaluate: Evaluate | None = None,
         strict: bool = False,
-        workers: int | RayWorkers = 0,
+        workers: int | Workers | RayWorkers = 0,
         progress: Progress | bool = True,
         folder: str | Path | None = None,
     ) -> Result:
@@ -100,15 +101,16 @@ class Federation:
             initial: the first model: arrays by name, or a safetensors file; None for a job with statistics.
             evaluate: judges each released model; its figures are in the history as ``server/...``.
             strict: whether the first failure of participants' code raises ``ParticipantError``.
-            workers: processes that participants work in; 0: this one, which a debugger can follow. ``RayWorkers``
-                are actors on Ray.
+            workers: processes that participants work in; 0: this one, which a debugger can follow. ``Workers`` may
+                have a share of a GPU each; ``RayWorkers`` are actors on Ray.
             progress: called with the released rounds and all, after each change. True: a bar where stderr is a
                 terminal, or in a notebook, and nothing elsewhere; False: nothing.
             folder: keeps the state, so that the same call goes on in the middle of a round if this process is killed,
                 and ends with the same bits. Once the run has ended, the same call gives its result at once.
 
         Raises:
-            SetupError: if the job cannot be played by this federation, or the folder has another simulation.
+            SetupError: if the job cannot be played by this federation, its workers cannot have what is asked for, or
+                the folder has another simulation.
             ParticipantError: see ``strict``.
             EvaluateError: if ``evaluate`` raises.
             RunFailedError: if the run fails, with the server's reason.
@@ -118,14 +120,17 @@ class Federation:
         check_progress(progress)
         played = fitting(job, people, evaluated=evaluate is not None)
         model = initial_model(first_of(job, initial))
+        placed = workers if isinstance(workers, RayWorkers) else Workers.of(workers)
+        if self.batched > 1 and placed != Workers(0):
+            raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")
         if folder is None:
             with temporary_folder() as path:
                 plan = Plan(path, played, model, people, evaluate, self.examples)
-                return self._shown(plan, workers, progress, strict=strict)
+                return self._shown(plan, placed, progress, strict=strict)
         asked = self._asked(played, people, model, evaluate)
         with ResultsFolder.taken(Path(folder), asked) as results:
             plan = Plan(results.path, played, model, people, evaluate, self.examples, results, asked)
-            result = finished(plan) or self._shown(plan, workers, progress, strict=strict)
+            result = finished(plan) or self._shown(plan, placed, progress, strict=strict)
             results.tidy()
             return result
 
@@ -142,15 +147,15 @@ class Federation:
         )
         return {**asked, "batched": self.batched}
 
-    def _shown(self, plan: Plan, workers: int | RayWorkers, progress: Progress | bool, *, strict: bool) -> Result:
+    def _shown(self, plan: Plan, workers: Workers | RayWorkers, progress: Progress | bool, *, strict: bool) -> Result:
         if not isinstance(progress, bool):
             return self._play(plan, workers, progress, strict=strict)
         with showing(f"simulating {plan.job.job.name}", asked=progress) as bar:
             told = None if bar is None else lambda done, total: bar(done, total, "in work")
             return self._play(plan, workers, told, strict=strict)
 
-    def _play(self, plan: Plan, workers: int | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
-        with set_aside(lambda: _load(plan, workers if isinstance(workers, int) else 0)):
+    def _play(self, plan: Plan, workers: Workers | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
+        with set_aside(lambda: _load(plan, workers.count if isinstance(workers, Workers) else 0)):
             pool = self._pool(plan, workers)
 
             async def main(loop: VirtualLoop) -> Result:
@@ -160,19 +165,13 @@ class Federation:
 
             return play(main)
 
-    def _pool(self, plan: Plan, workers: int | RayWorkers) -> WorkerPool:
+    def _pool(self, plan: Plan, workers: Workers | RayWorkers) -> WorkerPool:
         if isinstance(workers, RayWorkers):
-            if self.batched > 1:
-                raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")
             return ray_pool(self.participants, self.policy, self.keep, workers)
         runner = TaskRunner(self.participants, self.policy, plan.participant_folders, self.keep)
-        if self.batched > 1 and workers:
-            raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")
-        return (
-            InlinePool(runner, self.batched)
-            if workers == 0
-            else ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
-        )
+        if not workers.count:
+            return InlinePool(runner, self.batched)
+        return ProcessPool(runner, workers, plan.folder / PARTIALS_FOLDER)
 
 
 def _load(plan: Plan, forked: int) -> None:

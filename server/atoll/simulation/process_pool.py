@@ -10,7 +10,7 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from atoll.server.errors import NotFoundError, ServerError
@@ -19,6 +19,7 @@ from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import FileNode, Node
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import opening_to, sum_to
+from atoll.simulation.gpus import gpu_shares
 from atoll.simulation.inline import InlineExecutor
 from atoll.simulation.task_queue import QueuedTask, TaskQueue
 from atoll.simulation.task_runner import TaskRunner
@@ -27,8 +28,8 @@ from atoll.simulation.virtual_time import virtual_loop
 from atoll.simulation.worker_link import WorkerLink
 from atoll.simulation.worker_pool import Key
 from atoll.simulation.worker_process import forked
+from atoll.simulation.workers import Workers
 
-MOST_WORKERS = 256
 DEEPEST = 32
 """Tasks that one worker has in hand, so that it need not wait for the next."""
 SHORT_S = 0.02
@@ -41,19 +42,18 @@ class ProcessPool:
 
     Args:
         runner: is forked into every worker.
-        workers: how many.
+        workers: how many, and what each may use of the GPUs.
         folder: takes the partial sums on their way.
 
     Raises:
-        SetupError: for an impossible number of workers.
+        SetupError: if the GPUs that are asked for are not there; no worker is forked then.
     """
 
-    def __init__(self, runner: TaskRunner, workers: int, folder: Path) -> None:
-        if workers not in range(1, MOST_WORKERS + 1):
-            raise SetupError(f"workers = {workers}: give 0, for this process, to {MOST_WORKERS}")
+    def __init__(self, runner: TaskRunner, workers: Workers, folder: Path) -> None:
+        self._gpus = gpu_shares(workers)
         self._links: list[WorkerLink] = []
         connections: list[socket.socket] = []
-        for number in range(workers):
+        for number in range(workers.count):
             pid, connection = forked(runner, connections)
             connections.append(connection)
             self._links.append(WorkerLink(f"worker-{number}", pid, connection, self._done))
@@ -125,6 +125,9 @@ class ProcessPool:
             self._open = True
             for link in self._links:
                 await link.open()
+            given = [link.ask("gpu", asdict(one)) for link, one in zip(self._links, self._gpus, strict=False)]
+            with virtual_loop().held():
+                await asyncio.gather(*given)
 
     def _feed(self) -> None:
         """Give out tasks until every worker has enough in hand."""

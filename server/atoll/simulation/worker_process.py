@@ -25,6 +25,7 @@ from atoll.processes.parents import end_with_parent
 from atoll.server.errors import ServerError
 from atoll.server.ingest.partial_file import write_partial
 from atoll.simulation.frames import LENGTH, Message, framed, opening_from, outcome_to, request_from, sum_from
+from atoll.simulation.gpus import GpuShare
 from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.tasks import RoundOverError
 from atoll.simulation.threads import one_thread
@@ -111,6 +112,7 @@ class _Answers:
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
         self._to: dict[str, Callable[[Message], Any]] = {
+            "gpu": lambda said: GpuShare(said["devices"], said["share"]).take(),
             "facts": self._facts,
             "partial": self._partial,
             "open": lambda said: runner.open(opening_from(said)),

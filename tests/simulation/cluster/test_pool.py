@@ -41,6 +41,7 @@ from atoll.simulation.cluster import connection
 from atoll.simulation.cluster.link import Link, Ref
 from atoll.simulation.cluster.node import ClusterNode
 from tests.patience import WAIT_S
+from tests.simulation.pretended_gpus import Limited, limits
 from tests.simulation.test_behaviour import CROWD, CROWDED
 from tests.simulation.test_cli import JOB
 from tests.simulation.test_federation import MODEL, Stepping
@@ -93,17 +94,17 @@ def cluster() -> Iterator[Cluster]:
     _raylet.Config.initialize("")  # type: ignore[attr-defined]
 
 
-def added(cluster: Cluster, address: str, **options: Any) -> None:
-    """Start a node of two cores; on a busy machine Ray gives it up after 30 s, and it is started anew."""
+def added(cluster: Cluster, address: str, **options: Any) -> Any:
+    """A new node of two cores; on a busy machine Ray gives it up after 30 s, and it is started anew."""
     until = time.monotonic() + WAIT_S
     while True:
         try:
-            cluster.add_node(num_cpus=2, object_store_memory=100 << 20, node_ip_address=address, **options)
+            node = cluster.add_node(num_cpus=2, object_store_memory=100 << 20, node_ip_address=address, **options)
         except Exception as error:
             if "timed out during startup" not in str(error) or time.monotonic() > until:
                 raise
         else:
-            return
+            return node
 
 
 def until_free(cpus: float) -> None:
@@ -249,6 +250,34 @@ def test_a_task_that_ends_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPa
         )
 
 
+@pytest.mark.parametrize("gpus", [0.5, 1.0])
+def test_workers_may_take_no_more_of_a_gpus_memory_than_their_share(
+    gpus: float, cluster: Cluster, tmp_path: Path
+) -> None:
+    node = added(cluster, "127.0.0.4", num_gpus=2)
+    try:
+        federation = Federation(participants=Limited(tmp_path), population=4)
+        job = Job(rounds=1, cohort=Cohort(size=4))
+        assert federation.run(job, initial=MODEL, workers=RayWorkers(2, gpus=gpus)).history.rows()[0]["reported"] == 4
+    finally:
+        cluster.remove_node(node)
+    found = limits(tmp_path).values()
+    assert {device for device, _ in found} <= {"0", "1"}
+    assert [share for _, share in found] == ([0.5, 0.5] if gpus < 1 else [])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_cannot_limit_its_memory_ends_the_run_before_its_first_round(cluster: Cluster) -> None:
+    node = added(cluster, "127.0.0.4", num_gpus=1)
+    try:
+        with pytest.raises(SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '0': (.|\n)*use CUDA in p"):
+            Federation(participants=Stepping, population=4).run(
+                Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1, gpus=0.5)
+            )
+    finally:
+        cluster.remove_node(node)
+
+
 def broken(number: int) -> Participant:
     raise LookupError(f"no folder for {number}")
 
@@ -304,14 +333,6 @@ def test_the_command_plays_a_job_on_ray(tmp_path: Path, monkeypatch: pytest.Monk
     done = CliRunner().invoke(simulate, ["job.toml", *people, "--backend", "ray", "--workers", "1", "--json"])
     assert done.exit_code == 0, done.output
     assert [row["reported"] for row in json.loads(done.stdout)["rounds"][:2]] == [3, 3]
-
-
-def test_gpus_are_for_workers_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("job.toml").write_text(JOB)
-    people = ["--participants", "tests.simulation.test_federation:Stepping", "--population", "4"]
-    done = CliRunner().invoke(simulate, ["job.toml", *people, "--workers", "2", "--gpus", "0.5"])
-    assert (done.exit_code, "add --backend ray" in done.output) == (2, True)
 
 
 def test_as_many_workers_as_there_is_room_for(cluster: Cluster) -> None:

@@ -31,4 +31,4 @@ def ray_pool(make: Make, policy: Policy | None, keep: int, workers: RayWorkers) 
         if (error.name or "").partition(".")[0] != "ray":
             raise
         raise SetupError(f"workers on Ray need it: {install_hint('server,ray')}") from error
-    return RayPool(Setup(make, policy, keep), workers)
+    return RayPool(Setup(make, policy, keep, workers.gpus), workers)

@@ -14,6 +14,7 @@ from atoll.client import Policy
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.simulation.cluster.array_sum import ArraySum, merged
 from atoll.simulation.errors import SetupError
+from atoll.simulation.gpus import limit_memory
 from atoll.simulation.participant_objects import Make
 from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.tasks import Facts, Opening, Outcome, TaskRequest
@@ -23,11 +24,12 @@ from atoll.simulation.worker_pool import Key
 
 @dataclass(frozen=True)
 class Setup:
-    """What every worker has: how participants are made, what they send, and how many objects are kept."""
+    """What every worker has: how participants are made, what they send, how many objects are kept, GPUs for each."""
 
     make: Make
     policy: Policy | None
     keep: int
+    gpus: float = 0.0
 
 
 class Worker:
@@ -38,7 +40,13 @@ class Worker:
         self._threads.enter_context(one_thread())
 
     def begin(self, setup: Setup) -> str:
-        """Get ready for tasks; the id of the machine."""
+        """Get ready for tasks; the id of the machine. Ray has chosen the GPUs that this process sees.
+
+        Raises:
+            SetupError: if the memory of a share of a GPU cannot be limited.
+        """
+        if setup.gpus:
+            limit_memory(setup.gpus)
         self._runner = TaskRunner(setup.make, setup.policy, None, setup.keep)
         return ray.get_runtime_context().get_node_id()
 

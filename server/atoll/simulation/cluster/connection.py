@@ -11,6 +11,7 @@ import ray
 
 from atoll.simulation.cluster.ray_workers import MOST, RayWorkers
 from atoll.simulation.errors import SetupError
+from atoll.simulation.workers import workers_to_a_gpu
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray sends no statistics of its use, and leaves the choice of GPUs alone where a worker reserves none."""
@@ -72,5 +73,5 @@ def _on(has: Mapping[str, float], workers: RayWorkers) -> int:
     if not workers.gpus:
         return fits
     gpus = has.get("GPU", 0.0)
-    each = int(gpus) * int(1 / workers.gpus + 1e-9) if workers.gpus <= 1 else int(gpus / workers.gpus)
+    each = int(gpus) * workers_to_a_gpu(workers.gpus) if workers.gpus <= 1 else int(gpus / workers.gpus)
     return min(fits, each)

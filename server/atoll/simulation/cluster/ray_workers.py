@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from atoll.simulation.errors import SetupError
+from atoll.simulation.workers import check_gpus
 
 MOST = 4096
 START_S = 300.0
@@ -18,7 +19,8 @@ class RayWorkers:
     Args:
         count: how many; None: as many as the cluster has room for.
         cpus: cores that Ray reserves for each; it limits how many there are, not what they use.
-        gpus: GPUs for each, or a share of one: four workers of 0.25 use one GPU together.
+        gpus: GPUs for each, or a share of one: four workers of 0.25 use one GPU together, and PyTorch gives each a
+            quarter of its memory.
         address: of a cluster, as ``ray.init`` takes it. None: the one that the script has joined or ``RAY_ADDRESS``
             names; else Ray is started on this machine for the run, without its dashboard and behind a token.
         start_s: seconds until all have started, or one that replaces a lost one.
@@ -38,8 +40,7 @@ class RayWorkers:
             raise SetupError(f"RayWorkers(count={self.count}): give 1 to {MOST}, or None for as many as there is room")
         if not (isfinite(self.cpus) and self.cpus > 0):
             raise SetupError(f"RayWorkers(cpus={self.cpus}): give a number above 0, a share of a core or whole cores")
-        if not (isfinite(self.gpus) and self.gpus >= 0 and (self.gpus <= 1 or self.gpus == int(self.gpus))):
-            raise SetupError(f"RayWorkers(gpus={self.gpus}): give a share from 0 to 1, or a whole number of GPUs")
+        check_gpus("RayWorkers", self.gpus)
         if not (isfinite(self.start_s) and self.start_s > 0):
             raise SetupError(f"RayWorkers(start_s={self.start_s}): give seconds above 0")
 

@@ -33,6 +33,7 @@ from atoll.simulation.progress import Progress, SweepProgress, check_progress, s
 from atoll.simulation.result import Result
 from atoll.simulation.seeds import repeated
 from atoll.simulation.temporary import new_folder
+from atoll.simulation.workers import Workers
 
 FEDERATION = "federation"
 """The key under which several federations stand in a comparison."""
@@ -71,7 +72,7 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     repeat: int = 1,
     evaluate: Evaluate | None = None,
     strict: bool = False,
-    workers: int | RayWorkers = 0,
+    workers: int | Workers | RayWorkers = 0,
     jobs: int = 1,
     progress: SweepProgress | bool = True,
     done: Done | None = None,
@@ -127,11 +128,16 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     return Comparison(tuple(runs))
 
 
-def _check_jobs(jobs: int, workers: int | RayWorkers) -> None:
+def _check_jobs(jobs: int, workers: int | Workers | RayWorkers) -> None:
     if jobs not in range(1, MOST_JOBS + 1):
         raise SetupError(f"jobs = {jobs!r}: give 1, for one run after the other, to {MOST_JOBS}")
     if jobs > 1 and isinstance(workers, RayWorkers):
         raise SetupError(f"jobs = {jobs}: workers on Ray are for one run at a time; give jobs = 1, or worker processes")
+    if jobs > 1 and isinstance(workers, Workers) and workers.gpus:
+        raise SetupError(
+            f"jobs = {jobs}: workers with gpus = {workers.gpus:g} are for one run at a time, or runs would be dealt "
+            "the same GPUs; give jobs = 1"
+        )
 
 
 def _one_by_one(

@@ -1,0 +1,142 @@
+"""GPUs of worker processes: each worker sees its own devices alone, and takes no more than its share of the memory.
+
+PyTorch is imported when GPUs are asked for, and not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.simulation.errors import SetupError
+from atoll.simulation.workers import Workers, workers_to_a_gpu
+from atoll.text.figures import counted
+from atoll.text.installing import install_hint
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """What one worker gets.
+
+    Attributes:
+        devices: the GPUs that it sees, as ``CUDA_VISIBLE_DEVICES`` names them.
+        share: how much of its GPU's memory PyTorch may give it; 1: all.
+    """
+
+    devices: str
+    share: float
+
+    def take(self) -> None:
+        """Make this process see its devices alone, and limit its memory, before its first participant is made.
+
+        Raises:
+            SetupError: as ``limit_memory``.
+        """
+        os.environ[VISIBLE] = self.devices
+        limit_memory(self.share)
+
+
+def limit_memory(share: float) -> None:
+    """Let PyTorch give this process so much of its GPU's memory; nothing to do for whole GPUs.
+
+    Raises:
+        SetupError: if PyTorch is not installed, or this process cannot use its GPU.
+    """
+    if share >= 1:
+        return
+    torch = _torch(share)
+    try:
+        torch.cuda.set_per_process_memory_fraction(float(share))
+    except Exception as error:
+        raise SetupError(
+            f"gpus = {share:g}: a worker cannot use the GPU {os.environ.get(VISIBLE, 'of its machine')!r}: {error}; "
+            "use CUDA in participants alone, never before run"
+        ) from error
+
+
+def gpu_shares(workers: Workers) -> list[GpuShare]:
+    """What each worker gets; empty if no GPUs are asked for.
+
+    Raises:
+        SetupError: if PyTorch is not installed, sees too few GPUs, or has initialised CUDA in this process.
+    """
+    if not workers.gpus:
+        return []
+    torch = _torch(workers.gpus)
+    if torch.cuda.is_initialized():
+        raise SetupError(
+            f"gpus = {workers.gpus:g}: this process uses CUDA already, and a process forked from it cannot: use "
+            "CUDA in participants alone, never before run"
+        )
+    devices = _visible_devices(torch)
+    if not devices:
+        seen = f" ({VISIBLE} = {os.environ[VISIBLE]!r})" if VISIBLE in os.environ else ""
+        raise SetupError(
+            f"gpus = {workers.gpus:g}: PyTorch {torch.__version__} sees no GPU on this machine{seen}; check "
+            "`nvidia-smi`, install a build of PyTorch with CUDA, or leave gpus out"
+        )
+    return dealt(workers, devices)
+
+
+def dealt(workers: Workers, devices: Sequence[str]) -> list[GpuShare]:
+    """Deal workers over devices: shares in turns, so that no device has two more than another; whole ones in order.
+
+    Raises:
+        SetupError: if the devices have not so many shares.
+    """
+    whole = int(workers.gpus)
+    room = len(devices) // whole if whole > 1 else len(devices) * workers_to_a_gpu(workers.gpus)
+    if workers.count > room:
+        raise SetupError(
+            f"workers = {workers.count} with gpus = {workers.gpus:g} each do not fit on "
+            f"{counted(len(devices), 'visible GPU')} ({', '.join(devices)}), which have room for {room}: "
+            "lower workers or gpus"
+        )
+    if whole > 1:
+        parts = [devices[place * whole : (place + 1) * whole] for place in range(workers.count)]
+        return [GpuShare(",".join(part), 1.0) for part in parts]
+    return [GpuShare(devices[place % len(devices)], workers.gpus) for place in range(workers.count)]
+
+
+def _visible_devices(torch: Any) -> Sequence[str]:
+    """The GPUs of this machine that this process may use, by number or name, as ``CUDA_VISIBLE_DEVICES`` has them."""
+    count = _counted_aside(torch)
+    named = os.environ.get(VISIBLE)
+    names = [str(number) for number in range(count)] if named is None else [one.strip() for one in named.split(",")]
+    return names[:count]  # CUDA ignores what follows the first name that it does not know
+
+
+def _counted_aside(torch: Any) -> int:
+    """Count the GPUs in a process of its own: to ask may initialise CUDA, and then no fork of this one could use it."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads hold nothing that the count uses
+        pid = os.fork()
+    if not pid:
+        try:
+            os.write(writer, b"%d" % torch.cuda.device_count())
+        except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        said = answer.read()
+    os.waitpid(pid, 0)
+    return int(said or 0)
+
+
+def _torch(share: float) -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise SetupError(f"gpus = {share:g} needs PyTorch: {install_hint('server,torch')}") from error
