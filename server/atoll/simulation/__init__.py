@@ -3,9 +3,12 @@
 ``Federation(participants=make, population=1000).run(Job(rounds=50, cohort=Cohort(size=20)), initial=weights)``
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from atoll.simulation.collector import paused
 
-with paused():  # three full collections over PyTorch's objects, a third of the time of these imports
+if TYPE_CHECKING:
     from atoll.operator.comparison import Comparison
     from atoll.operator.history import History
     from atoll.server.jobs import (
@@ -72,3 +75,37 @@ __all__ = [
     "compare",
     "sweep",
 ]
+
+_PLACES = {
+    "atoll.operator.comparison": ("Comparison",),
+    "atoll.operator.history": ("History",),
+    "atoll.simulation.behaviour": ("Behaviour",),
+    "atoll.simulation.cluster": ("RayWorkers",),
+    "atoll.simulation.errors": (
+        *("EvaluateError", "ParticipantError", "RunFailedError", "SetupError", "SimulationError", "WorkerError"),
+    ),
+    "atoll.simulation.evaluating": ("NotFiniteWarning",),
+    "atoll.simulation.federation": ("Federation",),
+    "atoll.simulation.result": ("Result",),
+    "atoll.simulation.sweeping": ("compare", "sweep"),
+    "atoll.simulation.workers": ("Workers",),
+}
+_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def _loaded(name: str) -> Any:
+    """Load what is public when it is first used, so that ``atoll --help`` loads no simulation to name its command."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with paused():  # three full collections over PyTorch's objects, a third of the time of these imports
+        found = getattr(import_module(_PLACE_OF.get(name, "atoll.server.jobs")), name)
+    globals()[name] = found
+    return found
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _loaded  # hidden from type checkers, which would then let any name pass
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
