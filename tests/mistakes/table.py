@@ -81,7 +81,8 @@ MISTAKES = (
     _job("a training setting is in [job]", "lr", "rounds = 20", "rounds = 20\nlr = 0.1"),
     _job("the metric has no source", "loss", '"eval/loss"', '"loss"'),
     _job("the best value is the 'lowest'", "lowest", '"min"', '"lowest"'),
-    _job("early stopping has no patience", "patience", "[training]", '[stop]\nmetric = "eval/loss"\n\n[training]'),
+    _job("whether a low or a high value is the best is left out", "mode", 'mode = "min"\n', ""),
+    _job("early stopping has no patience", "patience", "[training]", '[stop]\nmetric = "eval/loss"\nmode = "min"\n\n[training]'),
     _job("the optimiser is unknown", "adam", "[training]", '[optimiser]\nname = "adam"\n\n[training]'),
     _job("the best metric is never measured", "eval/auk", '"eval/loss"', '"eval/auk"'),
     _job(

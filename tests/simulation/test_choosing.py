@@ -59,7 +59,7 @@ def test_the_servers_evaluator_decides_too() -> None:
 
 def test_a_metric_of_the_server_without_an_evaluator_is_refused() -> None:
     with pytest.raises(SetupError, match=r"server/loss decides .* no evaluator of the server measures it"):
-        FEDERATION.run(job(retention=Retention(best="server/loss")), initial=MODEL)
+        FEDERATION.run(job(retention=Retention(best="server/loss", mode="min")), initial=MODEL)
 
 
 def test_without_a_metric_there_is_no_best_model_but_one_can_be_named() -> None:
@@ -85,7 +85,7 @@ class Scoring(Peaking):
 
 
 def test_the_auc_of_all_participants_examples_decides() -> None:
-    stop = Stop(metric="eval/auc", patience=3)
+    stop = Stop(metric="eval/auc", mode="max", patience=3)
     everyone = Job(rounds=20, cohort=Cohort(size=4), stop=stop)
     federation = Federation(participants=Scoring, population=4, examples=10)
     result = federation.run(everyone, initial=MODEL)

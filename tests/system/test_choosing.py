@@ -24,7 +24,7 @@ STOPPING = job_toml(
     straggler={"report_window_s": 120, "retry_delay_s": 0.5},
     evaluation={"before_training": True, "final": True},
     retention={"models": 1},
-    stop={"metric": "eval/score", "patience": 2, "min_delta": 0.5},
+    stop={"metric": "eval/score", "mode": "max", "patience": 2, "min_delta": 0.5},
 )
 """Model 3 is the best one; models 4 and 5 are measured in the rounds that make models 5 and 6."""
 REASON = (

@@ -18,8 +18,10 @@ initial = "init.safetensors"
 size = 2
 [retention]
 best = "server/accuracy"
+mode = "max"
 [stop]
 metric = "eval/los"
+mode = "min"
 patience = 3
 """
 LINE = (

@@ -50,7 +50,7 @@ def test_a_job_in_python_is_the_file_and_reads_back() -> None:
         (JOB.replace('overview"', 'overview"\nrounds = 7'), "job.rounds"),
         (JOB + '[model]\ninitial = "x.safetensors"\n', "there is no initial model"),
         (JOB + "[optimiser]\nlr = 0.5\n", "no model to train"),
-        (JOB + '[stop]\nmetric = "eval/loss"\npatience = 3\n', "no model that gets better"),
+        (JOB + '[stop]\nmetric = "eval/loss"\nmode = "min"\npatience = 3\n', "no model that gets better"),
         (JOB + "[aggregation]\nmax_abs = 8.0\n", "aggregation.max_abs"),
         (JOB + "[evaluation]\nfinal = true\n", "evaluation.final"),
         (JOB.replace("size = 4", 'size = 4\nsampler = "poisson"'), "must count the same participants"),

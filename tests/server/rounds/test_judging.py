@@ -17,7 +17,7 @@ from atoll.server.rounds import (
 from atoll.server.rounds.judging import Criterion, Mode, Standing, StopRule, judged, stop_reason
 from tests.server.rounds.scenario import Story, policy
 
-ACCURACY = Criterion("eval/accuracy")
+ACCURACY = Criterion("eval/accuracy", Mode.MAX)
 LOSS = Criterion("server/loss", Mode.MIN)
 
 

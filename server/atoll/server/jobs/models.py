@@ -28,6 +28,7 @@ MAX_SECONDS = 30 * 86_400
 
 METRIC_PATTERN = r"^(eval|server)/[^\x00-\x20\x7f]([^\x00-\x1f\x7f]{0,126}[^\x00-\x20\x7f])?$"
 METRIC_FORM = "`eval/NAME` or `server/NAME`"
+MODE_FORM = '"min" (lower is better, as for a loss) or "max" (higher is better, as for an accuracy)'
 
 Sampler = Literal["uniform", "poisson", "weighted", "least_recent", "availability"]
 OptimiserName = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
@@ -491,15 +492,22 @@ class Retention(JobTable):
         Hint(allowed=METRIC_FORM, default="`stop.metric`, if there is a `[stop]` section; else none"),
     ] = None
     mode: Annotated[
-        Literal["max", "min"],
-        Field(description="Whether a higher (`max`) or a lower (`min`) value of that metric is better."),
-        Hint(default="`stop.mode`, if `best` is left out; else `max`"),
-    ] = "max"
+        Literal["max", "min"] | None,
+        Field(description="Which values of that metric are better; no metric has a default."),
+        Hint(allowed=MODE_FORM, default="**required** with `best`"),
+    ] = None
+
+    @property
+    def criterion(self) -> tuple[str, str] | None:
+        """The metric that decides and its mode; None if this section names no metric."""
+        return None if self.best is None or self.mode is None else (self.best, self.mode)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """No mode without a metric."""
+        """A metric and its mode go together."""
         if self.best is None:
             yield from self.unused(("mode",), "retention.best names no metric")
+        elif self.mode is None:
+            yield "mode", f"is missing: which values of {self.best} are better? Needed is {MODE_FORM}"
 
 
 class Stop(JobTable):
@@ -520,8 +528,9 @@ class Stop(JobTable):
     ]
     mode: Annotated[
         Literal["max", "min"],
-        Field(description="Whether a higher (`max`) or a lower (`min`) value of that metric is better."),
-    ] = "max"
+        Field(description="Which values of that metric are better; no metric has a default."),
+        Hint(allowed=MODE_FORM),
+    ]
     patience: Annotated[
         int,
         Field(

@@ -45,9 +45,9 @@ class JobSpec(JobTables):
     @property
     def best(self) -> tuple[str, str] | None:
         """The metric that decides which model is the best, and its mode; None if none does."""
-        if self.retention.best is not None:
-            return self.retention.best, self.retention.mode
-        return None if self.stop is None else (self.stop.metric, self.stop.mode)
+        if self.stop is None or self.retention.criterion is not None:
+            return self.retention.criterion
+        return self.stop.metric, self.stop.mode
 
     def seeded(self, seed: int | None) -> Self:
         """The job with the seed of its run, which the server drew if the job has none."""
@@ -77,7 +77,7 @@ class JobSpec(JobTables):
         kept, stop = self.retention, self.stop
         if stop is not None and stop.metric == kept.best and stop.mode != kept.mode:
             modes = f'is "{stop.mode}" for {stop.metric} and retention.mode is "{kept.mode}"'
-            yield "stop.mode", f'{modes} ("max" where none is given); write the same mode in both sections'
+            yield "stop.mode", f"{modes}; write the same mode in both sections"
 
     @property
     def _evaluates(self) -> bool:

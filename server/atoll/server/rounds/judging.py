@@ -32,7 +32,7 @@ class Criterion:
     """A metric that decides between models; ``metric`` has its prefix, as in ``eval/accuracy``."""
 
     metric: str
-    mode: Mode = Mode.MAX
+    mode: Mode
 
 
 @dataclass(frozen=True, slots=True)
