@@ -82,7 +82,12 @@ MISTAKES = (
     _job("the metric has no source", "loss", '"eval/loss"', '"loss"'),
     _job("the best value is the 'lowest'", "lowest", '"min"', '"lowest"'),
     _job("whether a low or a high value is the best is left out", "mode", 'mode = "min"\n', ""),
-    _job("early stopping has no patience", "patience", "[training]", '[stop]\nmetric = "eval/loss"\nmode = "min"\n\n[training]'),
+    _job(
+        "early stopping has no patience",
+        "patience",
+        "[training]",
+        '[stop]\nmetric = "eval/loss"\nmode = "min"\n\n[training]',
+    ),
     _job("the optimiser is unknown", "adam", "[training]", '[optimiser]\nname = "adam"\n\n[training]'),
     _job("the best metric is never measured", "eval/auk", '"eval/loss"', '"eval/auk"'),
     _job(

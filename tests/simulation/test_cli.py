@@ -82,7 +82,9 @@ def test_the_table_has_a_row_for_each_round(called: Callable[..., Result]) -> No
 
 
 def test_the_metric_that_decides_has_a_column_however_many_there_are(called: Callable[..., Result]) -> None:
-    done = called(3, "--evaluate", "{module}:judge_much", "--set", "retention.best=server/z", "--set", "retention.mode=max")
+    done = called(
+        3, "--evaluate", "{module}:judge_much", "--set", "retention.best=server/z", "--set", "retention.mode=max"
+    )
     assert done.exit_code == 0, done.output
     assert [word for word in done.stdout.split() if word.startswith("server/")] == [f"server/{name}" for name in "abcz"]
 

@@ -131,6 +131,29 @@ def test_a_participant_that_fails_does_not_count_and_another_takes_its_place(cap
     assert "no data today" in caplog.text
 
 
+class Misfit(Participant):
+    """Its data has another shape than the model."""
+
+    def __init__(self, number: int) -> None:
+        self.rows = np.ones((number + 2, 7))
+        self.examples = number + 2
+
+    def fit(self, model: Model, task: Task) -> Update:
+        del task
+        return Update({"w": self.rows - model["w"]}, weight=self.examples)
+
+
+def test_failures_at_one_place_have_one_traceback_and_name_the_models_shapes(caplog: pytest.LogCaptureFixture) -> None:
+    federation = Federation(participants=Misfit, population=3)
+    with pytest.raises(RunFailedError) as caught:
+        federation.run(Job(rounds=1, cohort=Cohort(size=3)), initial=MODEL)
+    assert caplog.text.count("Traceback") == 1
+    assert caplog.text.count("p1 failed in round 1: ValueError: operands could not be broadcast") == 1
+    assert "the model has w [" in caplog.text
+    assert "_session" not in caplog.text, "the traceback begins in the participant's code"
+    assert "TrainerError" not in str(caught.value)
+
+
 def test_a_strict_run_stops_at_the_first_failure() -> None:
     federation = Federation(participants=Failing, population=4)
     with pytest.raises(ParticipantError, match=r"p1 failed in round 1:(.|\n)*no data today") as caught:

@@ -164,9 +164,9 @@ def trainer_error(what: str, error: BaseException) -> TrainerError:
 
     Args:
         what: the method that raised: "fit", "evaluate", "step".
-        error: what it raised.
+        error: what it raised; its notes (PEP 678) are part of its text.
     """
-    text = f"{what} raised {type_name(error)}: {error}"
+    text = "; ".join((f"{what} raised {type_name(error)}: {error}", *getattr(error, "__notes__", ())))
     public = isinstance(error, ClientError) and error.text_is_public
     hidden = f"{what} raised {type_name(error)} (its text stays in the participant's log)"
     return TrainerError(text, public=text if public else hidden)

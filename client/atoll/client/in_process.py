@@ -16,7 +16,8 @@ import numpy.typing as npt
 from atoll.client._session.invitation import Invitation, invitation_of, own_fields, remaining_s_of
 from atoll.client._session.protection import Protection
 from atoll.client._session.work import Work
-from atoll.client.cli.locate import locate, users_frame
+from atoll.client._telemetry.users_errors import users_frame, users_traceback
+from atoll.client.cli.locate import locate
 from atoll.client.control import TaskControl
 from atoll.client.model import Model
 from atoll.client.participant import Participant, declared_examples, objection_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.wire.chunks import ChunkHeader
     from atoll.wire.layout import Layout
 
-__all__ = ["Completed", "Order", "Performer", "Pieces", "declared_examples", "locate", "users_frame"]
+__all__ = ["Completed", "Order", "Performer", "Pieces", "declared_examples", "locate", "users_frame", "users_traceback"]
 
 HELD_BYTES = 8 << 20
 """Updates of so many bytes are made once and held; larger ones are made chunk by chunk whenever they are read."""

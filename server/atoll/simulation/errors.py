@@ -58,6 +58,12 @@ class WorkerError(SimulationError):
     """A worker process ended while the run needed it."""
 
 
+def raised_at(traceback: str) -> tuple[str, ...]:
+    """The places in the code that a traceback goes through, and the type of the exception."""
+    frames = (line.strip() for line in traceback.splitlines() if line.startswith("  File "))
+    return *frames, raised_in(traceback).partition(":")[0]
+
+
 def raised_in(traceback: str) -> str:
     """The line of a traceback that has the exception's type and the first line of its message."""
     lines = traceback.rstrip().splitlines()

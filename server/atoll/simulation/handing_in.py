@@ -11,7 +11,7 @@ from atoll.server.errors import ConflictError, TooLateError
 from atoll.server.ingest.coordinator_api import Commit
 from atoll.server.rounds import Effect, RoundKey, wants
 from atoll.server.runs.coordinator import ActiveRun
-from atoll.simulation.errors import ParticipantError, SimulationError, raised_in
+from atoll.simulation.errors import ParticipantError, SimulationError, raised_at, raised_in
 from atoll.simulation.resuming.participant_folders import ParticipantStates
 from atoll.simulation.resuming.tasks_in_work import HandedIn, RoundInWork, after
 from atoll.simulation.simulated_server import SimulatedServer
@@ -22,7 +22,7 @@ from atoll.wire.v1 import participation_pb2, transfer_pb2
 log = logging.getLogger(__name__)
 
 SHOWN = 3
-"""Failures of participants' code that are logged with their traceback."""
+"""Failures of participants' code that are logged; their traceback is, too, once for each place in the code."""
 AGAIN = "again"
 """The state of files that a task leaves which is done again: nothing begins with it."""
 _SAID_CHARS = 300
@@ -49,6 +49,7 @@ class HandingIn:
         self._states = states
         self._strict = strict
         self._failures = 0
+        self._places = set[tuple[str, ...]]()
         self._delivering = 0
         self.first_failure = ""
 
@@ -114,8 +115,17 @@ class HandingIn:
             self.first_failure = f"participant {outcome.participant} in round {key[1] + 1}: {said}"
         if self._failures <= SHOWN:
             more = "; later failures are in the history only" if self._failures == SHOWN else ""
-            text = outcome.traceback.rstrip()
-            log.warning("participant %s failed in round %d%s\n%s", outcome.participant, key[1] + 1, more, text)
+            log.warning(
+                "participant %s failed in round %d%s%s", outcome.participant, key[1] + 1, more, self._shown(outcome)
+            )
+
+    def _shown(self, outcome: Outcome) -> str:
+        """The traceback; of a failure at the same place as one before only the error."""
+        place = raised_at(outcome.traceback)
+        if place in self._places:
+            return f": {raised_in(outcome.traceback)}"
+        self._places.add(place)
+        return f"\n{outcome.traceback.rstrip()}"
 
     def _post(self, key: Key, done: Sequence[tuple[str, Outcome]]) -> Iterator[_Posted]:
         """Post what became of tasks, so that the run stores it together."""

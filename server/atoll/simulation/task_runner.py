@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from atoll.client import Model, Participant, Policy
 from atoll.client.errors import TrainerError
-from atoll.client.in_process import Completed, Order, Performer, Pieces, declared_examples
+from atoll.client.in_process import Completed, Order, Performer, Pieces, declared_examples, users_traceback
 from atoll.server.aggregation import Accumulator, Inspection, RejectedUpdateError, inspect
 from atoll.server.disk.file_locks import share
 from atoll.server.ingest.node import FoldItem, SumKey
@@ -199,8 +199,8 @@ class TaskRunner:
 
     def _failed(self, name: str, error: Exception, *, keeps: bool) -> Outcome:
         cause = error.__cause__ if isinstance(error, TrainerError) and error.__cause__ is not None else error
-        text = "".join(traceback.format_exception(cause))
-        failure = f"{type(error).__name__}: {self._performer.text_for_server(error)}"
+        text = "".join(traceback.format_exception(type(cause), cause, users_traceback(cause)))
+        failure = self._performer.text_for_server(error)
         return Outcome(name, failure=failure, traceback=text, keeps_files=keeps)
 
 

@@ -71,5 +71,8 @@ def test_the_metric_that_stops_a_run_also_decides_which_model_is_best_unless_ano
         StopRule(Criterion("eval/loss", Mode.MIN), 3, 0.5),
     )
     rules = to_run_policy(parse_job(MINIMAL + stop + '[retention]\nbest = "eval/auc"\nmode = "max"\n'))
-    assert (rules.best, rules.deciding_metrics) == (Criterion("eval/auc", Mode.MAX), frozenset({"eval/auc", "eval/loss"}))
+    assert (rules.best, rules.deciding_metrics) == (
+        Criterion("eval/auc", Mode.MAX),
+        frozenset({"eval/auc", "eval/loss"}),
+    )
     assert (to_run_policy(parse_job(MINIMAL)).best, to_run_policy(parse_job(MINIMAL)).stop) == (None, None)

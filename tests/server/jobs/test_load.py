@@ -142,8 +142,12 @@ def test_missing_sections_say_what_they_need() -> None:
         ("[retention]\nbest = 'accuracy'", "retention.best", "`eval/NAME` or `server/NAME`"),
         ("[retention]\nmode = 'min'", "retention.mode", "retention.best names no metric"),
         ("[stop]\nmetric = 'train/loss'\nmode = 'min'\npatience = 2", "stop.metric", "`eval/NAME` or `server/NAME`"),
-        ("[stop]\nmetric = 'eval/loss'\npatience = 2", "stop.mode", 'needed is "min" (lower is better, as for a loss) or "max"'),
-        ("[retention]\nbest = 'eval/auc'", "retention.mode", "which values of eval/auc are better? Needed is \"min\" (lower"),
+        (
+            "[stop]\nmetric = 'eval/loss'\npatience = 2",
+            "stop.mode",
+            'needed is "min" (lower is better, as for a loss) or "max"',
+        ),
+        ("[retention]\nbest = 'eval/auc'", "retention.mode", 'needed for eval/auc is "min" (lower'),
         ("[stop]\nmetric = 'eval/loss'\nmode = 'min'\npatience = 0", "stop.patience", "a whole number from 1"),
         (
             "[retention]\nbest = 'eval/loss'\nmode = 'min'\n[stop]\nmetric = 'eval/loss'\nmode = 'max'\npatience = 2",
@@ -156,7 +160,8 @@ def test_missing_sections_say_what_they_need() -> None:
             "write the same mode in both sections",
         ),
         (
-            "[stop]\nmetric = 'eval/loss'\nmode = 'min'\npatience = 2\n[evaluation]\nbefore_training = false\nfinal = false",
+            "[stop]\nmetric = 'eval/loss'\nmode = 'min'\npatience = 2\n"
+            "[evaluation]\nbefore_training = false\nfinal = false",
             "stop.metric",
             "participants do not evaluate; set evaluation.before_training to true",
         ),

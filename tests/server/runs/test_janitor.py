@@ -219,7 +219,8 @@ class TestDelete:
 class TestBest:
     async def test_the_best_model_is_kept_besides_the_newest(self, tmp_path: Path) -> None:
         figures = iter((0.1, 0.9, 0.5, 0.3, 0.2))
-        evaluation = 'final = false\nbefore_training = false\nserver = "judge"\n[retention]\nbest = "server/accuracy"\nmode = "max"'
+        evaluation = 'final = false\nbefore_training = false\nserver = "judge"\n'
+        evaluation += '[retention]\nbest = "server/accuracy"\nmode = "max"'
         toml = job(rounds=5, evaluation=evaluation)
         evaluators: dict[str, Evaluator] = {"judge": lambda _: {"accuracy": next(figures)}}
         async with opened(tmp_path / "data", keep_models=1, evaluators=evaluators) as federation:

@@ -13,8 +13,9 @@ from atoll.client._clock import now_s
 from atoll.client._session.invitation import MODEL, Input, Invitation, round_key_message
 from atoll.client._session.protection import Protection
 from atoll.client._statistics import answer
-from atoll.client._telemetry.logs import about
+from atoll.client._telemetry.logs import USERS_CODE, about
 from atoll.client._telemetry.tracing import Tracing
+from atoll.client._telemetry.users_errors import note_shapes
 from atoll.client._transfer.blob_cache import BlobCache
 from atoll.client._transfer.retrier import Abandoned
 from atoll.client._transfer.task_transfers import TaskTransfers
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from atoll.client._state.usage import UsageLog
     from atoll.client.participant import Participant
     from atoll.client.task import RoundKey, Task
+    from atoll.wire.layout import Layout
 
 log = logging.getLogger("atoll.client")
 Result = TypeVar("Result")
@@ -120,7 +122,7 @@ class Work:
         self.raise_if_abandoned()
         with self.tracing.step("evaluate"):
             evaluation, seconds = timed(
-                lambda: self.participant.evaluate(model, task), "evaluate", logged=self.logs_failures
+                lambda: self.participant.evaluate(model, task), "evaluate", model.layout, logged=self.logs_failures
             )
         request.evaluate_seconds = seconds
         check_evaluation(evaluation)
@@ -134,7 +136,7 @@ class Work:
         work = (lambda: answer(self.participant, model, task)) if asks else (lambda: self.participant.fit(model, task))
         what = "table" if asks else "fit"
         with self.tracing.step(what):
-            update, seconds = timed(work, what, logged=self.logs_failures)
+            update, seconds = timed(work, what, None if asks else model.layout, logged=self.logs_failures)
         self.raise_if_abandoned()
         check_update(update, model.layout, task)
         self._tell_trained(task.key, update.weight, seconds, update)
@@ -218,8 +220,12 @@ def upload_reserve_s(task: Task, download_s: float) -> float:
     return min(wanted, _RESERVE_SHARE * max(0.0, task.remaining_s))
 
 
-def timed(work: Callable[[], Result], what: str, *, logged: bool = True) -> tuple[Result, float]:
+def timed(
+    work: Callable[[], Result], what: str, layout: Layout | None = None, *, logged: bool = True
+) -> tuple[Result, float]:
     """Run the participant's code; its result and the seconds that it took. A failure is ``logged`` with its traceback.
+
+    ``layout`` is that of the model which the code was given: an error about shapes names its shapes.
 
     Raises:
         TrainerError: for any exception of that code, also ``SystemExit`` and ``KeyboardInterrupt``, which end the task
@@ -233,10 +239,12 @@ def timed(work: Callable[[], Result], what: str, *, logged: bool = True) -> tupl
         _log_failure(what, logged)
         raise
     except BaseException as error:
+        if layout is not None:
+            note_shapes(error, layout)
         _log_failure(what, logged)
         raise trainer_error(what, error) from error
 
 
 def _log_failure(what: str, logged: bool) -> None:
     if logged:
-        log.exception("%s failed", what)
+        log.exception("%s failed", what, extra=USERS_CODE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -12,11 +13,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from atoll.client._telemetry.users_errors import users_frame
 from atoll.text.printable import printable
 
 if TYPE_CHECKING:
     from atoll.client.task import RoundKey
 
+_MORE = "  --log-level debug shows the whole traceback"
 _round: ContextVar[RoundKey | None] = ContextVar("atoll_round", default=None)
 
 
@@ -39,11 +42,33 @@ class RoundFilter(logging.Filter):
         return True
 
 
-class TextLines(logging.Formatter):
-    """One line of text, with the round at its end."""
+USERS_CODE = {"users_code": True}
+"""``extra`` of a record about an exception of the participant's own code."""
 
-    def __init__(self) -> None:
+
+class TextLines(logging.Formatter):
+    """One line of text, with the round at its end.
+
+    Args:
+        whole: write the whole traceback of an exception of the participant's code too, not just where it was raised.
+    """
+
+    def __init__(self, *, whole: bool = True) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._whole = whole
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        error = record.exc_info[1] if record.exc_info else None
+        if self._whole or error is None or not getattr(record, "users_code", False):
+            return super().format(record)
+        brief = copy.copy(record)  # other handlers write the same record
+        where = users_frame(error)
+        brief.exc_info = None
+        brief.exc_text = (
+            f"  {printable(f'{where.filename}, line {where.lineno}, in {where.name}: {where.line}')}\n{_MORE}"
+        )
+        return super().format(brief)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class's name
         """See ``logging.Formatter``."""
@@ -102,7 +127,7 @@ def configure_logging(level: str, *, as_json: bool, observed: bool = True) -> No
     Without ``observed`` it leaves out what events say, too: an observer prints them to the same place.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else TextLines())
+    handler.setFormatter(JsonLines() if as_json else TextLines(whole=level == "debug"))
     handler.addFilter(RoundFilter())
     if not observed:
         handler.addFilter(is_unobserved)

@@ -10,12 +10,11 @@ import importlib
 import inspect
 import logging
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
+from atoll.client._telemetry.users_errors import users_frame
 from atoll.client.cli.arguments import values_of
 from atoll.client.errors import ClientError, UsageError
 from atoll.client.participant import Participant
@@ -90,14 +89,6 @@ def _made(name: str, factory: Callable[..., object], arguments: Mapping[str, str
             f"  {where.filename}, line {where.lineno}, in {where.name}: {where.line}\n"
             "  --log-level debug shows the whole traceback"
         ) from error
-
-
-def users_frame(error: BaseException) -> traceback.FrameSummary:
-    """Where an exception of a user's code was raised: its innermost line that is not in an installed package."""
-    frames = traceback.extract_tb(error.__traceback__)
-    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
-    own = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
-    return (own or frames)[-1]
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

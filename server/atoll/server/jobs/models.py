@@ -507,7 +507,7 @@ class Retention(JobTable):
         if self.best is None:
             yield from self.unused(("mode",), "retention.best names no metric")
         elif self.mode is None:
-            yield "mode", f"is missing: which values of {self.best} are better? Needed is {MODE_FORM}"
+            yield "mode", f"is missing; needed for {self.best} is {MODE_FORM}"
 
 
 class Stop(JobTable):
