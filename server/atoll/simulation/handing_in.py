@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from atoll.server.errors import ConflictError, TooLateError
 from atoll.server.ingest.coordinator_api import Commit
@@ -29,6 +29,26 @@ _SAID_CHARS = 300
 _Posted = asyncio.Future[tuple[Effect, ...]]
 
 
+@dataclass(frozen=True)
+class FirstFailure:
+    """Whose code failed first.
+
+    Attributes:
+        place: participant and round.
+        error: the exception's type and the first line of its message.
+    """
+
+    place: str
+    error: str
+
+    def beside(self, reason: str) -> str:
+        """A run's reason with this failure, unless the reason says it already: some texts are sent to the server."""
+        message = self.error.partition(": ")[2]
+        if message and message in reason:
+            return reason
+        return f"{reason}; the first failure: {self.place}: {self.error}"
+
+
 class HandingIn:
     """Hands in what becomes of tasks.
 
@@ -39,7 +59,7 @@ class HandingIn:
 
     Attributes:
         server: the server; set before the first report.
-        first_failure: participant, round and exception of the first failure of participants' code; empty without one.
+        first_failure: the first failure of participants' code; None without one.
     """
 
     server: SimulatedServer
@@ -51,7 +71,7 @@ class HandingIn:
         self._failures = 0
         self._places = set[tuple[str, ...]]()
         self._delivering = 0
-        self.first_failure = ""
+        self.first_failure: FirstFailure | None = None
 
     @property
     def at_rest(self) -> bool:
@@ -112,7 +132,7 @@ class HandingIn:
         self._failures += 1
         if self._failures == 1:
             said = raised_in(outcome.traceback)[:_SAID_CHARS]
-            self.first_failure = f"participant {outcome.participant} in round {key[1] + 1}: {said}"
+            self.first_failure = FirstFailure(f"participant {outcome.participant} in round {key[1] + 1}", said)
         if self._failures <= SHOWN:
             more = "; later failures are in the history only" if self._failures == SHOWN else ""
             log.warning(

@@ -113,9 +113,9 @@ class Simulation:
             raise SetupError(str(error.detail)) from error
         except RunFailedError as error:
             first = self._participants.reports.first_failure
-            if not first or self._plan.results is not None:  # its next call knows the reason alone
+            if first is None or self._plan.results is not None:  # its next call knows the reason alone
                 raise
-            raise RunFailedError(f"{error}; the first failure: {first}") from error
+            raise RunFailedError(first.beside(str(error))) from error
         finally:
             await self._pool.close()
 

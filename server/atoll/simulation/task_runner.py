@@ -199,7 +199,11 @@ class TaskRunner:
 
     def _failed(self, name: str, error: Exception, *, keeps: bool) -> Outcome:
         cause = error.__cause__ if isinstance(error, TrainerError) and error.__cause__ is not None else error
-        text = "".join(traceback.format_exception(type(cause), cause, users_traceback(cause)))
+        frames = users_traceback(cause)
+        lines = (
+            traceback.format_exception(type(cause), cause, frames) if frames else traceback.format_exception_only(cause)
+        )
+        text = "".join(lines)
         failure = self._performer.text_for_server(error)
         return Outcome(name, failure=failure, traceback=text, keeps_files=keeps)
 

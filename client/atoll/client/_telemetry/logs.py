@@ -65,9 +65,8 @@ class TextLines(logging.Formatter):
         brief = copy.copy(record)  # other handlers write the same record
         where = users_frame(error)
         brief.exc_info = None
-        brief.exc_text = (
-            f"  {printable(f'{where.filename}, line {where.lineno}, in {where.name}: {where.line}')}\n{_MORE}"
-        )
+        place = printable(f"{where.filename}, line {where.lineno}, in {where.name}: {where.line}")
+        brief.exc_text = f"  {place}\n{_MORE}"
         return super().format(brief)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class's name

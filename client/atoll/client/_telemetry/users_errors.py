@@ -33,9 +33,9 @@ def users_frame(error: BaseException) -> traceback.FrameSummary:
 
 
 def users_traceback(error: BaseException) -> TracebackType | None:
-    """The traceback without the SDK's frames before the first one of the user's code; None if there is no other."""
+    """The traceback without Atoll's frames before the first one of the user's code; None if there is no other."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_SDK):
+    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith("atoll."):
         frames = frames.tb_next
     return frames
 
