@@ -43,7 +43,7 @@ def users_traceback(error: BaseException) -> TracebackType | None:
 def note_shapes(error: BaseException, layout: Layout) -> None:
     """Add the shapes of the model to an exception that speaks of shapes (PEP 678).
 
-    The first model of a job that was made before the data changed is the usual cause, and no library's message names it.
+    A first model that was made before the data changed is the usual cause, and no library's message names it.
     """
     if not _SHAPE_WORDS.search(str(error)):
         return
