@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, cast
@@ -15,6 +16,7 @@ from atoll.client._session.work import INCOMPLETE
 from atoll.client._state.usage import UsageLog
 from atoll.client._transfer.blob_cache import BlobCache
 from atoll.client.testing import make_task
+from atoll.datacenter.federation.room import Room
 from atoll.datacenter.federation.session_thread import MAX_REPAIRS, Delivery, Handover, SiloParticipant, SiloWork
 from atoll.wire.chunks import ChunkHeader, ElementRange
 from atoll.wire.encoding import Encoding
@@ -87,3 +89,11 @@ def test_a_silo_declines_runs_that_freeze_tensors() -> None:
     why = silo.objection(make_task(frozen=("embed.*",)))
     assert why is not None
     assert "freezes embed.*" in why
+
+
+def test_a_silo_declines_rounds_whose_model_has_no_room() -> None:
+    room = Room(needed_bytes=12e9, memory_bytes=8 << 30, task=None, ranks=4, ranks_per_node=4)
+    why = SiloParticipant(5, room=room).objection(make_task())
+    assert why is not None
+    assert why.startswith("the model does not fit this silo: parameters and optimiser states take 11.2 GiB on a rank")
+    assert SiloParticipant(5, room=replace(room, memory_bytes=16 << 30)).objection(make_task()) is None

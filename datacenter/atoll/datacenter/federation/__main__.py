@@ -26,6 +26,7 @@ from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.federation.orders import Orders, open_store
 from atoll.datacenter.federation.policy import silo_policy
+from atoll.datacenter.federation.room import Room
 from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.datacenter.federation.silo import Silo
 from atoll.datacenter.federation.spending import Spending
@@ -60,7 +61,8 @@ def main(**given: Any) -> None:
             stack.enter_context(locked(options.state))
             if trainer.mechanism is not None:
                 spending = Spending.of(job, trainer.mechanism.budget, options.state)
-            session_thread = stack.enter_context(SessionThread(partial(options.session, job, world, spending)))
+            room = Room.of(job, trainer.step.passes.parts, world)
+            session_thread = stack.enter_context(SessionThread(partial(options.session, job, world, spending, room)))
         orders = Orders(world, open_store("federation"), watch.stopping)
         scratch = _scratch(job, options.job_file)
         silo = Silo(
@@ -91,9 +93,11 @@ class Options:
         """Access to the server."""
         return Access("", self.state, self.server, self.insecure, self.participant)
 
-    def session(self, job: SiloJob, world: World, spending: Spending | None, make_work: MakeWork) -> Session:
+    def session(
+        self, job: SiloJob, world: World, spending: Spending | None, room: Room, make_work: MakeWork
+    ) -> Session:
         """Make the session of rank 0."""
-        participant = SiloParticipant(_declared(job), spending)
+        participant = SiloParticipant(_declared(job), spending, room)
         found = Session(participant, self.access.endpoint(), self.state, make_work=make_work)
         found.policy = silo_policy(self.policy)
         found.observer = JsonLines() if self.as_json else HumanLines()

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from atoll.datacenter.machine.timing import Timing, measure
+from atoll.processes.memory import memory_bytes
 
 _CPUINFO = Path("/proc/cpuinfo")
 _FLOAT8_CAPABILITY = (8, 9)
@@ -78,11 +79,11 @@ def device_name(device: torch.device) -> str:
 
 
 def device_memory_bytes(device: torch.device, ranks_per_node: int) -> int:
-    """Return the memory of one rank's device; on a CPU, its share of the machine's memory."""
+    """Return the memory of one rank's device; on a CPU, its share of the machine's memory, or of the container's."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks_per_node
+    return memory_bytes() // ranks_per_node
 
 
 def _product(device: torch.device, number_format: str, size: int) -> Callable[[], Tensor] | None:

@@ -63,8 +63,12 @@ class Task:
     @cached_property
     def state_elements(self) -> int:
         """Numbers that the optimiser keeps for each parameter."""
-        optimiser = self.job.optimiser
-        return 2 if optimiser.name == "adamw" else int(optimiser.momentum > 0)
+        return state_elements(self.job)
+
+
+def state_elements(job: SiloJob) -> int:
+    """Return how many numbers the job's optimiser keeps for each parameter."""
+    return 2 if job.optimiser.name == "adamw" else int(job.optimiser.momentum > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,12 @@ def _fullest(moments: dict[str, Memory], share: Share) -> Peak:
 
 
 def least(task: Task, layout: Layout, share: Share) -> float:
-    """Return the bytes of parameters and states only: a lower bound that is fast to compute."""
+    """Return the bytes of parameters and states on the device: a lower bound that is fast to compute."""
+    return 0.0 if task.job.data_parallel.cpu_offload else kept(task, layout, share)
+
+
+def kept(task: Task, layout: Layout, share: Share) -> float:
+    """Return the bytes of a rank's parameters and states, wherever they are between steps."""
     unit, root = unit_elements(task, layout).value, root_elements(task, layout, share).value
     dealt = share.all_blocks * dealt_elements(task, layout).value
     elements = (share.all_blocks * unit + root - dealt) / layout.shards + dealt / layout.dims.efsdp

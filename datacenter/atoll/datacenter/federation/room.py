@@ -1,0 +1,83 @@
+"""Decline rounds if the model cannot have room on this silo's devices: a round would only fail in its first step."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from atoll.datacenter.machine.compute import device_memory_bytes
+from atoll.datacenter.mesh.shards import local_shard
+from atoll.datacenter.plan.layout import MASTER_BYTES, Task, layout_of, state_elements
+from atoll.datacenter.plan.room import layout_with_room, needed_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import World
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory of a rank beside what its share of the model takes at least.
+
+    Attributes:
+        needed_bytes: parameters and optimiser states of the fullest rank; a step needs more.
+        memory_bytes: memory of the device, or of the host where states are kept there.
+        task: the job for the planner; None if the planner does not know its kind of model.
+        ranks: ranks of the silo.
+        ranks_per_node: ranks of this machine.
+    """
+
+    needed_bytes: float
+    memory_bytes: int
+    task: Task | None
+    ranks: int
+    ranks_per_node: int
+
+    @classmethod
+    def of(cls, job: SiloJob, parts: Sequence[nn.Module], world: World) -> Room:
+        """Return the room of a job, whose parts of the model this rank holds. Not collective."""
+        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+        device = torch.device("cpu") if job.data_parallel.cpu_offload else world.device
+        task, needed = None, float(held_bytes(job, parts))
+        if job.model.kind == "llama":
+            task = Task.of(job, fused_norm=world.device.type == "cuda")
+            needed = needed_bytes(task, layout_of(job, world.size))
+        return cls(needed, device_memory_bytes(device, per_node), task, world.size, per_node)
+
+    def objection(self) -> str | None:
+        """Return why no round can be done, with a remedy; None if nothing is known against it."""
+        if self.needed_bytes <= self.memory_bytes:
+            return None
+        needed, memory = self.needed_bytes / _GIB, self.memory_bytes / _GIB
+        return (
+            f"the model does not fit this silo: parameters and optimiser states take {needed:.3g} GiB on a rank, which "
+            f"has {memory:.3g} GiB; {self._remedy}"
+        )
+
+    @cached_property
+    def _remedy(self) -> str:
+        if self.task is not None:
+            layout = layout_with_room(self.task, self.ranks, self.ranks_per_node, self.memory_bytes)
+            if layout is not None:
+                return f"this layout of its {self.ranks} ranks would fit: {layout.describe()}"
+        return f"no layout of its {self.ranks} ranks is known to fit: start more ranks, or use devices with more memory"
+
+
+def held_bytes(job: SiloJob, parts: Sequence[nn.Module]) -> int:
+    """Return the bytes of this rank's parameters, and of the optimiser's states of those that are trained."""
+    total = 0
+    for parameter in (one for part in parts for one in part.parameters()):
+        local, _ = local_shard(parameter)
+        states = state_elements(job) * MASTER_BYTES if parameter.requires_grad else 0
+        total += local.numel() * (local.element_size() + states)
+    return total
