@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -109,6 +110,18 @@ def test_two_ranks_end_with_the_weights_of_one_process(
         assert loss == pytest.approx(alone[0], abs=1e-4)
         for name, values in alone[1].items():
             assert weights[name] == pytest.approx(values, abs=1e-4), name
+
+
+def test_held_out_data_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = tmp_path / "log.jsonl"
+    sections: dict[str, Any] = {"evaluation": {"every_steps": 30}, "metrics": {"json_lines": str(told)}}
+    summary = fit(Net(), examples(), steps=60, batch=32, lr=1e-2, held_out=examples(1), **sections)
+    found = [json.loads(line)["evaluation"] for line in told.read_text().splitlines() if "evaluation" in line]
+    assert [(one["step"], one["tokens"]) for one in found] == [(0, 256), (30, 256), (60, 256)]
+    assert summary.held_out_loss == found[-1]["loss"] < found[0]["loss"] / 2
+    assert f"step 60/60  held-out loss {summary.held_out_loss:.4f}" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"fit\(\.\.\., held_out="):
+        fit(Net(), examples(), steps=1, batch=32, progress=False, evaluation={"every_steps": 1})
 
 
 def _fitted_with(layout: Layout, sections: dict[str, Any]) -> tuple[float, dict[str, list[float]], float]:

@@ -49,6 +49,7 @@ REPLICA_SHARE = 0.5
 class _Given:
     spec: ModelSpec
     sequences: DatasetSequences
+    held_out: DatasetSequences | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class _Fields:
 _GIVEN: ContextVar[_Given] = ContextVar("given")
 
 
-def fit(
+def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
     module: nn.Module,
     dataset: MapStyle,
     *,
@@ -73,6 +74,7 @@ def fit(
     lr: float = 3e-4,
     loss: Loss | None = None,
     layout: Layout = "auto",
+    held_out: MapStyle | None = None,
     progress: bool = True,
     **sections: Mapping[str, Any],
 ) -> Summary:
@@ -90,12 +92,13 @@ def fit(
         loss: sum of the losses that count, from the module's output and int64 labels; default: cross entropy over
             the last dim of the logits, where a label of -100 does not count.
         layout: ``auto``: whole replicas where they fit half of a GPU's memory, else sharded parameters (``zero3``).
+        held_out: data of the same kind that is not trained on, for ``evaluation={"every_steps": 50}``.
         progress: whether rank 0 prints progress on standard error.
         sections: further settings of the silo job by section; its reference lists them. With
             ``checkpoint={"folder": "kept"}`` the same call continues from the last checkpoint.
 
     Returns:
-        Steps, tokens and the last loss; the same on every rank.
+        Steps, tokens, the last loss and the last one on held-out data; the same on every rank.
 
     Raises:
         SettingsFileError: if a value is not allowed; names it and what is.
@@ -105,7 +108,8 @@ def fit(
     """
     sequences = DatasetSequences(dataset, type(dataset).__name__)
     fields = _Fields(steps, batch, lr, layout)
-    given = _GIVEN.set(_Given(plain_spec(module, loss), sequences))
+    apart = None if held_out is None else DatasetSequences(held_out, f"held-out {type(held_out).__name__}")
+    given = _GIVEN.set(_Given(plain_spec(module, loss), sequences, apart))
     try:
         with join_world(_timeout_s(sections)) as world:
             job = _job(module, world, fields, sections)
@@ -123,9 +127,18 @@ def given_model(_settings: Mapping[str, object]) -> ModelSpec:
     return _GIVEN.get().spec
 
 
-def given_data(_settings: Mapping[str, object], _sequence: int, _split: str) -> DatasetSequences:
-    """``data.source`` of a job that ``fit`` makes."""
-    return _GIVEN.get().sequences
+def given_data(_settings: Mapping[str, object], _sequence: int, split: str) -> DatasetSequences:
+    """``data.source`` of a job that ``fit`` makes.
+
+    Raises:
+        DataError: if held-out data is asked for, and there is none.
+    """
+    given = _GIVEN.get()
+    if split == "train":
+        return given.sequences
+    if given.held_out is None:
+        raise DataError("evaluation needs data that is not trained on: fit(..., held_out=...)")
+    return given.held_out
 
 
 def _agree(module: nn.Module, sequences: DatasetSequences, world: World) -> None:

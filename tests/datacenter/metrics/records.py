@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atoll.datacenter.metrics import RunFacts, StepRecord
+from atoll.datacenter.metrics import Evaluation, RunFacts, StepRecord
 
 FACTS = RunFacts(
     job="small",
@@ -29,6 +29,8 @@ RECORD = StepRecord(
     peak_memory_bytes=123_456_789,
     steps=4,
 )
+
+EVALUATION = Evaluation(step=7, loss=2.0, tokens=2048, seconds=1.25)
 
 
 def record(**changes: float | None) -> StepRecord:

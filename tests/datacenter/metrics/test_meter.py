@@ -67,3 +67,13 @@ def test_waiting_counts_when_the_data_end() -> None:
     with pytest.raises(StopIteration):
         wait_in_vain(meter, clock)
     assert meter.lap().data_wait_s == 2.0
+
+
+def test_work_that_is_not_training_does_not_count() -> None:
+    clock = Clock()
+    meter = Meter(CPU, clock)
+    clock.now += 1.0
+    with meter.pausing():
+        clock.now += 5.0
+    clock.now += 2.0
+    assert meter.lap().seconds == 3.0

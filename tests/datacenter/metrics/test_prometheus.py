@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.datacenter.metrics import prometheus
 from atoll.datacenter.metrics.prometheus import MetricsPortError, Prometheus
-from tests.datacenter.metrics.records import FACTS, record
+from tests.datacenter.metrics.records import EVALUATION, FACTS, record
 from tests.patience import WAIT_S
 
 
@@ -32,8 +32,11 @@ def scraped(port: int) -> dict[str, float]:
 def test_values_are_the_last_record_and_counters_add_up(served: Prometheus) -> None:
     served.step(record(step=4, loss=5.0))
     served.step(record(step=8, loss=4.0, bubble_share=0.25))
+    served.evaluated(EVALUATION)
     found = scraped(served.port)
     assert found["atoll_silo_loss"] == 4.0
+    assert found["atoll_silo_held_out_loss"] == 2.0
+    assert found["atoll_silo_held_out_perplexity"] == pytest.approx(7.389, abs=1e-3)
     assert found["atoll_silo_step"] == 8
     assert found["atoll_silo_tokens_total"] == 2 * 8192
     assert found["atoll_silo_training_seconds_total"] == 4.0

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atoll.datacenter.metrics import JsonLines, Sinks, StepRecord
-from atoll.datacenter.metrics.console import ConsoleLines, line, size
-from tests.datacenter.metrics.records import FACTS, RECORD, record
+from atoll.datacenter.metrics import Evaluation, JsonLines, Sinks, StepRecord
+from atoll.datacenter.metrics.console import ConsoleLines, evaluation_line, line, size
+from tests.datacenter.metrics.records import EVALUATION, FACTS, RECORD, record
 
 
 class Recorder:
@@ -22,12 +22,18 @@ class Recorder:
     def __init__(self, *failing: int) -> None:
         self.failing = failing
         self.steps: list[int] = []
+        self.evaluations: list[int] = []
         self.closed = 0
 
     def step(self, told: StepRecord) -> None:
         if told.step in self.failing:
             raise OSError(28, "No space left on device")
         self.steps.append(told.step)
+
+    def evaluated(self, told: Evaluation) -> None:
+        if told.step in self.failing:
+            raise OSError(28, "No space left on device")
+        self.evaluations.append(told.step)
 
     def close(self) -> None:
         self.closed += 1
@@ -54,6 +60,26 @@ def test_json_lines_hold_the_facts_then_every_field_and_are_appended_to(tmp_path
     assert facts["run"]["parameters"] == 1000
     assert (first["step"], first["tokens"], first["grad_norm"], first["bubble_share"]) == (7, 8192, 1.5, None)
     assert second["loss"] is None, "JSON has no NaN"
+
+
+def test_an_evaluation_reaches_every_sink_that_works(tmp_path: Path) -> None:
+    good, bad, path = Recorder(), Recorder(7), tmp_path / "a.jsonl"
+    with Sinks([bad, good, JsonLines(path, FACTS)]) as sinks:
+        sinks.evaluated(EVALUATION)
+    assert (good.evaluations, bad.evaluations, bad.closed) == ([7], [], 1)
+    told = json.loads(path.read_text().splitlines()[1])["evaluation"]
+    assert told == {"step": 7, "loss": 2.0, "tokens": 2048, "seconds": 1.25, "perplexity": math.exp(2)}
+
+
+def test_an_evaluation_is_a_line() -> None:
+    wanted = "step   7/100  held-out loss 2.0000  perplexity 7.389  (2,048 tokens in 1.2 s)"
+    assert evaluation_line(EVALUATION, FACTS) == wanted
+    assert math.isinf(Evaluation(1, 1e4, 1, 0.0).perplexity)
+    written = io.StringIO()
+    sink = ConsoleLines(FACTS, Console(file=written, highlight=False))
+    sink.evaluated(EVALUATION)
+    sink.close()
+    assert written.getvalue() == wanted + "\n"
 
 
 def test_a_line_shows_what_is_known() -> None:

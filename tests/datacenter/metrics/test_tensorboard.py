@@ -10,17 +10,19 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from atoll.datacenter.errors import MissingExtraError
 from atoll.datacenter.metrics.tensorboard import TensorBoard, curves
-from tests.datacenter.metrics.records import FACTS, RECORD, record
+from tests.datacenter.metrics.records import EVALUATION, FACTS, RECORD, record
 
 
 def test_curves_can_be_read_back(tmp_path: Path) -> None:
     sink = TensorBoard(tmp_path / "board", FACTS)
     for step in (1, 2):
         sink.step(record(step=step, loss=4.0 - step))
+    sink.evaluated(EVALUATION)
     sink.close()
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == set(curves(RECORD, FACTS))
+    assert set(events.Tags()["scalars"]) == {*curves(RECORD, FACTS), "held_out/loss", "held_out/perplexity"}
+    assert [(event.step, event.value) for event in events.Scalars("held_out/loss")] == [(7, 2.0)]
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0)]
     assert events.Scalars("speed/tokens_per_s")[0].value == 4096.0
 

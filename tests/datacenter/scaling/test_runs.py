@@ -9,7 +9,7 @@ import pytest
 
 from atoll.datacenter.metrics import JsonLines
 from atoll.datacenter.scaling import MeasuredRun, ScalingError, read_runs
-from tests.datacenter.metrics.records import FACTS, record
+from tests.datacenter.metrics.records import EVALUATION, FACTS, record
 
 
 def test_a_file_that_training_wrote_is_one_run(tmp_path: Path) -> None:
@@ -18,6 +18,7 @@ def test_a_file_that_training_wrote_is_one_run(tmp_path: Path) -> None:
     for step in range(1, 41):
         seconds = 100.0 if step == 1 else 2.0
         sink.step(record(step=step, steps=1, tokens=64, total_tokens=64 * step, seconds=seconds, loss=5 - step / 16))
+    sink.evaluated(EVALUATION)
     sink.close()
     (run,) = read_runs([path])
     assert run == MeasuredRun(

@@ -10,7 +10,7 @@ import torch
 
 from atoll.datacenter.checkpoint import check_model
 from atoll.datacenter.checks.layout import check_layout
-from atoll.datacenter.data import open_job_batches
+from atoll.datacenter.data import open_held_out, open_job_batches
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.metrics.facts import named_peak
 from atoll.datacenter.models import spec_of
@@ -51,6 +51,7 @@ def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Iterable[int]) -> i
     if job.model.weights is not None:
         check_weights(job.model.model_copy(update={"weights": str(folder / job.model.weights)}))
     batches = open_job_batches(job, folder)
+    open_held_out(job, folder)
     if job.checkpoint.folder is None:
         return None
     compared = batches if job.privacy is None else None  # a private job samples from it; ranks compare their own draw

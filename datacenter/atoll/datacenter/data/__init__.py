@@ -8,6 +8,7 @@ assembles them for a job file.
 
 from atoll.datacenter.data.agreement import largest_over
 from atoll.datacenter.data.batches import Batch, Batches, Source, Step
+from atoll.datacenter.data.held_out import HeldOut, open_held_out
 from atoll.datacenter.data.loader import Loader
 from atoll.datacenter.data.opening import open_batches, open_job_batches
 from atoll.datacenter.data.packing import Rows, Sequences
@@ -15,6 +16,7 @@ from atoll.datacenter.data.packing import Rows, Sequences
 __all__ = [
     "Batch",
     "Batches",
+    "HeldOut",
     "Loader",
     "Rows",
     "Sequences",
@@ -22,5 +24,6 @@ __all__ = [
     "Step",
     "largest_over",
     "open_batches",
+    "open_held_out",
     "open_job_batches",
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -160,14 +159,27 @@ class Step:
         """
         if sum(counts) != self.source.global_batch or min(counts) < 0:
             raise DataError(f"shares of {list(counts)} rows are not a global batch of {self.source.global_batch}")
-        ends = list(accumulate(counts))
-        rows = self.source.rows(self.number, ends[rank] - counts[rank], ends[rank])
-        return Batch(
-            torch.from_numpy(rows.inputs),
-            torch.from_numpy(rows.labels),
-            None if rows.documents is None else torch.from_numpy(rows.documents),
-            None if rows.positions is None else torch.from_numpy(rows.positions),
-        )
+        return batch_of(self.source.rows(self.number, *_range(counts, rank)))
+
+
+def batch_of(rows: Rows) -> Batch:
+    """Return rows as tensors, which share their memory."""
+    return Batch(
+        torch.from_numpy(rows.inputs),
+        torch.from_numpy(rows.labels),
+        None if rows.documents is None else torch.from_numpy(rows.documents),
+        None if rows.positions is None else torch.from_numpy(rows.positions),
+    )
+
+
+def share_of(global_batch: int, rank: int, world: int) -> tuple[int, int]:
+    """Return the first row of a rank's even share, and the row after its last."""
+    return _range(even_counts(global_batch, world), rank)
+
+
+def _range(counts: Sequence[int], rank: int) -> tuple[int, int]:
+    end = sum(counts[: rank + 1])
+    return end - counts[rank], end
 
 
 def even_counts(global_batch: int, world: int) -> list[int]:

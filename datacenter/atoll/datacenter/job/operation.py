@@ -1,4 +1,4 @@
-"""``[checkpoint]``, ``[faults]``, ``[metrics]``: how a long job is kept alive and observed."""
+"""``[evaluation]``, ``[checkpoint]``, ``[faults]``, ``[metrics]``: how a long job is kept alive and observed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from typing import Annotated
 from pydantic import Field
 
 from atoll.settings import Hint, Section
+
+
+class EvaluationSection(Section):
+    """Loss on held-out data while a job trains; see [evaluation](datacenter/evaluation.md)."""
+
+    every_steps: Annotated[
+        int,
+        Field(ge=1, description="Steps between evaluations. The first is before step 1, the last after the last step."),
+    ]
+    sequences: Annotated[
+        int, Field(ge=1, le=1 << 30, description="Held-out sequences of one evaluation; fewer if there are fewer.")
+    ] = 256
+    path: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description='Held-out file or folder for `source = "tokens"` and `"text"`, relative to the job file. '
+            "Other sources have a held-out part.",
+        ),
+    ] = None
 
 
 class CheckpointSection(Section):

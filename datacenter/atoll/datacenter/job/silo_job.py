@@ -10,7 +10,7 @@ from pydantic import Field
 from atoll.datacenter.job.asynchrony import AsynchronySection
 from atoll.datacenter.job.federation import FederationSection
 from atoll.datacenter.job.model import ModelSection
-from atoll.datacenter.job.operation import CheckpointSection, FaultsSection, MetricsSection
+from atoll.datacenter.job.operation import CheckpointSection, EvaluationSection, FaultsSection, MetricsSection
 from atoll.datacenter.job.parallel import (
     ContextParallelSection,
     DataParallelSection,
@@ -60,6 +60,7 @@ class SiloJob(Section):
     memory: MemorySection = Field(default_factory=MemorySection)
     asynchrony: AsynchronySection | None = None
     privacy: PrivacySection | None = None
+    evaluation: EvaluationSection | None = None
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     faults: FaultsSection = Field(default_factory=FaultsSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)

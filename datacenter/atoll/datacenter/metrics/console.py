@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from atoll.text.figures import bound
 
 if TYPE_CHECKING:
-    from atoll.datacenter.metrics.record import RunFacts, StepRecord
+    from atoll.datacenter.metrics.record import Evaluation, RunFacts, StepRecord
 
 _PIPE_WIDTH = 400
 """Width of lines where the output is not a terminal: nothing is cut."""
@@ -36,6 +36,10 @@ class ConsoleLines:
         self._progress.update(self._task, completed=record.step)
         self._console.print(line(record, self._facts), markup=False)
 
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Print an evaluation."""
+        self._console.print(evaluation_line(evaluation, self._facts), markup=False)
+
     def close(self) -> None:
         """Remove the bar."""
         self._progress.stop()
@@ -44,9 +48,8 @@ class ConsoleLines:
 def line(record: StepRecord, facts: RunFacts) -> str:
     """Format a record as one line, without unknown values."""
     mfu = facts.mfu(record.tokens_per_s)
-    of = f"/{facts.total_steps}" if record.step <= facts.total_steps else ""  # a federation may ask for more
     parts = [
-        f"step {record.step:>{len(str(facts.total_steps))}}{of}",
+        _place(record.step, facts),
         f"loss {record.loss:.4f}",
         f"lr {record.lr:.3g}",
         "" if record.grad_norm is None else f"gradient {record.grad_norm:.3g}",
@@ -61,6 +64,19 @@ def line(record: StepRecord, facts: RunFacts) -> str:
         "" if record.loss_scale is None else f"loss scale {record.loss_scale:g}",
     ]
     return "  ".join(part for part in parts if part)
+
+
+def evaluation_line(evaluation: Evaluation, facts: RunFacts) -> str:
+    """Format an evaluation as one line."""
+    return (
+        f"{_place(evaluation.step, facts)}  held-out loss {evaluation.loss:.4f}  perplexity {evaluation.perplexity:.4g}"
+        f"  ({evaluation.tokens:,} tokens in {evaluation.seconds:.1f} s)"
+    )
+
+
+def _place(step: int, facts: RunFacts) -> str:
+    of = f"/{facts.total_steps}" if step <= facts.total_steps else ""  # a federation may ask for more
+    return f"step {step:>{len(str(facts.total_steps))}}{of}"
 
 
 def size(count: float) -> str:

@@ -40,6 +40,17 @@ class Meter:
         finally:
             self._waited_s += self._clock() - began
 
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Enclose work that is not training: its seconds do not count. On a GPU it begins when queued work is done."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._began += self._clock() - began
+
     def step(self, tokens: int) -> None:
         """Count one optimiser step with this number of tokens over all ranks."""
         self._steps += 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from atoll.datacenter.metrics.record import RunFacts, StepRecord
+    from atoll.datacenter.metrics.record import Evaluation, RunFacts, StepRecord
 
 IDLE_S = 5.0
 """Seconds without traffic after which a connection is closed."""
@@ -78,6 +78,11 @@ class Prometheus:
         for name, amount in _amounts(record).items():
             self._counters[name].inc(amount)
 
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Set the gauges of held-out data."""
+        self._gauges["held_out_loss"].set(evaluation.loss)
+        self._gauges["held_out_perplexity"].set(evaluation.perplexity)
+
     def close(self) -> None:
         """Stop listening."""
         self._server.end()
@@ -101,6 +106,8 @@ _GAUGES = (
     ("loss_scale", "Loss scale of float16 training."),
     ("privacy_epsilon", "Epsilon spent since the job began."),
     ("expert_load_ratio", "Tokens of the busiest expert / of the mean expert."),
+    ("held_out_loss", "Loss of the last evaluation: sum of token losses / counted tokens."),
+    ("held_out_perplexity", "exp(loss) of the last evaluation."),
 )
 _COUNTERS = (
     ("tokens", "Tokens that went through the model since this process began."),

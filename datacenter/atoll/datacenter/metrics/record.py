@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 MFU_FORMULA = "tokens/s * FLOPs per token / (ranks * peak FLOP/s of one rank)"
@@ -95,3 +96,28 @@ class StepRecord:
     def data_wait_share(self) -> float:
         """Share of the wall time spent waiting for data, from 0 to 1."""
         return self.data_wait_s / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Loss on held-out data after a step; the same on every rank, up to the seconds.
+
+    Attributes:
+        step: optimiser steps since the job began.
+        loss: sum of token losses / counted tokens, in nats.
+        tokens: counted tokens.
+        seconds: wall time of the evaluation.
+    """
+
+    step: int
+    loss: float
+    tokens: int
+    seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        """``exp(loss)``; infinite where that is beyond float64."""
+        try:
+            return math.exp(self.loss)
+        except OverflowError:
+            return math.inf

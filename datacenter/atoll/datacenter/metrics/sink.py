@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from atoll.datacenter.metrics.record import RunFacts, StepRecord
+from atoll.datacenter.metrics.record import Evaluation, RunFacts, StepRecord
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,10 @@ class Sink(Protocol):
         """
         ...
 
+    def evaluated(self, evaluation: Evaluation, /) -> None:
+        """Take a loss on held-out data; it comes before the record of its step. Raises as ``step``."""
+        ...
+
     def close(self) -> None:
         """Release files and ports; no record comes after this."""
         ...
@@ -40,11 +44,18 @@ class Sinks:
 
     def step(self, record: StepRecord) -> None:
         """Pass a record to each sink; one that raises ``OSError`` is closed and dropped, with a warning."""
+        self._each(record.step, lambda sink: sink.step(record))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Pass an evaluation to each sink, as ``step`` does."""
+        self._each(evaluation.step, lambda sink: sink.evaluated(evaluation))
+
+    def _each(self, step: int, tell: Callable[[Sink], None]) -> None:
         for sink in tuple(self._sinks):
             try:
-                sink.step(record)
+                tell(sink)
             except OSError as error:
-                log.warning("step %d: no more metrics to %s: %s", record.step, type(sink).__name__, error)
+                log.warning("step %d: no more metrics to %s: %s", step, type(sink).__name__, error)
                 self._sinks.remove(sink)
                 _close(sink)
 
@@ -63,7 +74,7 @@ class Sinks:
 
 
 class JsonLines:
-    """Appends to a file: a line ``{"run": facts}``, then one line for each record.
+    """Appends to a file: a line ``{"run": facts}``, then one line for each record and each evaluation.
 
     A job that is started again appends to the same file; if a step is there twice, the later line counts. Numbers that
     are not finite become null: JSON has no such numbers.
@@ -80,6 +91,11 @@ class JsonLines:
     def step(self, record: StepRecord) -> None:
         """Append a record; the line reaches the operating system at once."""
         self._write(asdict(record))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Append a line ``{"evaluation": ...}``."""
+        figures = {**asdict(evaluation), "perplexity": evaluation.perplexity}
+        self._write({"evaluation": {key: _finite(part) for key, part in figures.items()}})
 
     def close(self) -> None:
         """Close the file."""

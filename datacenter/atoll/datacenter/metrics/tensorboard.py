@@ -10,7 +10,7 @@ from atoll.datacenter.errors import MissingExtraError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from atoll.datacenter.metrics.record import RunFacts, StepRecord
+    from atoll.datacenter.metrics.record import Evaluation, RunFacts, StepRecord
 
 _QUEUE = 100
 """Records that may wait for the writing thread; beyond that ``step`` waits too."""
@@ -39,6 +39,11 @@ class TensorBoard:
         """Add a point to each curve."""
         for tag, value in curves(record, self._facts).items():
             self._writer.add_scalar(tag, value, record.step)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Add a point to the curves of held-out data."""
+        self._writer.add_scalar("held_out/loss", evaluation.loss, evaluation.step)
+        self._writer.add_scalar("held_out/perplexity", evaluation.perplexity, evaluation.step)
 
     def close(self) -> None:
         """Write what is pending."""

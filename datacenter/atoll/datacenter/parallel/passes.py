@@ -56,6 +56,17 @@ class Passes(Protocol):
         """
         ...
 
+    def evaluate(self, batches: Sequence[MicroBatch]) -> Tensor:
+        """Run forward passes alone; the caller turns gradients off and sets the modules' mode.
+
+        Args:
+            batches: micro-batches of this rank, all of one shape.
+
+        Returns:
+            float64 scalar: sum of this rank's token losses; 0 if another stage computes them.
+        """
+        ...
+
 
 @dataclass
 class PlainPasses:
@@ -89,6 +100,18 @@ class PlainPasses:
                 del outputs  # the largest tensor of all: the backward pass frees it after use
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += _local(loss.detach())
+        return total
+
+    def evaluate(self, batches: Sequence[MicroBatch]) -> Tensor:
+        """See ``Passes``."""
+        bare = self.module.module if isinstance(self.module, DistributedDataParallel) else self.module
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for batch in batches:
+            with self.loss.context():
+                with self._autocast():
+                    outputs = bare(batch.tokens)
+                total += _local(self.loss(outputs, batch.labels, 1.0))
+            del outputs  # before the next micro-batch's are made
         return total
 
     def _timed(self) -> AbstractContextManager[object]:

@@ -88,6 +88,13 @@ class PrivatePasses:
         self._release(sums)
         return total
 
+    def evaluate(self, batches: Sequence[MicroBatch]) -> Tensor:
+        """See ``parallel.passes.Passes``."""
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for batch in batches:
+            total += self._spec.loss(self._module(batch.tokens.contiguous()), batch.labels)
+        return total
+
     def _losses(self, batch: MicroBatch) -> Tensor:
         outputs = self._module(batch.tokens.contiguous())  # Opacus' rule for embeddings needs a view of them
         rows = zip(torch.split(outputs, 1), torch.split(batch.labels, 1), strict=True)

@@ -85,7 +85,7 @@ def _runs_of(path: Path) -> Iterator[MeasuredRun]:
         elif "step" in value:
             record = _valid(_Record, value, place)
             records[record.step] = record
-        else:
+        elif "evaluation" not in value:
             found += 1
             yield _valid(MeasuredRun, value, place)
     if records:

@@ -20,6 +20,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
+from atoll.datacenter.train.evaluation import Evaluator
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.data import Batch
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import World
-    from atoll.datacenter.metrics import Sinks
+    from atoll.datacenter.metrics import Evaluation, Sinks
     from atoll.datacenter.privacy import Mechanism
     from atoll.datacenter.train.launched import Launched, StepResult
     from atoll.datacenter.train.pulse import Pulse
@@ -45,6 +46,7 @@ class Summary:
         tokens: tokens counted since the job began.
         loss: loss of the last step; None if no step was left.
         resumed_at: step of the checkpoint resumed from; None for a new job.
+        held_out_loss: of this process's last evaluation; None without ``[evaluation]``.
     """
 
     steps: int
@@ -52,6 +54,7 @@ class Summary:
     tokens: int
     loss: float | None
     resumed_at: int | None
+    held_out_loss: float | None = None
 
     @property
     def finished(self) -> bool:
@@ -70,6 +73,8 @@ class Trainer:
         checkpoints: writes and reads checkpoints.
         mechanism: noise and budget of a job with ``[privacy]``.
         upkeep: work between steps.
+        evaluator: computes the loss on held-out data, of a job with ``[evaluation]``.
+        evaluation: its last result.
     """
 
     job: SiloJob
@@ -84,6 +89,8 @@ class Trainer:
     tracing: Tracing
     pulse: Pulse
     mechanism: Mechanism | None = None
+    evaluator: Evaluator | None = None
+    evaluation: Evaluation | None = None
     _launched: Launched | None = None
     _last: StepResult | None = None
 
@@ -94,6 +101,8 @@ class Trainer:
         process; at once where something depends on them, see ``queue``.
         """
         resumed_at = self.checkpoints.resume(self.state)
+        if resumed_at is None:
+            self._evaluate(self.state.step)
         while self.state.step < self.job.job.steps:
             self.queue()
             if self.pulse.stops_after(self.state.step):
@@ -104,7 +113,8 @@ class Trainer:
             self.pulse.enter(self.state.step, "last checkpoint")
             self.checkpoints.save(self.state.step, self.state)
         loss = None if result is None else result.loss
-        return Summary(self.state.step, self.job.job.steps, self.state.tokens, loss, resumed_at)
+        held_out = None if self.evaluation is None else self.evaluation.loss
+        return Summary(self.state.step, self.job.job.steps, self.state.tokens, loss, resumed_at, held_out)
 
     def advance(self) -> StepResult:
         """Make one step and wait for it; write a record and begin a checkpoint if they are due."""
@@ -120,9 +130,9 @@ class Trainer:
     def queue(self) -> list[StepResult]:
         """Queue one step, then read the figures of the step before.
 
-        A record, a checkpoint and a dynamic loss scale need the figures of this step: then it is waited for. So
-        nothing is ever written of a step, or of one after it, whose loss or gradient were not finite. The caller
-        calls ``settle`` before it sends, changes or saves weights itself.
+        A record, an evaluation, a checkpoint and a dynamic loss scale need the figures of this step: then it is waited
+        for. So nothing is ever written of a step, or of one after it, whose loss or gradient were not finite. The
+        caller calls ``settle`` before it sends, changes or saves weights itself.
 
         Returns:
             Results that were read in this call, in the order of their steps: of the step before, of this one, or both.
@@ -131,7 +141,8 @@ class Trainer:
             TrainingError: for a step whose figures were read, as ``Step`` raises it.
         """
         made = self.state.step + 1
-        if self.step.scale.dynamic or self._is_recorded(made) or self.checkpoints.is_due(made):
+        due = self._is_recorded(made) or self._is_evaluated(made) or self.checkpoints.is_due(made)
+        if self.step.scale.dynamic or due:
             return [*self.settle(), self.advance()]
         batches = self._next_batches(made - 1)
         with self.tracing.step(made):
@@ -166,8 +177,20 @@ class Trainer:
         self.upkeep.after_step(made)
         self.pulse.enter(made, "checkpoint")
         self.checkpoints.after_step(made, self.state)
+        if self._is_evaluated(made):
+            self._evaluate(made)
         if self._last is not None and self._is_recorded(made):
             self._tell(self._last)
+
+    def _is_evaluated(self, made: int) -> bool:
+        return self.evaluator is not None and self.evaluator.is_due(made)
+
+    def _evaluate(self, made: int) -> None:
+        if self.evaluator is not None:
+            self.pulse.enter(made, "evaluation")
+            with self.meter.pausing():
+                self.evaluation = self.evaluator(made)
+            self.sinks.evaluated(self.evaluation)
 
     def _is_recorded(self, made: int) -> bool:
         return made % self.job.metrics.every_steps == 0 or made == self.job.job.steps
@@ -251,6 +274,7 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
             tracing=stack.enter_context(_tracing(job, folder, world)),
             pulse=pulse,
             mechanism=mechanism,
+            evaluator=Evaluator.of(job, folder, step.passes, meshes, world.device),
         )
 
 

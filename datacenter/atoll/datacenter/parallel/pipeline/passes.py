@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.parallel.loss import Loss
 from atoll.datacenter.parallel.pipeline.busy import BusyClock
+from atoll.datacenter.parallel.pipeline.chain import Chain
 from atoll.datacenter.parallel.pipeline.deal import micro_batches
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 
@@ -58,8 +59,10 @@ class PipelinePasses:
         self._device = device
         self._micro_batches = micro_batches(job, meshes.dims.batch)
         self._divisor: float | Tensor = 1.0
-        group = meshes.dense["pp"].get_group()
-        stages = [_Stage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()]
+        self._deal, self._group = deal, meshes.dense["pp"].get_group()
+        stages = [
+            _Stage(module, number, deal.stages, device, group=self._group) for number, module in self._modules.items()
+        ]
         self._clock = BusyClock(device)
         for stage in stages:
             self._clock.listen(stage)
@@ -91,6 +94,19 @@ class PipelinePasses:
         with self._clock.step(), self._loss_of.context():
             self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
         return sum((_local(loss.detach()) for loss in losses), torch.zeros((), device=self._device))
+
+    def evaluate(self, batches: Sequence[MicroBatch]) -> Tensor:
+        """See ``parallel.passes.Passes``."""
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        chain = Chain(self._modules, self._deal, self._group, self._device)
+        with self._loss_of.context():
+            for batch in batches:
+                outputs = chain(batch.tokens)
+                if outputs is not None:
+                    total += _local(self._loss_of(outputs, batch.labels, 1.0))
+                del outputs  # before the next micro-batch's are made
+        chain.close()
+        return total
 
     def idle_share(self) -> float:
         """Return the share of the last step's passes in which a rank waited, mean over all ranks; collective."""
