@@ -22,12 +22,14 @@ from tests.console.browser import Running, running
 from tests.console.conftest import Watched
 from tests.console.study import ROUNDS, a_round, participant, study
 from tests.patience import WAIT_S
-from tests.server.cli.conftest import Fake, summary
+from tests.server.cli.conftest import Fake, serve, summary
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".tools" / "node_modules" / "axe-core" / "axe.min.js"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MAX_PICTURE_BYTES = 150_000
+ANSWERED = ("404 (Not Found)", "503 (Service Unavailable)")
+"""Answers that a test has the console give, which the browser reports as errors."""
 PAGES = (
     "/",
     "/runs/rabc",
@@ -90,7 +92,7 @@ def page(console: Running, context: BrowserContext) -> Iterator[Page]:
     found.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     enter(found, console)
     yield found
-    assert [error for error in errors if "404 (Not Found)" not in error] == []
+    assert [error for error in errors if not any(one in error for one in ANSWERED)] == []
 
 
 def enter(page: Page, console: Running) -> None:
@@ -147,6 +149,33 @@ def test_the_end_of_a_run_is_said(page: Page, control: Watched) -> None:
     expect(page.locator("#live-status")).to_have_text("The run has ended.")
     expect(page.locator("#head .badge")).to_have_text("finished")
     expect(page.locator("#actions")).not_to_contain_text("Pause")
+
+
+@pytest.mark.parametrize("path", ["/", "/participants"])
+def test_a_list_comes_back_with_its_server(page: Page, fake: Fake, path: str) -> None:
+    go(page, path)
+    page.evaluate("window.kept = true")
+    expect(page.locator("#live-status")).to_contain_text("Live: ")
+    fake.stop()
+    expect(page.locator("#live-status")).to_contain_text("Not live: cannot reach the server")
+    for _ in serve(lambda server: server.add_insecure_port(fake.address), study()):
+        expect(page.locator("#live-status")).to_contain_text("Live: ")
+    assert page.evaluate("window.kept") is True
+
+
+def test_a_run_is_followed_on_once_its_server_answers_again(page: Page, fake: Fake) -> None:
+    """The page was opened while the server was there, its stream of events when it was not."""
+    go(page, "/runs/rabc")
+    page.evaluate("window.kept = true")
+    page.get_by_role("button", name="Live").click()
+    fake.stop()
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator("#live-status")).to_contain_text("Not live: cannot reach the server")
+    control = study()
+    for _ in serve(lambda server: server.add_insecure_port(fake.address), control):
+        control.changes.put(control_pb2.WatchRunResponse(summary=summary(released=1)))
+        expect(page.locator("#live-status")).to_contain_text("Live: running")
+    assert page.evaluate("window.kept") is True
 
 
 def test_live_updates_can_be_stopped(page: Page) -> None:

@@ -7,10 +7,12 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
+from starlette.types import Message
 
 from atoll.console.live import Live, polled
-from atoll.operator import UnreachableError
+from atoll.operator import OperatorError, UnreachableError
 from atoll.wire.v1 import control_pb2
 from tests.console.browser import Browser, Running
 from tests.console.conftest import Watched
@@ -73,14 +75,21 @@ async def test_the_end_of_a_session_ends_its_streams() -> None:
     assert got == [": live\n\n", *[": beat\n\n"] * 3]
 
 
-async def test_a_failure_is_told_to_the_page() -> None:
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        (OperatorError("the run is\ngone"), 'event: ended\ndata: "failed: the run is\\ngone"\n\n'),
+        (UnreachableError("it did not come back"), 'event: away\ndata: "it did not come back"\n\n'),
+    ],
+)
+async def test_a_failure_is_told_to_the_page(error: OperatorError, event: str) -> None:
     async def failing() -> AsyncIterator[str]:
         yield "running"
-        raise UnreachableError("the server did not come back\nin time")
+        raise error
 
     got = "".join(await received(Live(pace_s=0.0), failing()))
     assert got.startswith(': live\n\nevent: changed\ndata: "running"\n\n')
-    assert got.endswith('event: ended\ndata: "failed: the server did not come back\\nin time"\n\n')
+    assert got.endswith(event)
 
 
 async def test_of_many_changes_the_page_gets_the_newest() -> None:
@@ -96,6 +105,17 @@ async def test_a_list_is_told_of_once_for_each_change() -> None:
     answers = iter([((1,), "one"), ((1,), "one"), ((2,), "two"), ((1,), "one")])
     got = [text async for text in _three(polled(lambda: next(answers), 0.0))]
     assert got == ["one", "two", "one"]
+
+
+async def test_a_list_is_followed_on_once_the_server_is_back() -> None:
+    errors = iter([None, UnreachableError("refused"), UnreachableError("timed out"), None])
+
+    def ask() -> tuple[object, str]:
+        if error := next(errors):
+            raise error
+        return (1,), "one"
+
+    assert [text async for text in _three(polled(ask, 0.0))] == ["one", "refused", "one"]
 
 
 async def test_an_error_that_was_not_expected_is_told_to_the_page_and_raised() -> None:
@@ -129,4 +149,29 @@ async def test_streams_are_bounded() -> None:
     assert b"as many pages are followed as may be (1)" in bytes(refused.body)
     live.stop()
     assert [part async for part in stream] == [b'event: ended\ndata: "stopped"\n\n']
+
+
+async def test_pages_that_ask_at_the_same_time_are_bounded_too() -> None:
+    live = Live(max_streams=2)
+    assert [live.answer(never(), lambda: True).status_code for _ in range(3)] == [200, 200, 503]
+
+
+@pytest.mark.parametrize("sends", [0, 1])
+async def test_a_browser_that_leaves_makes_room(sends: int) -> None:
+    """Before the first event too: then the events are never asked for."""
+    live, sent = Live(max_streams=1), 0
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Message) -> None:
+        nonlocal sent
+        if sent == sends:
+            raise OSError(f"the browser has left before {message['type']}")
+        sent += 1
+
+    answer = live.answer(never(), lambda: True)
+    with pytest.raises(ClientDisconnect):
+        await answer({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
     assert live.answer(never(), lambda: True).status_code == 200

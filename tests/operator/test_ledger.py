@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import pytest
+
+from atoll.operator.errors import OperatorError
 from atoll.operator.ledger import LedgerQueries
 from atoll.wire.v1 import control_pb2
 
@@ -38,6 +41,20 @@ class Pages(LedgerQueries):
 
     def newest_run(self) -> str:
         return "r1"
+
+
+class NoPopulations(Pages):
+    """A server without a private run."""
+
+    def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+        del request
+        return control_pb2.ListPopulationsResponse()
+
+
+def test_a_population_that_is_not_there_is_named() -> None:
+    with pytest.raises(OperatorError, match="there is no population ''") as refused:
+        NoPopulations().population("")
+    assert refused.value.remedy == "`atoll privacy ledger` lists them"
 
 
 def test_a_runs_ledger_has_the_charges_of_all_pages() -> None:

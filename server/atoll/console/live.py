@@ -1,4 +1,7 @@
-"""Server-sent events: a page is told that what it shows has changed, and fetches itself again."""
+"""Server-sent events: a page is told that what it shows has changed, and fetches itself again.
+
+A stream ends with ``ended``, or with ``away`` if the page should open another one in a while.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, StreamingResponse
 
-from atoll.operator.errors import OperatorError
+from atoll.operator.errors import OperatorError, UnreachableError
 
 if TYPE_CHECKING:
     from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
 PACE_S = 2.0
 """Minimum seconds between two events of a page, each of which costs the server two calls."""
@@ -30,7 +34,7 @@ class _Stream:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self.text = ""
-        self.ended: str | None = None
+        self.ended: tuple[str, str] | None = None
         self._before_end = False
 
     async def take(self, changes: AsyncIterator[str]) -> None:
@@ -41,15 +45,17 @@ class _Stream:
                 self._before_end = True
                 self.changed.set()
             self.end("over")
+        except UnreachableError as error:
+            self.end(error.message, "away")
         except OperatorError as error:
             self.end(f"failed: {error.message}")
         except Exception as error:
             self.end(f"failed: {type(error).__name__}")
             raise
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, event: str = "ended") -> None:
         """Send no more."""
-        self.ended = why
+        self.ended = event, why
         self.changed.set()
 
     def take_events(self) -> list[bytes]:
@@ -57,7 +63,22 @@ class _Stream:
         self.changed.clear()
         found = [_event("changed", self.text)] if self._before_end else []
         self._before_end = False
-        return found if self.ended is None else [*found, _event("ended", self.ended)]
+        return found if self.ended is None else [*found, _event(*self.ended)]
+
+
+class _Events(StreamingResponse):
+    """A stream of events, which says when it is over: also if the browser has left before the first one."""
+
+    def __init__(self, events: AsyncIterator[bytes], over: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._over()
 
 
 class Live:
@@ -75,16 +96,18 @@ class Live:
             return PlainTextResponse(
                 f"as many pages are followed as may be ({self._max_streams}); close some of them.\n", 503
             )
-        return StreamingResponse(self._events(changes, alive), media_type="text/event-stream")
+        stream = _Stream()
+        self._open.add(stream)  # before the first event: several pages may ask at the same time
+        return _Events(self._events(stream, changes, alive), lambda: self._open.discard(stream))
 
     def stop(self) -> None:
         """End every stream: the console stops."""
         for stream in self._open:
             stream.end("stopped")
 
-    async def _events(self, changes: AsyncIterator[str], alive: Callable[[], bool]) -> AsyncIterator[bytes]:
-        stream = _Stream()
-        self._open.add(stream)
+    async def _events(
+        self, stream: _Stream, changes: AsyncIterator[str], alive: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
         task = asyncio.create_task(stream.take(changes))
         try:
             yield b": live\n\n"
@@ -98,7 +121,6 @@ class Live:
             for event in stream.take_events() if stream.changed.is_set() else ():
                 yield event
         finally:
-            self._open.discard(stream)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -107,13 +129,18 @@ class Live:
 async def polled(ask: Callable[[], tuple[object, str]], interval_s: float) -> AsyncIterator[str]:
     """Sentences about what ``ask`` finds, one for each change; for lists, of which the server has no stream.
 
+    A server that is away is asked again: that it has gone, and that it is back, are changes too.
+
     Args:
         ask: gives what is compared, and a sentence about it; called in a thread.
         interval_s: seconds between two questions.
     """
     known: object = None
     while True:
-        found, text = await run_in_threadpool(ask)
+        try:
+            found, text = await run_in_threadpool(ask)
+        except UnreachableError as error:
+            found, text = UnreachableError, error.message
         if found != known:
             known = found
             yield text

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from atoll.operator.errors import BadInputError, require_count
+from atoll.operator.errors import BadInputError, OperatorError, require_count, where_listed
 from atoll.operator.naming import run_called
 from atoll.server.control import (
     ChargesPage,
@@ -101,9 +101,16 @@ class LedgerQueries(ABC):
         return tuple(found)
 
     def population(self, name: str, *, verify: bool = False) -> PopulationSummary:
-        """What has been spent of one population's privacy."""
+        """What has been spent of one population's privacy.
+
+        Raises:
+            OperatorError: if there is no such population.
+        """
         answer = self._list_populations(control_pb2.ListPopulationsRequest(population=name, verify=verify))
-        return value_of(PopulationSummary, answer.populations[0])
+        found = next((one for one in answer.populations if one.population == name), None)
+        if found is None:
+            raise OperatorError(f"there is no population {name!r}", where_listed("population.missing"))
+        return value_of(PopulationSummary, found)
 
     def charges(self, population: str, *, start: int = 0) -> ChargesPage:
         """A page of a population's charges, from number ``start`` of its chain on."""

@@ -6,7 +6,11 @@ const page = document.querySelector("[data-events]");
 const status = document.getElementById("live-status");
 const toggle = document.getElementById("live-toggle");
 const STORED = "atoll-live";
+const SOON_MS = 2000;
+const LATE_MS = 30000;
 let source = null;
+let timer = null;
+let wait_ms = SOON_MS;
 let fetching = false;
 let again = false;
 
@@ -36,8 +40,9 @@ function replace(part, fresh) {
 
 async function refresh() {
   // One request at a time; changes meanwhile are fetched together. A selection would be lost: it is waited for.
+  // Gives "shown"; "away" if the server or the console cannot be reached; "refused" if it will stay so.
   again = true;
-  if (fetching || !getSelection().isCollapsed) return;
+  if (fetching || !getSelection().isCollapsed) return "shown";
   fetching = true;
   try {
     while (again) {
@@ -46,7 +51,7 @@ async function refresh() {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!answer.ok) {
         say(`Not live: ${fresh.querySelector(".said")?.textContent ?? `the console answered ${answer.status}`}`);
-        return;
+        return answer.status === 503 ? "away" : "refused";
       }
       for (const part of document.querySelectorAll("[data-live]")) {
         const found = fresh.getElementById(part.id);
@@ -55,20 +60,44 @@ async function refresh() {
     }
   } catch {
     say("Not live: the console cannot be reached.");
+    return "away";
   } finally {
     fetching = false;
   }
+  wait_ms = SOON_MS;
+  return "shown";
 }
 
 function stop() {
+  clearTimeout(timer);
   source?.close();
   source = null;
+}
+
+function later() {
+  // Follows anew in a while; the first event of a list's stream says how things are.
+  clearTimeout(timer);
+  timer = setTimeout(() => { stop(); start(); }, wait_ms);
+  wait_ms = Math.min(LATE_MS, 2 * wait_ms);
+}
+
+async function changed(text) {
+  say(`Live: ${text}`);
+  if (await refresh() === "away") later();
+}
+
+async function away(text) {
+  // The server was away, or too many pages are followed: both pass.
+  stop();
+  say(`Not live: ${text}`);
+  if (await refresh() !== "refused") later();
 }
 
 function start() {
   if (source || document.hidden || toggle.getAttribute("aria-pressed") !== "true") return;
   source = new EventSource(page.dataset.events);
-  source.addEventListener("changed", (event) => { say(`Live: ${JSON.parse(event.data)}`); refresh(); });
+  source.addEventListener("changed", (event) => changed(JSON.parse(event.data)));
+  source.addEventListener("away", (event) => away(JSON.parse(event.data)));
   source.addEventListener("ended", (event) => {
     const why = JSON.parse(event.data);
     stop();
@@ -76,7 +105,8 @@ function start() {
     say(why === "over" ? "The run has ended." : `Not live: ${why}`);
   });
   source.onerror = () => {
-    say(source?.readyState === EventSource.CLOSED ? "Not live: load the page again." : "Not live: the console cannot be reached.");
+    if (source?.readyState === EventSource.CLOSED) away("trying again.");
+    else say("Not live: the console cannot be reached.");
   };
 }
 
