@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from atoll.client._clock import now_s
 from atoll.client._session.invitation import MODEL, Input, Invitation, round_key_message
 from atoll.client._session.protection import Protection
+from atoll.client._session.unread_settings import warn_of_mistyped, watched
 from atoll.client._statistics import answer
 from atoll.client._telemetry.logs import USERS_CODE, about
 from atoll.client._telemetry.tracing import Tracing
@@ -85,6 +86,9 @@ class Work:
         started = now_s()
         with self.tracing.step("download"):
             model, task = self._inputs()
+        settings = watched(task.settings, task.key.run) if task.kind is TaskKind.TRAIN else None
+        if settings is not None:
+            task = dataclasses.replace(task, settings=settings)
         request = transfer_pb2.ReportRequest(round=round_key_message(task.key), download_seconds=now_s() - started)
         task.control.arm(upload_reserve_s(task, request.download_seconds))
         evaluation = self._evaluate(model, task, request)
@@ -98,6 +102,8 @@ class Work:
         upload = None
         if task.kind is not TaskKind.EVALUATE:
             upload = self._train(model, task, request)
+            if settings is not None:
+                warn_of_mistyped(settings, task.key.run)
         self.raise_if_abandoned()
         answer = self._deliver(upload, request)
         weight = int(request.weight or request.evaluation_weight)
