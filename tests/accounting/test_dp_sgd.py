@@ -83,8 +83,20 @@ def test_ratios_grow_with_the_root_of_what_is_averaged() -> None:
 
 
 def test_a_batch_of_all_rows_is_no_draw() -> None:
-    assert DpSgdTraining.of_epochs(20, 32, 3, epochs=2) == DpSgdTraining(20, 32, 3, 2)
-    assert DpSgdTraining(20, 32, 3, 2).sample_rate == 1.0
+    assert DpSgdTraining.of_epochs(20, 20, 3, epochs=2) == DpSgdTraining(20, 20, 3, 2)
+    assert DpSgdTraining(20, 20, 3, 2).sample_rate == 1.0
+
+
+def test_a_batch_of_more_than_all_rows_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="batch = 320 of 144 rows: .* must be at most 144"
+    ):
+        DpSgdTraining.of_epochs(144, 320, 20)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_delta_below_what_floats_add_up_to_is_planned_without_a_warning() -> None:
+    assert plan_dp_sgd(DpSgdTraining(144, 16, 20, 9), delta=1e-300, noise_multiplier=100.0).epsilon > 0
 
 
 def test_noise_is_rounded_up_to_digits_that_people_copy() -> None:

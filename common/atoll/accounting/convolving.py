@@ -257,5 +257,8 @@ def _least_epsilon(losses: Doubles, tilted: Doubles, error: float, room: float, 
     if last + 1 == losses.size:
         return math.inf
     left = room - untilt[last] * error - 2 * lost * with_it[last]
-    found = math.log((with_it[last] - left) / without[last]) if with_it[last] > left else losses[last]
+    if with_it[last] <= left:
+        found = float(losses[last])
+    else:  # ``without`` is 0 where its masses are below the smallest float
+        found = math.log((with_it[last] - left) / without[last]) if without[last] > 0 else math.inf
     return max(0.0, float(min(max(found, losses[last]), losses[last + 1])))

@@ -38,7 +38,7 @@ class DpSgdTraining:
         elements: d, elements of the model that are trained; None if unknown, and then there are no ratios.
 
     Raises:
-        ValueError: for a number below 1, or more than ``MAX_STEPS`` steps.
+        ValueError: for a number below 1, a batch above the rows, or more than ``MAX_STEPS`` steps.
     """
 
     rows: int
@@ -53,6 +53,10 @@ class DpSgdTraining:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} = {value}; must be 1 or more")
+        if self.batch > self.rows:
+            raise ValueError(
+                f"batch = {self.batch} of {self.rows} rows: a step has at most all of them; must be at most {self.rows}"
+            )
         if self.steps > MAX_STEPS:
             raise ValueError(f"{self.steps} steps in all rounds; at most {MAX_STEPS} can be planned")
 
@@ -72,7 +76,7 @@ class DpSgdTraining:
     @property
     def sample_rate(self) -> float:
         """Probability that a row is in a step."""
-        return min(1.0, self.batch / self.rows)
+        return self.batch / self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,4 +183,4 @@ def _rounded_up(noise: float) -> float:
 def _ratio(training: DpSgdTraining, noise: float) -> float | None:
     if training.elements is None:
         return None
-    return min(training.batch, training.rows) / (noise * math.sqrt(training.elements))
+    return training.batch / (noise * math.sqrt(training.elements))

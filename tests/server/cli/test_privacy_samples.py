@@ -82,8 +82,10 @@ def test_the_plan_of_a_job_with_few_participants_leads_to_turns_and_to_rows(job:
         ((*ROWS[:2], *ROWS[4:]), "--batch is missing"),
         ((*ROWS[:4], *ROWS[6:]), "--rounds is missing"),
         ((*ROWS, "--steps", "3", "--epochs", "2"), "--epochs and --steps exclude each other"),
-        ((*ROWS, "--noise-multiplier", "3"), "exactly one of epsilon and noise_multiplier"),
-        ((*ROWS, "--plot", "a.svg"), "--plot has no picture"),
+        ((*ROWS, "--noise-multiplier", "3"), "--epsilon and --noise-multiplier exclude each other"),
+        ((*ROWS, "--plot", "a.svg"), "--plot is about a private JOB"),
+        ((*ROWS, "--signal-to-noise", "2"), "--signal-to-noise is about a private JOB"),
+        ((*ROWS, "--batch", "320"), "batch = 320 of 106 rows: a step has at most all of them"),
         ((*ROWS[:6], "--delta", "0.1", "--epsilon", "3"), "must be below 0.00943"),
     ],
 )

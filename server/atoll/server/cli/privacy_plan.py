@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ _SAMPLING = {
     Sampling.POISSON: "each with probability {rate:.4g}, counted on",
     Sampling.NONE: "not counted on: at most {most} of {rounds} for each",
 }
+_WANTED = 1.0
+"""Signal to noise of a round that a cohort is looked for with."""
 _DIGITS = 5
 """Digits of a planned epsilon."""
 _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
@@ -52,8 +54,7 @@ _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/no
     "--signal-to-noise",
     "wanted",
     type=Finite(0, min_open=True),
-    default=1.0,
-    show_default=True,
+    show_default="1",
     help="Find the smallest cohort with this ratio in a round.",
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: FILE.svg or FILE.html.")
@@ -64,7 +65,7 @@ def plan(  # one argument for each option
     job: Path | None,
     elements: int | None,
     target: float | None,
-    wanted: float,
+    wanted: float | None,
     plot: Path | None,
     json_output: bool,
     **samples: Any,
@@ -76,7 +77,8 @@ def plan(  # one argument for each option
     """
     options = SampleOptions(**samples)
     if options.rows is not None:
-        _plan_samples(options, job, elements, target, plot, json_output=json_output)
+        _without_rows_only({"--plot": plot, "--signal-to-noise": wanted})
+        _plan_samples(options, job, elements, target, json_output=json_output)
         return
     if surplus := [name for name in options.given() if name != "--participants"]:
         raise BadInputError(f"{surplus[0]} is about DP-SGD of participants", "add --rows N")
@@ -86,7 +88,7 @@ def plan(  # one argument for each option
         raise BadInputError(f"{plot}: pictures are .svg or .html", "name the file so")
     spec = _parsed(job)
     size = elements or _elements(job, spec)
-    found = _worked_out(spec, size, target, wanted, options.participants)
+    found = _worked_out(spec, size, target, wanted or _WANTED, options.participants)
     if plot is not None:
         _draw(found, plot)
     if json_output:
@@ -97,17 +99,20 @@ def plan(  # one argument for each option
         click.echo(line)
 
 
+def _without_rows_only(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise BadInputError(f"{name} is about a private JOB, not about rows", f"leave out {name} or --rows")
+
+
 def _plan_samples(
     options: SampleOptions,
     job: Path | None,
     elements: int | None,
     target: float | None,
-    plot: Path | None,
     *,
     json_output: bool,
 ) -> None:
-    if plot is not None:
-        raise BadInputError("--plot has no picture of a plan with --rows", "leave one of them out")
     spec = None if job is None else _parsed(job)
     if elements is None and job is not None and spec is not None:
         path = initial_file(spec, job.parent)

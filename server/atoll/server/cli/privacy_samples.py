@@ -79,6 +79,8 @@ def show_sample_plan(
     from atoll.accounting import plan_dp_sgd  # noqa: PLC0415  # scipy takes a while
     from atoll.server.privacy.measured_cases import beside  # noqa: PLC0415
 
+    if target is not None and options.noise_multiplier is not None:
+        raise BadInputError("--epsilon and --noise-multiplier exclude each other", "give one of them")
     section = None if spec is None else spec.privacy
     if target is None and options.noise_multiplier is None:
         target = None if section is None else section.epsilon
