@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll.operator.errors import BadInputError
 from atoll.server.jobs import JobFileError, parse_job
+from atoll.server.jobs.refusals import has_secret_draw as secret_draw
 from atoll.settings import Section
 
 if TYPE_CHECKING:
@@ -25,6 +26,25 @@ def job_of(detail: RunDetail) -> JobSpec:
         return parse_job(detail.job_toml, f"the job of run {detail.run.run}")
     except JobFileError as error:
         raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
+
+
+def is_private(detail: RunDetail) -> bool:
+    """Whether the job promises differential privacy; True if it cannot be read here."""
+    spec = _readable(detail)
+    return bool(detail.job_toml) if spec is None else spec.privacy is not None
+
+
+def has_secret_draw(detail: RunDetail) -> bool:
+    """Whether a run's draws are secret; True if its job cannot be read here."""
+    spec = _readable(detail)
+    return bool(detail.job_toml) if spec is None else secret_draw(spec)
+
+
+def _readable(detail: RunDetail) -> JobSpec | None:
+    try:
+        return parse_job(detail.job_toml)
+    except JobFileError:
+        return None
 
 
 def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
+import pytest
+
+from atoll.operator import History
+from atoll.operator.exports.exportable import Exportable
 from atoll.operator.exports.tracked import MAX_EXACT, Point, tracked
-from tests.operator.exports.samples import DETAIL, HOSTILE, ROUNDS, SPENDING, hostile
+from atoll.operator.models import Which
+from tests.operator.exports.samples import DETAIL, HOSTILE, JOB, ROUNDS, SPENDING, hostile
 
 
 def test_each_value_is_at_the_model_that_was_measured() -> None:
@@ -65,3 +73,61 @@ def test_names_are_printable() -> None:
     assert HOSTILE not in {one.name for one in found.points}
     assert all(one.name.isprintable() for one in found.points)
     assert all(name.isprintable() and str(value).isprintable() for name, value in found.params.items())
+
+
+PRIVATE = '[aggregation]\nmax_weight = 100\n[privacy]\npopulation = "p"\nepsilon = 8.0\ndelta = 1e-5\nclip = 1.0\n'
+SECRET = JOB.replace("size = 3", 'size = 3\nsampler = "poisson"\nrate = 0.1')
+CAPPED = "max_participations = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "figures", "says_why"),
+    [
+        (JOB, {"cohort", "reported", "duration_s", "total_weight"}, True),
+        (JOB + PRIVATE + CAPPED, {"cohort", "reported", "duration_s"}, True),
+        (SECRET + PRIVATE, set[str](), False),
+        ("a newer version's", set[str](), False),
+    ],
+    ids=["plain", "private", "secret", "unreadable"],
+)
+def test_what_a_private_runs_bound_does_not_cover_stays_out(job: str, figures: set[str], *, says_why: bool) -> None:
+    found = tracked(replace(DETAIL, job_toml=job))
+    assert {one.name.removeprefix("round/") for one in found.points if one.name.startswith("round/")} == figures
+    assert ("atoll.reason" in found.tags) == says_why
+    assert any(one.name == "server/accuracy" for one in found.points)
+
+
+class Ended(Exportable):
+    """A run that has ended."""
+
+    def __init__(self, job: str) -> None:
+        self.detail = replace(DETAIL, job_toml=job)
+
+    def export(self, folder: Path | str, which: Which = "latest", **options: object) -> Path:
+        del which, options
+        Path(folder).mkdir()
+        return Path(folder)
+
+    def report(self, path: Path | str) -> Path:
+        Path(path).write_text("<html></html>", encoding="utf-8")
+        return Path(path)
+
+    def _histories_to_export(self, lost: Callable[[str], object], *, follow: bool) -> Iterable[History]:
+        del lost, follow
+        yield History(self.detail)
+
+    def _ledger_to_export(self) -> None:
+        return None
+
+    def _model_to_export(self, *_: object) -> NoReturn:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("job", "artifacts"),
+    [(JOB + PRIVATE + CAPPED, ["model", "report.html"]), (SECRET + PRIVATE, ["model"])],
+    ids=["told", "secret"],
+)
+def test_the_report_of_a_secret_draw_is_no_artifact(job: str, artifacts: list[str], tmp_path: Path) -> None:
+    Ended(job)._write_artifacts(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == artifacts

@@ -13,7 +13,7 @@ from atoll.operator.exports.mlflow import DEFAULT_EXPERIMENT
 from atoll.operator.exports.sending import to_mlflow, to_tensorboard
 from atoll.operator.exports.tracked import tracked
 from atoll.operator.models import silent
-from atoll.operator.run_job import job_keys
+from atoll.operator.run_job import has_secret_draw, job_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -121,10 +121,15 @@ class Exportable(ABC):
             yield tracked(history.detail, None if ledger is None else ledger.spending)
 
     def _write_artifacts(self, folder: Path) -> None:
-        """The model, unless it is a run of statistics, and the report, if the extra ``server`` is installed."""
+        """The model, and the report, if the extra ``server`` is installed.
+
+        A run of statistics has no model. Of a run whose draw is secret there is no report: it names the members.
+        """
         history = next(iter(self._histories_to_export(_ignore, follow=False)))
         if trains(history.detail):
             self.export(folder / "model")
+        if has_secret_draw(history.detail):
+            return
         try:
             self.report(folder / "report.html")
         except ImportError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll.operator.run_job import job_keys
+from atoll.operator.run_job import has_secret_draw, is_private, job_keys
 from atoll.server import __version__
 from atoll.text.printable import printable
 
@@ -19,7 +19,10 @@ RUN_TAG = "atoll.run"
 """The tag by which a run is found again."""
 MAX_EXACT = 2**53
 """Trackers hold numbers as doubles; larger whole numbers, such as seeds, are texts."""
-_ROUND_FIGURES = ("cohort", "reported", "total_weight", "duration_s")
+_OF_DATA = ("total_weight",)
+"""Figures of rounds that depend on data which a private run protects: a tracker has other readers than operators."""
+_OF_DRAWS = ("cohort", "reported", "duration_s")
+"""Figures of rounds that depend on who was drawn, if that is a secret (docs/privacy/accounting.md)."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ class Tracked:
 def tracked(detail: RunDetail, spending: RunSpending | None = None) -> Tracked:
     """A run with its rounds so far as values for a tracker.
 
+    Of a private run the weights stay out, and where its draw is secret also counts and durations of rounds and the
+    reason of its end: none of them is covered by its bound.
+
     Args:
         detail: the run.
         spending: what a private run has spent; None for another run.
@@ -103,7 +109,7 @@ def _tags(detail: RunDetail, spending: RunSpending | None) -> Iterator[tuple[str
     yield "atoll.status", run.status
     yield "atoll.model", run.model_blob
     yield "atoll.rounds_released", str(run.rounds_released)
-    if run.reason:
+    if run.reason and not has_secret_draw(detail):  # it may name or count members
         yield "atoll.reason", printable(run.reason)
     if detail.best is not None:
         yield "atoll.best_metric", printable(detail.best.metric)
@@ -122,13 +128,14 @@ def _param(value: object) -> Param:
 def _points(detail: RunDetail) -> tuple[Point, ...]:
     """The first value of a metric at a step stays: points that a tracker has are never changed."""
     found: dict[tuple[str, int], Point] = {}
+    figures = (*(() if has_secret_draw(detail) else _OF_DRAWS), *(() if is_private(detail) else _OF_DATA))
     for item in detail.rounds:
-        for point in _points_of(item) if item.released else ():
+        for point in _points_of(item, figures) if item.released else ():
             found.setdefault(point.key, point)
     return tuple(found.values())
 
 
-def _points_of(item: RoundSummary) -> Iterator[Point]:
+def _points_of(item: RoundSummary, figures: tuple[str, ...]) -> Iterator[Point]:
     at = item.closed_at or item.created_at
     trained = item.kind == "train"
     for name, value in sorted(item.metrics.items()):
@@ -136,7 +143,7 @@ def _points_of(item: RoundSummary) -> Iterator[Point]:
         if math.isfinite(value):
             yield Point(printable(name), item.version + (trained and not before), value, at)
     if trained:
-        for name in _ROUND_FIGURES:
+        for name in figures:
             figure = getattr(item, name)
             if figure is not None:
                 yield Point(f"round/{name}", item.version + 1, float(figure), at)

@@ -13,8 +13,6 @@ from atoll.server.control.curves import Source, latest, shown, source_of
 from atoll.server.control.names import names_of
 from atoll.server.control.never_counted import never_counted, skipped_evaluations, sometimes_missing
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
-from atoll.server.jobs import JobFileError, parse_job
-from atoll.server.jobs.refusals import has_secret_draw as secret_draw
 from atoll.text.figures import counted
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
@@ -195,14 +193,6 @@ def _why(status: str, detail: str) -> str:
 def _with_id(name: str, participant: str) -> str:
     """A participant's name with its id, which commands take: ``north (p3wajvfr7oa6f)``."""
     return name if participant in name else f"{name} ({participant})"
-
-
-def has_secret_draw(detail: RunDetail) -> bool:
-    """Whether a run's draws are secret; True if its job cannot be read here."""
-    try:
-        return secret_draw(parse_job(detail.job_toml))
-    except JobFileError:
-        return bool(detail.job_toml)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from atoll.operator.errors import BadInputError
 from atoll.operator.history import Mode
 from atoll.operator.ledger import LATEST
 from atoll.operator.models import Which
+from atoll.operator.run_job import has_secret_draw
 from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.completion import complete_runs, run_argument
 from atoll.server.cli.connection import connected
@@ -22,7 +23,6 @@ from atoll.server.cli.formats import (
     RUN_COLUMNS,
     best_lines,
     closing_lines,
-    has_secret_draw,
     member_rows,
     reason_lines,
     round_columns,

@@ -13,8 +13,9 @@ from rich.text import Text
 from atoll.operator import Run
 from atoll.operator.history import ENDED_PHASES, Rounds
 from atoll.operator.run import checked
+from atoll.operator.run_job import has_secret_draw
 from atoll.server.cli.errors import StoppedError
-from atoll.server.cli.formats import closing_lines, has_secret_draw, round_line
+from atoll.server.cli.formats import closing_lines, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
 from atoll.server.cli.unmeasured import unmeasured_lines
