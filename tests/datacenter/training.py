@@ -50,6 +50,8 @@ class Example:
 
     tokens: Tensor
     labels: Tensor
+    documents: Tensor | None = None
+    positions: Tensor | None = None
 
 
 def small(**sections: dict[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,16 @@ def loss_in_chunks(size: Size) -> Iterator[Figure]:
             yield Figure.stated(f"  peak memory, {way}", peak / 2**30, "GiB", COMMAND)
 
 
+def document_masks(size: Size) -> Iterator[Figure]:
+    """A step whose attention stays within documents beside one that attends to the whole row."""
+    masked, plain = (
+        _alone(size.job(size.billion, size.batch, data={"document_masks": on}), size) for on in (True, False)
+    )
+    job = size.job(size.billion, size.batch)
+    name = f"attention within documents beside whole rows: {_model(job)}"
+    yield Figure.stated(name, plain / masked, "times", COMMAND)
+
+
 def privacy(size: Size) -> Iterator[Figure]:
     """A step of DP-SGD by ghost clipping beside a plain one, both in float32 and not compiled."""
     common = {"precision": {"compute": "float32"}, "memory": {}}
@@ -99,6 +109,7 @@ ROWS: Mapping[str, Row] = {
     "speed": speed,
     "float8": number_formats,
     "loss in chunks": loss_in_chunks,
+    "document masks": document_masks,
     "privacy": privacy,
     "killed rank": killed,
 }

@@ -38,6 +38,8 @@ def _problems(job: SiloJob, world_size: int) -> Iterator[str]:
             yield f"[{name}] has no effect with [asynchrony]: leave one of them out"
     if job.evaluation is not None:
         yield "[evaluation] is not available with [asynchrony], whose ranks have no common model: leave one of them out"
+    if job.data.document_masks:
+        yield "data.document_masks = true is not available with [asynchrony]: leave one of them out"
     for name, found in (("moe", job.model.moe), ("lora", job.model.lora)):
         if found is not None:
             yield f"[model.{name}] is not available with [asynchrony]: leave one of them out"

@@ -33,6 +33,28 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     else:
         yield from _plain(job, spec, dims)
         yield from _chunks(job, spec, dims)
+        yield from _documents(job, spec, dims)
+
+
+def _documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
+    """Refuse document masks where attention has no place for them."""
+    if not job.data.document_masks:
+        return
+    if not spec.documents:
+        yield (
+            f'data.document_masks = true: a model of kind "{job.model.kind}" attends as it likes; set it to false, or '
+            "return a ModelSpec with documents = True"
+        )
+    if dims.cp > 1:
+        yield (
+            f'data.document_masks = true with mesh.cp = {dims.cp}: context_parallel.method = "'
+            f'{job.context_parallel.method}" has no masks; set mesh.cp = 1, or document_masks = false'
+        )
+    if job.privacy is not None:
+        yield (
+            "data.document_masks = true with [privacy]: a sample there is a row, so that its documents are protected "
+            "together; set data.packing = false for one document in a row, and document_masks = false"
+        )
 
 
 def _chunks(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:

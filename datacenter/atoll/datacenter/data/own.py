@@ -52,6 +52,11 @@ def open_own(data: DataSection, sequence: int, split: Split) -> Sequences:
     if first is None:
         raise DataError(f"{where} has no sequences in the {split} split")
     _check(where, first)
+    if data.document_masks and (first.documents is None or first.positions is None):
+        raise DataError(
+            f"{where}: rows() returned no documents and positions, but data.document_masks = true: return both, or set "
+            "it to false"
+        )
     return cast("Sequences", found)
 
 

@@ -16,7 +16,7 @@ _UNREAD = {
     "stdlib": ("path", "settings"),
     "tokens": ("tokenizer", "settings"),
     "text": ("settings",),
-    "digits": (*_NOT_OURS, "settings"),
+    "digits": (*_NOT_OURS, "document_masks", "settings"),
 }
 """Settings that a source does not use; the user's own uses ``settings`` alone."""
 
@@ -46,6 +46,13 @@ class DataSection(Section):
     packing: Annotated[
         bool, Field(description="Concatenate documents into sequences; otherwise each document starts its own.")
     ] = True
+    document_masks: Annotated[
+        bool,
+        Field(
+            description="Attend within documents, with positions from the start of each; otherwise to all earlier "
+            "tokens of the sequence. See [document masks](datacenter/data.md#document-masks)."
+        ),
+    ] = False
 
     settings: Annotated[dict[str, bool | int | float | str], Hint(default="none")] = Field(
         default_factory=dict, description="Passed to your own data's function."

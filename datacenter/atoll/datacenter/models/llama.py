@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from atoll.datacenter.models.documents import attend, document_mask
 from atoll.datacenter.models.moe import MoeFeedForward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.datacenter.job.model import ModelSection, RopeScalingSection
+    from atoll.datacenter.models.documents import DocumentMask
 
 
 def rotations(positions: Tensor, head_dim: int, theta: float, scaling: RopeScalingSection | None = None) -> Tensor:
@@ -28,19 +30,19 @@ def rotations(positions: Tensor, head_dim: int, theta: float, scaling: RopeScali
     bits, and silos of different layouts would train different functions.
 
     Args:
-        positions: int64 ``[sequence]``.
+        positions: int64 ``[sequence]``, or ``[batch, sequence]`` where rows differ.
         head_dim: width of a head, even.
         theta: base of the frequencies.
         scaling: of the frequencies.
 
     Returns:
-        The bits of float32 ``[2, sequence, head_dim / 2]``, cosines and sines, as int32.
+        The bits of float32 ``[2, *positions, head_dim / 2]``, cosines and sines, as int32.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
     frequencies = theta**-exponents
     if scaling is not None:
         frequencies = _scaled(frequencies, scaling)
-    angles = torch.outer(positions.to(torch.float32), frequencies)
+    angles = positions.to(torch.float32)[..., None] * frequencies
     return torch.stack((angles.cos(), angles.sin())).view(torch.int32)
 
 
@@ -66,7 +68,7 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
     Returns:
         Same shape and dtype as ``heads``; computed in float32.
     """
-    cos, sin = angles.view(torch.float32)[:, :, None, :]
+    cos, sin = angles.view(torch.float32)[..., None, :]
     first, second = heads.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
 
@@ -74,9 +76,11 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
 class CausalAttention(nn.Module):
     """Causal softmax attention. A module of its own, so that context parallelism can replace it."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: DocumentMask | None = None) -> Tensor:
         """Attend; all tensors are ``[batch, sequence, heads, head_dim]``, keys and values may have fewer heads."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        if mask is not None:
+            return attend(query, key, value, mask).transpose(1, 2)
         grouped = query.shape[1] != key.shape[1]
         return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped).transpose(
             1, 2
@@ -96,13 +100,14 @@ class Attention(nn.Module):
         self.wo = nn.Linear(model.heads * self.head_dim, model.dim, bias=False)
         self.core: nn.Module = CausalAttention()
 
-    def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, angles: Tensor, *, mask: DocumentMask | None = None) -> Tensor:
         """Map ``[batch, sequence, dim]`` to the same shape. Tensor parallelism leaves each rank some of the heads."""
         batch, sequence, _ = hidden.shape
         query, key, value = (
             linear(hidden).view(batch, sequence, -1, self.head_dim) for linear in (self.wq, self.wk, self.wv)
         )
-        mixed: Tensor = self.core(rotate(query, angles), rotate(key, angles), value)
+        within = () if mask is None else (mask,)  # what context parallelism puts here takes no mask
+        mixed: Tensor = self.core(rotate(query, angles), rotate(key, angles), value, *within)
         projected: Tensor = self.wo(mixed.reshape(batch, sequence, -1))
         return projected
 
@@ -132,9 +137,9 @@ class Block(nn.Module):
         self.ffn_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
         self.feed_forward = _feed_forward(model)
 
-    def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, angles: Tensor, *, mask: DocumentMask | None = None) -> Tensor:
         """Map ``[batch, sequence, dim]`` to the same shape."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), angles)
+        hidden = hidden + self.attention(self.attention_norm(hidden), angles, mask=mask)
         fed: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
         return fed
 
@@ -170,23 +175,28 @@ class Llama(nn.Module):
         if model.tied_embeddings:
             self.output.weight = self.tok_embeddings.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, documents: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Run the parts that this module has.
 
         Args:
             tokens: int64 ids ``[batch, sequence]``, or hidden states ``[batch, sequence, dim]`` where the embedding is
                 missing.
+            documents: int64 ``[batch, sequence]``: attend within documents, see ``models.documents``. None: to all
+                earlier tokens of the row.
+            positions: int64 ``[batch, sequence]``: positions in the documents. None: in the row.
 
         Returns:
             logits ``[batch, sequence, vocab]``, or hidden states where the output is missing.
         """
         sequence = tokens.shape[1] * self.sequence_parts
         hidden: Tensor = self.tok_embeddings(tokens) if self.tok_embeddings is not None else tokens
-        positions = self.positions(sequence, tokens.device)
+        if positions is None:
+            positions = self.positions(sequence, tokens.device)
+        mask = None if documents is None else document_mask(documents)
         head_dim = self.model.dim // self.model.heads
         angles = rotations(positions, head_dim, self.model.rope_theta, self.model.rope_scaling)
         for block in self.blocks.values():
-            hidden = block(hidden, angles)
+            hidden = block(hidden, angles, mask=mask)
         if self.norm is not None:
             hidden = self.norm(hidden)
         return self.output(hidden) if self.output is not None else hidden

@@ -43,6 +43,7 @@ def llama_spec(model: ModelSection) -> ModelSpec:
         entries={"attention": 2, "feed_forward": 1},
         tied=(("tok_embeddings.weight", "output.weight"),) if model.tied_embeddings else (),
         attention="attention.core",
+        documents=True,
         foreign=partial(llama_names, model),
     )
 

@@ -73,6 +73,8 @@ class ModelSpec:
             and value ``[batch, sequence, heads, head_dim]``, causal. The whole model then reads positions from its
             attribute ``positions``, see ``models.llama``. None: sequences cannot be divided. Experts need not be named:
             ``models.moe.RoutedExperts`` are found by their class.
+        documents: whether the whole model takes ``documents`` and ``positions`` by name, int64 ``[batch, sequence]``,
+            and attends within documents; see ``models.llama``.
         trained: tells by name which parameters are trained; None: all.
         foreign: names of the parameters in a Hugging Face checkpoint; None: the model has no such form.
         weights: returns whole tensors to start from, parameters and buffers by name; the others are drawn by
@@ -90,6 +92,7 @@ class ModelSpec:
     head: str | None = None
     tied: tuple[tuple[str, str], ...] = ()
     attention: str | None = None
+    documents: bool = False
     trained: Callable[[str], bool] | None = None
     foreign: Foreign | None = None
     weights: Callable[[], Mapping[str, Tensor]] | None = None

@@ -144,10 +144,12 @@ def cut_sequences(module: nn.Module, spec: ModelSpec, job: SiloJob, meshes: Mesh
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a micro-batch."""
+    """A part of a micro-batch, without documents: ``cp`` refuses their masks."""
 
     tokens: Tensor
     labels: Tensor
+    documents: None = None
+    positions: None = None
 
 
 def cut_batches(batches: Sequence[MicroBatch], job: SiloJob, meshes: Meshes) -> Sequence[MicroBatch]:

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.parallel.data import DTYPES
 
 if TYPE_CHECKING:
@@ -33,6 +34,33 @@ class MicroBatch(Protocol):
     def labels(self) -> Tensor:
         """The targets; -100 does not count."""
         ...
+
+    @property
+    def documents(self) -> Tensor | None:
+        """Document of each token, int64 ``[batch, sequence]``; None if unknown."""
+        ...
+
+    @property
+    def positions(self) -> Tensor | None:
+        """Position of each token in its document, int64 ``[batch, sequence]``; None if unknown."""
+        ...
+
+
+def document_inputs(batches: Sequence[MicroBatch], job: SiloJob) -> dict[str, Tensor]:
+    """Return what a model is given besides tokens, for several micro-batches together; empty without document masks.
+
+    Raises:
+        TrainingError: if the job asks for document masks, and the data has no documents.
+    """
+    if not job.data.document_masks:
+        return {}
+    found: dict[str, Tensor] = {}
+    for name in ("documents", "positions"):
+        parts = [part for batch in batches if (part := getattr(batch, name)) is not None]
+        if len(parts) < len(batches):
+            raise TrainingError(f"data.document_masks = true, but the rows have no {name}: set it to false")
+        found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return found
 
 
 class Passes(Protocol):
@@ -95,7 +123,7 @@ class PlainPasses:
         for number, batch in enumerate(batches):
             with self._gradient_sync(last=number == len(batches) - 1), self.loss.context():
                 with self._autocast(), self._timed():
-                    outputs = self.module(batch.tokens)
+                    outputs = self.module(batch.tokens, **document_inputs((batch,), self.job))
                 loss = self.loss(outputs, batch.labels, divisor)
                 del outputs  # the largest tensor of all: the backward pass frees it after use
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -109,7 +137,7 @@ class PlainPasses:
         for batch in batches:
             with self.loss.context():
                 with self._autocast():
-                    outputs = bare(batch.tokens)
+                    outputs = bare(batch.tokens, **document_inputs((batch,), self.job))
                 total += _local(self.loss(outputs, batch.labels, 1.0))
             del outputs  # before the next micro-batch's are made
         return total

@@ -83,6 +83,8 @@ class Batch:
 
     tokens: Tensor
     labels: Tensor
+    documents: None = None
+    positions: None = None
 
 
 def verify(task: Task, layout: Layout) -> list[Compared]:
@@ -115,6 +117,8 @@ def refusal(task: Task, layout: Layout) -> str | None:
         return "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
     if layout.dims.ep > 1:
         return "expert parallel cannot be verified: how many rows travel is known only from real tokens"
+    if task.job.data.document_masks:
+        return "document masks cannot be verified: on a CPU their scores are computed in another way than on a GPU"
     if layout.dims.pp > 1:
         return "pipelines cannot be verified: their schedules wait for real answers; see docs/datacenter/planning.md"
     if layout.checkpointing == "budget":

@@ -40,11 +40,12 @@ class Chain:
         self._told: set[int] = set()
         self._sent: tuple[dist.Work, Tensor] | None = None
 
-    def __call__(self, tokens: Tensor) -> Tensor | tuple[Tensor, ...] | None:
+    def __call__(self, tokens: Tensor, documents: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...] | None:
         """Run this rank's stages on one micro-batch; all micro-batches of a chain have one shape.
 
         Args:
             tokens: input of the first stage.
+            documents: further inputs of every stage, by name.
 
         Returns:
             What the last stage returns; None on ranks that do not have it.
@@ -60,7 +61,7 @@ class Chain:
                 given = carried
             else:
                 given = self._received(number)
-            made: Tensor | tuple[Tensor, ...] = module(given)
+            made: Tensor | tuple[Tensor, ...] = module(given, **documents)
             if number == self._deal.stages - 1:
                 return made
             carried = _one(number, made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.parallel.loss import Loss
+from atoll.datacenter.parallel.passes import document_inputs
 from atoll.datacenter.parallel.pipeline.busy import BusyClock
 from atoll.datacenter.parallel.pipeline.chain import Chain
 from atoll.datacenter.parallel.pipeline.deal import micro_batches
@@ -56,7 +57,7 @@ class PipelinePasses:
         self._is_first = 0 in modules
         self._is_last = deal.stages - 1 in modules
         self._loss_of = Loss.of(job, spec, meshes)
-        self._device = device
+        self._device, self._job = device, job
         self._micro_batches = micro_batches(job, meshes.dims.batch)
         self._divisor: float | Tensor = 1.0
         self._deal, self._group = deal, meshes.dense["pp"].get_group()
@@ -90,9 +91,12 @@ class PipelinePasses:
         self._divisor = divisor
         inputs = (torch.cat([batch.tokens for batch in batches]),) if self._is_first else ()
         target = torch.cat([batch.labels for batch in batches]) if self._is_last else None
+        documents: dict[str, Any] = dict(
+            document_inputs(batches, self._job)
+        )  # every stage gets those of its micro-batch
         losses: list[Tensor] = []
         with self._clock.step(), self._loss_of.context():
-            self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
+            self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False, **documents)
         return sum((_local(loss.detach()) for loss in losses), torch.zeros((), device=self._device))
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> Tensor:
@@ -101,7 +105,7 @@ class PipelinePasses:
         chain = Chain(self._modules, self._deal, self._group, self._device)
         with self._loss_of.context():
             for batch in batches:
-                outputs = chain(batch.tokens)
+                outputs = chain(batch.tokens, document_inputs((batch,), self._job))
                 if outputs is not None:
                     total += _local(self._loss_of(outputs, batch.labels, 1.0))
                 del outputs  # before the next micro-batch's are made
