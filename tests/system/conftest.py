@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgresql import database_server
 from tests.system.clients import Crew, crew
 from tests.system.operators import Arrays
 from tests.system.processes import Nursery, nursery
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, SIZE
 from tests.system.servers import Server, serving
+
+__all__ = ["database_server"]
 
 Serve = Callable[..., Server]
 Hire = Callable[..., Crew]

@@ -96,6 +96,18 @@ class Process:
                 self._news.wait(left)
         return found
 
+    def wait_for_log(self, text: str) -> None:
+        """Wait until the process has logged a text; its log is a file, which nothing announces.
+
+        Raises:
+            AssertionError: if the process ends, or the time, before it does.
+        """
+        until = time.monotonic() + WAIT_S
+        while text not in self.log:
+            if not self.running or time.monotonic() > until:
+                raise AssertionError(self._account(f"did not log {text!r}"))
+            time.sleep(0.05)
+
     def wait(self, timeout_s: float = WAIT_S) -> int:
         """Its exit status, once it has ended and its output is read.
 

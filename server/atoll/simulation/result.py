@@ -24,7 +24,7 @@ from atoll.server.control import BestModel, RunDetail, RunSummary, detail_of
 from atoll.server.jobs import parse_job
 from atoll.server.rpc import views
 from atoll.server.stores import dialects, participants, rounds, runs
-from atoll.server.stores.store import DATABASE_FILE
+from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.wire.v1 import control_pb2
 from atoll.wire.views import tensor_views
 

@@ -21,7 +21,7 @@ from atoll.operator.variants import compared_run, label_of, named_by_jobs
 from atoll.server.control.comparing import ComparedRun
 from atoll.server.jobs import Job, JobFileError, JobSpec
 from atoll.server.jobs.changes import as_table, changed
-from atoll.server.stores.store import DATABASE_FILE
+from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.simulation.cluster import RayWorkers
 from atoll.simulation.errors import RunFailedError, SetupError, WorkerError
 from atoll.simulation.evaluating import Evaluate

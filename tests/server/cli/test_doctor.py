@@ -10,7 +10,7 @@ from atoll.operator.connecting import Target
 from atoll.server.cli.doctor import _connection, doctor
 from atoll.server.identity import Authority, OperatorCredential
 from atoll.server.stores import Store
-from atoll.server.stores.store import DATABASE_FILE
+from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.wire.v1 import control_pb2
 from tests.server.privacy.ledgers import fill
 from tests.server.privacy.test_reconciling import cut

@@ -20,7 +20,7 @@ from atoll.server.cli.run import run
 from atoll.server.privacy import accounting
 from atoll.server.privacy.events import Event, Sampling
 from atoll.server.stores import schema
-from atoll.server.stores.store import DATABASE_FILE
+from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.text.figures import bound, remainder
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
 from tests.server.privacy.test_reconciling import cut, forget

@@ -53,6 +53,19 @@ def test_a_bad_option_is_named_as_one(tmp_path: Path) -> None:
     assert problem_of(tmp_path, "workers = 2\n", port=-1).startswith("--port '-1': ")
 
 
+@pytest.mark.parametrize("url", ["postgresql://me:secret@db/atoll", "postgresql://me@db/atoll?password=secret"])
+def test_a_password_in_the_url_of_the_database_is_not_shown(tmp_path: Path, url: str) -> None:
+    problem = problem_of(tmp_path, f'[storage]\ndatabase = "{url}"\n')
+    assert "holds a password" in problem
+    assert "PGPASSWORD" in problem
+    assert "secret" not in problem
+
+
+@pytest.mark.parametrize("url", ["sqlite:///here", "mysql://x/y", "postgresql://db", "nonsense"])
+def test_a_database_that_is_not_postgresql(tmp_path: Path, url: str) -> None:
+    assert f"server.toml:2: storage.database = '{url}': " in problem_of(tmp_path, f'[storage]\ndatabase = "{url}"\n')
+
+
 def test_what_does_not_go_together(tmp_path: Path) -> None:
     assert "plaintext is for loopback only" in problem_of(tmp_path, 'insecure = true\nhost = "0.0.0.0"\n')
 

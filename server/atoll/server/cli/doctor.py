@@ -13,10 +13,10 @@ from rich.text import Text
 from atoll.operator import Operator, Timeouts
 from atoll.operator.connecting import DEFAULT_ADDRESS, Target, find_target
 from atoll.operator.errors import OperatorError, UnreachableError
-from atoll.server.cli import checks
+from atoll.server.cli import check_database, checks
 from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.connection import credentials_option, data_option, server_option
-from atoll.server.cli.errors import Command
+from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.text.figures import counted
@@ -43,7 +43,7 @@ def doctor(
 ) -> None:
     """Check ports, certificates, disk, clock, ledgers, versions and permissions; exit code 1 if a check fails."""
     findings = [*checks.versions(), *checks.data_directory(data, os.getuid()), checks.local_disk(data)]
-    findings += checks.certificate_files(data, time.time())
+    findings += [*checks.certificate_files(data, time.time()), *check_database.database_server(data)]
     try:
         target = find_target(server, credentials, data, insecure=insecure)
     except OperatorError as error:
@@ -89,11 +89,13 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
 
 def _ledgers_of(data: Path) -> Iterator[Finding]:
     """Check the ledgers in the database of a server that does not answer."""
-    from atoll.server.stores.store import DATABASE_FILE  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+    from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
 
-    if not (data / DATABASE_FILE).exists():
-        return
     try:
+        with local_errors():
+            place = database_place.find(data)
+        if place is None:
+            return
         with opened(data) as source:
             yield from checks.ledgers(source.populations(verify=True))
     except OperatorError as error:

@@ -79,13 +79,11 @@ def opened(data: Path) -> Iterator[OfflineLedger]:
     """
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
-    from atoll.server.stores import dialects, schema_version  # noqa: PLC0415 - as above
-    from atoll.server.stores.store import DATABASE_FILE  # noqa: PLC0415 - as above
+    from atoll.server.stores import database_place, dialects, schema_version  # noqa: PLC0415 - as above
 
-    path = data / DATABASE_FILE
-    if not path.exists():
-        raise BadInputError(f"{data} is no server's data directory: it has no {DATABASE_FILE}", "name it with --data")
-    url = dialects.sqlite_url(path)
+    url = database_place.find(data)
+    if url is None:
+        raise BadInputError(f"{data} is no server's data directory: it has no database", "name it with --data")
     engine = dialects.reader_engine(url, connections=1)
     try:
         schema_version.require_current(engine)

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from atoll.server.cli.backup import backup, restore
 from atoll.server.cli.errors import Group, local_errors
+from atoll.server.cli.migrate import migrate
 from atoll.server.cli.storage import prune, storage
 from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.config import ServerConfig
@@ -39,6 +40,7 @@ def server() -> None:
 
 server.add_command(backup)
 server.add_command(restore)
+server.add_command(migrate)
 server.add_command(storage)
 server.add_command(prune)
 

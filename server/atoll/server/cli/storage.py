@@ -33,6 +33,7 @@ def storage(*, data: Path, json_output: bool) -> None:
                 "count": one.count,
                 "stored_bytes": one.stored_bytes,
                 "in_database": one.in_database,
+                "elsewhere": one.elsewhere,
             }
             for one in found.held
         ]
@@ -46,7 +47,7 @@ def storage(*, data: Path, json_output: bool) -> None:
                 one.run,
                 f"{one.count:,}",
                 in_bytes(one.stored_bytes),
-                "in the database" if one.in_database else "",
+                "in the database" if one.in_database else "on the database server" if one.elsewhere else "",
             )
             for one in found.held
         ),

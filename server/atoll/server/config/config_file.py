@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 256 * 1024
 _SHOWN_CHARS = 60
+_PASSWORD = re.compile(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*")
+"""Within a URL."""
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServerConfig:
@@ -64,7 +67,8 @@ def _described(item: ErrorDetails, options: Mapping[str, Any], file: Path | None
     message = message.removeprefix("Value error, ")
     if not path:
         return message
-    value = "" if item["type"] == "missing" else f"{str(item['input'])[:_SHOWN_CHARS]!r}: "
+    shown = _PASSWORD.sub("***", str(item["input"]))[:_SHOWN_CHARS]
+    value = "" if item["type"] == "missing" else f"{shown!r}: "
     if file is None or path[0] in options:
         return f"--{'-'.join(path).replace('_', '-')} {value}{message}"
     line = line_of(lines, ".".join(path))

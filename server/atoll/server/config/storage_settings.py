@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from atoll.server.disk.recycling import FreeFolder
 from atoll.server.disk.space import Room
 from atoll.server.ingest.spool import FREE as FREE_UPLOADS
+from atoll.server.stores import dialects
 from atoll.server.stores.directory_blobs import FREE as FREE_BLOBS
+from atoll.server.stores.errors import SchemaError
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 
 MIB = 1 << 20
@@ -24,6 +26,14 @@ class StorageSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    database: Annotated[
+        str | None,
+        Field(
+            description="URL of a PostgreSQL database, such as `postgresql://atoll@db.example.org/atoll`; otherwise "
+            "SQLite in the data directory. Without a password: libpq takes it from `$PGPASSWORD` or `~/.pgpass`. The "
+            "data directory notes the URL; `atoll server migrate` changes it.",
+        ),
+    ] = None
     reserve_mib: Annotated[
         int,
         Field(
@@ -63,6 +73,19 @@ class StorageSettings(BaseModel):
     sweep_s: Annotated[
         float, Field(ge=1, le=7 * DAY_S, description="Seconds between two looks for what can be removed.")
     ] = 3600.0
+
+    @field_validator("database")
+    @classmethod
+    def _is_postgresql(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = dialects.parse_url(value)
+        except SchemaError as error:
+            raise ValueError(f"{error.detail.message}: {error.detail.remedy}") from None
+        if url.get_backend_name() != "postgresql":
+            raise ValueError("SQLite is the default, in the data directory: leave `database` out")
+        return value
 
     @property
     def reserve_bytes(self) -> int:

@@ -27,7 +27,8 @@ from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.services import Services
 from atoll.server.stores import participants, schema_version
-from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, SPOOL_FOLDER
+from atoll.server.stores.database_place import DATABASE_FILE
+from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
 from atoll.server.telemetry.gauges import BROKEN, Gauges, families

@@ -8,6 +8,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import grpc.aio
@@ -45,8 +46,8 @@ from atoll.server.runs.evaluators import load_evaluators
 from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import ComeBack, Sessions, come_back
-from atoll.server.stores import Reader, Store
-from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
+from atoll.server.stores import Reader, Store, database_place
+from atoll.server.stores.store import SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.run_telemetry import RunTelemetry
@@ -136,10 +137,11 @@ class Daemon:
         config, loop = self._config, asyncio.get_running_loop()
         evaluators = load_evaluators(config.evaluators)
         room = config.storage.room(config.data)
-        if not (config.data / DATABASE_FILE).exists():
+        if database_place.find(config.data) is None:
             room.require("a new server")
         log.info("opening the database")
-        store = await loop.run_in_executor(self._executor, Store.open, config.data)
+        opening = partial(Store.open, config.data, url=config.storage.database)
+        store = await loop.run_in_executor(self._executor, opening)
         self._closing.callback(store.close)
         rounds, tracer = RoundFigures(), tracer_of()
         if tracer is not None:

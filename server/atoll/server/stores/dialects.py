@@ -2,7 +2,7 @@
 
 SQLite: write-ahead log, ``synchronous=FULL`` (a commit is on disk when it returns), foreign keys on, transactions begun
 explicitly (the driver's implicit ones do not cover savepoints). PostgreSQL: read committed for the writer, one snapshot
-per read.
+per read; the writer's connection holds an advisory lock, without which it writes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, Executable, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import sqlite
@@ -35,6 +35,7 @@ from atoll.server.stores.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -42,6 +43,18 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 10.0
 _WAL_LIMIT_BYTES = 64 << 20  # the log file is cut back to this after a checkpoint
 _SCHEMA_LOCK = 0x61746F6C6C  # "atoll": key of the PostgreSQL advisory lock held while migrating
+_SERVER_LOCK = _SCHEMA_LOCK + 1  # key of the one that the server's writing connection holds for as long as it lives
+_LOCK_PATIENCE_S = 3
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq's settings, so that a lost network shows within half a minute."""
+_SERVER_PATIENCE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+"""The same for the database server, which holds a vanished writer's lock until it notices."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _NO_TEXT = "Could not decode to UTF-8"  # Python's sqlite3, of a text column; it has no code
 _REMEDIES = {
@@ -53,6 +66,7 @@ _REMEDIES = {
 }
 _CHECK_SERVER = "check that the database server runs, is reachable and accepts this account"
 Rows = Sequence[Mapping[str, Any]]
+IsolationLevel = Literal["READ COMMITTED", "REPEATABLE READ"]
 
 
 def sqlite_url(path: Path) -> URL:
@@ -61,35 +75,62 @@ def sqlite_url(path: Path) -> URL:
 
 
 def parse_url(url: str) -> URL:
-    """Parse a database URL; SQLite and PostgreSQL are supported.
+    """Parse the URL of a database: a SQLite file, or PostgreSQL, whose driver is always psycopg.
 
     Raises:
-        SchemaError: for anything but SQLite files and PostgreSQL.
+        SchemaError: for any other database or driver, and for a PostgreSQL URL that holds a password: URLs are written
+            to files and logs. libpq takes passwords from ``PGPASSWORD`` or a file.
     """
-    remedy = "give a PostgreSQL URL such as postgresql+psycopg://user@host/atoll, or none for the embedded SQLite"
+    remedy = "give a PostgreSQL URL such as postgresql://user@host/atoll, or none for the embedded SQLite"
     try:
         parsed = make_url(url)
     except ArgumentError as error:
         raise SchemaError(f"the database URL cannot be read: {error}", remedy) from None
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise SchemaError(f"database {parsed.get_backend_name()!r} is not supported", remedy)
-    return parsed
+    if parsed.drivername not in {"sqlite", "postgresql", "postgresql+psycopg"}:
+        raise SchemaError(f"database {parsed.drivername!r} is not supported", remedy)
+    if parsed.get_backend_name() == "sqlite":
+        return parsed
+    if parsed.password or "password" in parsed.query:
+        raise SchemaError(
+            f"the URL of database {parsed.database} at {parsed.host} holds a password, and URLs are written to files",
+            "leave it out, and give it in $PGPASSWORD, in ~/.pgpass, or in a file that $PGPASSFILE names",
+        )
+    if not parsed.database:
+        raise SchemaError(f"the database URL {shown(parsed)} names no database", remedy)
+    return parsed._replace(drivername="postgresql+psycopg", password=None)  # an empty one would be shown as ***
 
 
-def writer_engine(url: URL) -> Engine:
-    """An engine for the one writer."""
+def shown(url: URL) -> str:
+    """Return a database's name for messages: the file, or the URL without a password."""
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    return url.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def writer_engine(url: URL, *, exclusive: bool = False) -> Engine:
+    """Return an engine for the one writer.
+
+    Args:
+        url: of the database.
+        exclusive: with PostgreSQL, exclude the writers of other servers: each connection takes a lock first, and fails
+            with a StoreUnavailableError if another server has it. (SQLite's directory has a lock of its own.)
+
+    Raises:
+        StoreUnavailableError: if the driver is not installed.
+    """
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, begin="BEGIN IMMEDIATE", read_only=False, pool_size=1)
-    return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    engine = _postgresql_engine(url, pool_size=1, isolation_level="READ COMMITTED")
+    if exclusive:
+        event.listen(engine, "connect", lambda connection, _entry: _lock_server(connection, url))
+    return engine
 
 
 def reader_engine(url: URL, *, connections: int) -> Engine:
     """An engine for reads: each transaction sees one snapshot and cannot write."""
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, begin="BEGIN", read_only=True, pool_size=connections)
-    engine = create_engine(
-        url, pool_size=connections, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
-    )
+    engine = _postgresql_engine(url, pool_size=connections, isolation_level="REPEATABLE READ")
     return engine.execution_options(postgresql_readonly=True)
 
 
@@ -129,6 +170,15 @@ def check_database(connection: Connection) -> None:
     found = connection.execute(text("PRAGMA quick_check(1)")).scalar()
     if found != "ok":
         raise StoreDamagedError(f"the database is damaged: {found}", where=_place(connection.engine.url))
+
+
+def size_bytes(connection: Connection) -> int:
+    """Return the bytes that the whole database takes where it is kept."""
+    if connection.dialect.name == "sqlite":
+        query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    else:
+        query = "SELECT pg_database_size(current_database())"
+    return int(connection.execute(text(query)).scalar_one())
 
 
 def translate(error: SQLAlchemyError, url: URL) -> ServerError:
@@ -185,11 +235,44 @@ def _insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
 
 
 def _place(url: URL) -> str:
-    return (
-        f"database {url.database}"
-        if url.get_backend_name() == "sqlite"
-        else f"database {url.render_as_string(hide_password=True)}"
-    )
+    return f"database {shown(url)}"
+
+
+def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLevel) -> Engine:
+    given = {name: value for name, value in _PATIENCE.items() if name not in url.query}
+    try:
+        return create_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level=isolation_level,
+            connect_args={"options": _SERVER_PATIENCE, **given} if "options" not in url.query else given,
+        )
+    except ModuleNotFoundError as error:
+        raise StoreUnavailableError(
+            f"{_place(url)} needs the package {error.name}, which is not installed", install_hint("server,postgres")
+        ) from None
+
+
+def _lock_server(connection: DBAPIConnection, url: URL) -> None:
+    """Take the lock of the one server; the database keeps it until the connection ends, however that happens.
+
+    A killed server's connection ends a moment after it.
+    """
+    from psycopg.errors import LockNotAvailable  # noqa: PLC0415 - SQLite's users need not have it
+
+    cursor = connection.cursor()
+    try:
+        cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_PATIENCE_S}s'")
+        cursor.execute(f"SELECT pg_advisory_lock({_SERVER_LOCK})")
+        connection.rollback()  # ends the transaction; the lock is the session's
+    except LockNotAvailable:
+        connection.close()
+        raise StoreUnavailableError(
+            f"another server uses {_place(url)}",
+            "stop it first, or give this server a database of its own; if its machine was lost, wait half a minute",
+        ) from None
 
 
 def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> Engine:

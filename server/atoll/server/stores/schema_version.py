@@ -11,7 +11,19 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, Engine, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    inspect,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.stores import dialects, schema
@@ -72,6 +84,21 @@ def upgrade(engine: Engine) -> None:
                 _create(connection)
             elif current != head_revision():
                 _migrate(connection)
+    except SQLAlchemyError as error:
+        raise dialects.translate(error, engine.url) from error
+
+
+def is_empty(engine: Engine) -> bool:
+    """Whether no table of Atoll's exists in a database, or none has a row.
+
+    Raises:
+        StoreUnavailableError: if it cannot be opened.
+    """
+    try:
+        with engine.connect() as connection, connection.begin():
+            there = set(inspect(connection).get_table_names())
+            ours = [table for table in schema.metadata.tables.values() if table.name in there]
+            return not any(connection.execute(select(literal(1)).select_from(table).limit(1)).first() for table in ours)
     except SQLAlchemyError as error:
         raise dialects.translate(error, engine.url) from error
 

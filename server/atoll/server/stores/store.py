@@ -8,10 +8,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import Engine
 
-from atoll.server.stores import dialects, schema_version
+from atoll.server.stores import database_place, dialects, schema_version
 from atoll.server.stores.blobs import BlobStore
+from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
@@ -20,7 +21,6 @@ from atoll.server.stores.writer import Writer
 
 log = logging.getLogger(__name__)
 
-DATABASE_FILE = "atoll.sqlite3"
 BLOBS_FOLDER = "blobs"
 SPOOL_FOLDER = "spool"
 PARTIALS_FOLDER = "partials"
@@ -52,8 +52,9 @@ class Store:
         """Open the state kept in ``directory``, or create it; the calls block for a moment.
 
         Args:
-            directory: the data directory: blobs and, unless ``url`` is given, the SQLite database.
-            url: another database, such as ``postgresql+psycopg://user@host/atoll``.
+            directory: the data directory: blobs and, unless another one is chosen, the SQLite database.
+            url: another database, such as ``postgresql://user@host/atoll``; the directory notes it. None: the one that
+                the directory notes.
             primary: act as the one server of this directory: lock it, upgrade the schema, remove what a killed process
                 left. Other processes only check that the schema is up to date.
             reader_threads: reads that may run at the same time.
@@ -61,7 +62,8 @@ class Store:
             reader_type: runs reads.
 
         Raises:
-            SchemaError: if the database is newer than this code, not Atoll's, or (not ``primary``) missing or older.
+            SchemaError: if the database is newer than this code, not Atoll's, that of another directory, or (not
+                ``primary``) missing or older.
             StoreDamagedError: if the database is damaged.
             StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
         """
@@ -92,12 +94,14 @@ def _open_locked(
         raise SchemaError(
             f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
         )
-    place = _sqlite(directory, create=lock is not None) if url is None else dialects.parse_url(url)
-    engine = dialects.writer_engine(place)
+    place = database_place.choose(directory, None if url is None else dialects.parse_url(url))
+    if place.get_backend_name() == "sqlite":
+        _make_private(directory / DATABASE_FILE, create=lock is not None)
+    engine = dialects.writer_engine(place, exclusive=lock is not None)
     try:
         blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
         if lock is not None:
-            schema_version.upgrade(engine)
+            _upgrade(engine, directory, blobs)
             blobs.sweep()
             _remove_partials(directory / PARTIALS_FOLDER)
         else:
@@ -108,6 +112,28 @@ def _open_locked(
     return (engine, dialects.reader_engine(place, connections=reader_threads)), blobs
 
 
+def _upgrade(engine: Engine, directory: Path, blobs: BlobStore) -> None:
+    """Upgrade the schema; with a database server, refuse one whose rows do not go with the directory's models."""
+    if engine.dialect.name != "sqlite":
+        noted, empty, name = (
+            database_place.noted(directory),
+            schema_version.is_empty(engine),
+            dialects.shown(engine.url),
+        )
+        if noted is None and not empty:
+            raise SchemaError(
+                f"the database {name} holds the state of a server, and {directory} is not its data directory",
+                "name the directory that was used with it (--data), or an empty database",
+            )
+        if empty and next(blobs.names(), None) is not None:
+            raise SchemaError(
+                f"the database {name} is empty, and {directory} holds models",
+                "restore the database from its back-up, or choose a new data directory",
+            )
+        database_place.note(directory, engine.url)
+    schema_version.upgrade(engine)
+
+
 def _remove_partials(folder: Path) -> None:
     """Delete partial sums of a killed server: the next one folds all updates again."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -115,17 +141,16 @@ def _remove_partials(folder: Path) -> None:
         log.warning("%s, unused partial sums, could not be removed", folder)
 
 
-def _sqlite(directory: Path, *, create: bool) -> URL:
-    """The URL of the embedded database; makes its file readable by the owner only, as its log files then are."""
-    path = directory / DATABASE_FILE
-    if not path.exists():
-        if not create:
-            raise SchemaError(f"there is no database {path} yet", "start the main server process first")
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"database {path}: {error.strerror}",
-                "make the data directory and its files writable for the server's account",
-            ) from error
-    return dialects.sqlite_url(path)
+def _make_private(path: Path, *, create: bool) -> None:
+    """Make the file of the embedded database readable by the owner only, as its log files then are."""
+    if path.exists():
+        return
+    if not create:
+        raise SchemaError(f"there is no database {path} yet", "start the main server process first")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"database {path}: {error.strerror}",
+            "make the data directory and its files writable for the server's account",
+        ) from error

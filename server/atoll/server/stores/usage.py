@@ -12,11 +12,12 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.disk.space import free_bytes
-from atoll.server.stores import dialects, event_log, models, runs
+from atoll.server.stores import database_place, dialects, event_log, models, runs
+from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.directory_blobs import FREE, INCOMING, DirectoryBlobStore
 from atoll.server.stores.errors import SchemaError
 from atoll.server.stores.schema import snapshots as snapshot_rows
-from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, PARTIALS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.store import BLOBS_FOLDER, PARTIALS_FOLDER, SPOOL_FOLDER
 
 _MOST_RUNS = 10_000
 
@@ -25,7 +26,8 @@ _MOST_RUNS = 10_000
 class Held:
     """Files of one kind and one run (empty: of no run, or of all).
 
-    ``stored_bytes`` of rows in the database is an estimate, and is included in the database's own size.
+    ``stored_bytes`` of rows in the database is an estimate, and is included in the database's own size. What is
+    ``elsewhere`` takes no space in the data directory.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class Held:
     count: int
     stored_bytes: int
     in_database: bool = False
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class StorageUse:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes on disk, each counted once."""
-        return sum(one.stored_bytes for one in self.held if not one.in_database)
+        """Bytes in the data directory, each counted once."""
+        return sum(one.stored_bytes for one in self.held if not (one.in_database or one.elsewhere))
 
 
 def storage_use(data: Path) -> StorageUse:
@@ -55,9 +58,9 @@ def storage_use(data: Path) -> StorageUse:
         SchemaError: if there is no database in it.
         StoreUnavailableError, StoreDamagedError: if that cannot be read.
     """
-    if not (data / DATABASE_FILE).exists():
+    url = database_place.find(data)
+    if url is None:
         raise SchemaError(f"{data} is no server's data directory", "say where it is with --data")
-    url = dialects.sqlite_url(data / DATABASE_FILE)
     engine = dialects.reader_engine(url, connections=1)
     try:
         with engine.connect() as connection, connection.begin():
@@ -67,7 +70,7 @@ def storage_use(data: Path) -> StorageUse:
                 *_uploads(data / SPOOL_FOLDER),
                 *_folder("free files", data / BLOBS_FOLDER / FREE),
                 *_folder("partial sums", data / PARTIALS_FOLDER),
-                *_database(data),
+                *_database(connection, data),
                 *_logs(connection),
             ]
     except SQLAlchemyError as error:
@@ -96,7 +99,10 @@ def _blobs(connection: Connection, blobs: DirectoryBlobStore) -> Iterator[Held]:
         yield Held(kind, owner, len(sizes), sum(sizes))
 
 
-def _database(data: Path) -> Iterator[Held]:
+def _database(connection: Connection, data: Path) -> Iterator[Held]:
+    if connection.dialect.name != "sqlite":
+        yield Held("database", "", 1, dialects.size_bytes(connection), elsewhere=True)
+        return
     sizes = [path.stat().st_size for end in ("", "-wal", "-shm") if (path := data / f"{DATABASE_FILE}{end}").exists()]
     yield Held("database", "", len(sizes), sum(sizes))
 

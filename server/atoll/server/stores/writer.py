@@ -166,7 +166,9 @@ class Writer:
             job.resolve()
 
     def _fail(self, batch: list[_Job[Any]], error: BaseException) -> None:
-        said = translate(error, self._engine.url) if isinstance(error, SQLAlchemyError) else None
+        said = error if isinstance(error, ServerError) else None
+        if isinstance(error, SQLAlchemyError):
+            said = translate(error, self._engine.url)
         for job in batch:
             failure = _not_stored(said, error)
             failure.__cause__ = error

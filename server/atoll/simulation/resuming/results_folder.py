@@ -15,7 +15,8 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, PARTIALS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.database_place import DATABASE_FILE
+from atoll.server.stores.store import BLOBS_FOLDER, PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.simulation.errors import SetupError
 from atoll.simulation.result import read
 from atoll.simulation.resuming.asked import differences

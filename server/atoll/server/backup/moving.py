@@ -1,0 +1,101 @@
+"""Moves a data directory's database to a database server, or back into the directory, while no server runs on it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL, Engine
+
+from atoll.server.backup.copies import copy_all, copy_from_server
+from atoll.server.disk.space import fsync_path, storage_error
+from atoll.server.errors import InvalidRequestError
+from atoll.server.identity.files import PRIVATE_MODE
+from atoll.server.stores import database_place, dialects, schema_version
+from atoll.server.stores.database_place import DATABASE_FILE, PLACE_FILE
+from atoll.server.stores.directory_lock import DirectoryLock
+
+LEFT_FILE = f"{DATABASE_FILE}.moved"
+"""What the SQLite database is renamed to after its rows have gone to a database server."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A move: names of both databases, the rows of each table, and what was left behind."""
+
+    source: str
+    target: str
+    rows: Mapping[str, int]
+    left: str
+
+
+def move_database(data: Path, wanted: URL | None) -> Moved:
+    """Copy the whole database to another place, and have the data directory use that from now on.
+
+    The old database stays as it was, under another name if it is a file: nothing is deleted. Runs go on at the next
+    start of the server where they stood, in the middle of a round too, because models and uploads stay in the
+    directory. A move that is killed leaves the directory at the old database, or at the new one.
+
+    Args:
+        data: the data directory; no server may run on it.
+        wanted: URL of an empty PostgreSQL database; None: SQLite in the directory.
+
+    Raises:
+        InvalidRequestError: if ``data`` is no data directory, has its database there already, or the new one has rows.
+        StorageError: if a database or disk refuses, or a server runs on the directory or on either database.
+        CorruptDataError: if the database is damaged.
+    """
+    there = database_place.find(data)
+    if there is None:
+        message = f"{data} is no server's data directory"
+        raise InvalidRequestError("migrate.data", message, "say where it is with --data")
+    if there == wanted or (wanted is None and there.get_backend_name() == "sqlite"):
+        place = dialects.shown(there)
+        raise InvalidRequestError(
+            "migrate.same", f"the database of {data} is {place} already", "there is nothing to do"
+        )
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.take(data).release)
+        source = dialects.writer_engine(there, exclusive=True)
+        closing.callback(source.dispose)
+        schema_version.upgrade(source)
+        return _into_directory(data, source) if wanted is None else _to_server(data, source, wanted)
+
+
+def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
+    target = dialects.writer_engine(wanted, exclusive=True)
+    try:
+        if not schema_version.is_empty(target):
+            raise InvalidRequestError(
+                "migrate.target", f"{dialects.shown(wanted)} holds the state of a server", "name an empty database"
+            )
+        rows = copy_all(source, target)
+    finally:
+        target.dispose()
+    database_place.note(data, wanted)
+    left = dialects.shown(source.url)
+    source.dispose()  # SQLite puts its log into the file
+    if source.dialect.name == "sqlite":
+        (data / DATABASE_FILE).replace(data / LEFT_FILE)
+        fsync_path(data)
+        left = str(data / LEFT_FILE)
+    return Moved(dialects.shown(source.url), dialects.shown(wanted), rows, left)
+
+
+def _into_directory(data: Path, source: Engine) -> Moved:
+    partial, place = data / f".{DATABASE_FILE}.{secrets.token_hex(6)}.partial", data / DATABASE_FILE
+    try:
+        partial.touch(mode=PRIVATE_MODE, exist_ok=False)
+        rows = copy_from_server(source.url, partial)
+        partial.replace(place)
+        fsync_path(data)
+        (data / PLACE_FILE).unlink()
+        fsync_path(data)
+    except OSError as error:
+        raise storage_error("migrate.disk", f"{data} cannot be written", error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return Moved(dialects.shown(source.url), str(place), rows, dialects.shown(source.url))

@@ -1,0 +1,59 @@
+"""The checks of ``atoll doctor`` for a database on a database server; SQLite is checked with the data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.operator.errors import OperatorError
+from atoll.server.cli.checks import Finding, Status
+from atoll.server.cli.errors import local_errors
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+_CHECK = "database"
+_DURABLE = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+}
+"""Settings of PostgreSQL without which a crash can lose what was acknowledged, and the values that are safe."""
+
+
+def database_server(data: Path) -> Iterator[Finding]:
+    """Check that a data directory's database answers, has this version's schema, and keeps what it acknowledges."""
+    from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+
+    try:
+        with local_errors():
+            place = database_place.find(data)
+            if place is not None and place.get_backend_name() != "sqlite":
+                yield from _answers(place)
+    except OperatorError as error:
+        yield Finding(_CHECK, Status.FAIL, error.message, error.remedy)
+
+
+def _answers(place: URL) -> Iterator[Finding]:
+    from sqlalchemy import text  # noqa: PLC0415 - as above
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
+
+    from atoll.server.stores import dialects, schema_version  # noqa: PLC0415 - as above
+
+    engine = dialects.reader_engine(place, connections=1)
+    try:
+        schema_version.require_current(engine)
+        with engine.connect() as connection:
+            version = connection.execute(text("SHOW server_version")).scalar_one()
+            found = {name: str(connection.execute(text(f"SHOW {name}")).scalar_one()) for name in _DURABLE}
+    except SQLAlchemyError as error:
+        raise dialects.translate(error, place) from error
+    finally:
+        engine.dispose()
+    unsafe = [f"{name} = {value}" for name, value in found.items() if value not in _DURABLE[name]]
+    if unsafe:
+        words = f"PostgreSQL {version} runs with {', '.join(unsafe)}: a crash can lose what it acknowledged"
+        yield Finding(_CHECK, Status.FAIL, words, f"set {', '.join(one.partition(' ')[0] for one in unsafe)} to on")
+    else:
+        yield Finding(_CHECK, Status.OK, f"{dialects.shown(place)}, PostgreSQL {version}")

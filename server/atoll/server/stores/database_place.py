@@ -1,0 +1,83 @@
+"""Where the database of a data directory is: in the directory, or on a database server whose URL the directory notes.
+
+Models, uploads and keys stay in the directory, and rows name them. So the two belong together: a directory never
+changes its database silently, and every command that is given the directory finds the database.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from atoll.server.errors import CorruptDataError
+from atoll.server.identity.files import PRIVATE_MODE, write_atomic
+from atoll.server.stores import dialects
+from atoll.server.stores.errors import SchemaError, StoreUnavailableError
+
+DATABASE_FILE = "atoll.sqlite3"
+PLACE_FILE = "database.json"
+
+
+def find(directory: Path) -> URL | None:
+    """Return where the database of a directory is; None if the directory has none yet.
+
+    Raises:
+        CorruptDataError: if the directory's note cannot be read.
+    """
+    path = directory / DATABASE_FILE
+    return noted(directory) or (dialects.sqlite_url(path) if path.exists() else None)
+
+
+def noted(directory: Path) -> URL | None:
+    """Return the URL that a directory notes; None if it notes none.
+
+    Raises:
+        CorruptDataError: if the note cannot be read.
+    """
+    path = directory / PLACE_FILE
+    try:
+        return dialects.parse_url(json.loads(path.read_bytes())["database"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        remedy = f'write {{"database": "URL"}} into it, or take the {PLACE_FILE} of a back-up'
+        raise CorruptDataError("store.place", f"{path} cannot be read: {error}", remedy) from error
+
+
+def note(directory: Path, url: URL) -> None:
+    """Note the URL of a directory's database, durably.
+
+    Raises:
+        StoreUnavailableError: if the directory cannot be written.
+    """
+    text = json.dumps({"database": url.render_as_string(hide_password=False)})
+    try:
+        write_atomic(directory / PLACE_FILE, text.encode(), mode=PRIVATE_MODE)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"{directory / PLACE_FILE} cannot be written: {error.strerror}",
+            "make the data directory writable for the server's account",
+        ) from error
+
+
+def choose(directory: Path, wanted: URL | None) -> URL:
+    """Return the database that a server on this directory uses.
+
+    Args:
+        directory: the data directory.
+        wanted: what the settings name; None: what the directory notes, and SQLite in a new directory.
+
+    Raises:
+        SchemaError: if the directory's database is another one.
+    """
+    there = find(directory)
+    if wanted is None or there == wanted:
+        return there or dialects.sqlite_url(directory / DATABASE_FILE)
+    if there is None:
+        return wanted
+    raise SchemaError(
+        f"the database of {directory} is {dialects.shown(there)}, and the settings name {dialects.shown(wanted)}",
+        "move it there with `atoll server migrate`, or correct the setting",
+    )
