@@ -11,7 +11,8 @@ import torch
 from atoll.client import UpdateError
 from atoll.client._transfer.elements import cut_ranges
 from atoll.datacenter.federation.base import Base
-from atoll.datacenter.federation.difference import Difference, Rounding
+from atoll.datacenter.federation.difference import Difference
+from atoll.datacenter.federation.residuals import Residuals
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, as_received, decode, stored_items
 from tests.datacenter.federation.parts import Floats, chunk, manifest_of, model, piece, places
@@ -50,9 +51,9 @@ def sent(difference: Difference, encoding: Encoding) -> tuple[Floats, tuple[Elem
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_it_is_local_less_global(base: Base, *, copied: bool) -> None:
+def test_it_is_local_less_global(base: Base, tmp_path: Path, *, copied: bool) -> None:
     train(base, model(1))
-    difference = Difference(base, Rounding(), MAX_ABS, [0, 1, 2], copied=copied)
+    difference = Difference(base, Residuals(None, 0, tmp_path), MAX_ABS, [0, 1, 2], copied=copied)
     if copied:
         train(base, model(2))
     found, chunks = sent(difference, Encoding.FLOAT32)
@@ -60,29 +61,41 @@ def test_it_is_local_less_global(base: Base, *, copied: bool) -> None:
     np.testing.assert_array_equal(found, (model(1) - model(0))[places(chunks)])
 
 
-def test_only_the_wanted_pieces_are_sent(base: Base) -> None:
+def test_only_the_wanted_pieces_are_sent(base: Base, tmp_path: Path) -> None:
     train(base, model(1))
-    found, chunks = sent(Difference(base, Rounding(), MAX_ABS, [1]), Encoding.FLOAT32)
+    found, chunks = sent(Difference(base, Residuals(None, 0, tmp_path), MAX_ABS, [1]), Encoding.FLOAT32)
     assert found.size == 640
     np.testing.assert_array_equal(found, (model(1) - model(0))[places(chunks)])
 
 
 @pytest.mark.parametrize("encoding", [Encoding.BFLOAT16, Encoding.INT8_BLOCK, Encoding.INT4_BLOCK])
-def test_what_is_rounded_off_comes_back_round_after_round(base: Base, encoding: Encoding) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_rounded_off_comes_back_round_after_round(
+    base: Base, tmp_path: Path, encoding: Encoding, *, kept: bool
+) -> None:
     """The sum of what was received is the sum of the updates, except for the last rounding error."""
-    rounding = Rounding()
+    residuals = Residuals(tmp_path / "kept" if kept else None, 0, tmp_path)
     total, wanted, lost = np.zeros(790), np.zeros(790), np.zeros(790, np.float32)
     for seed in range(1, 6):
         train(base, model(seed))
-        difference = Difference(base, rounding, MAX_ABS, [0, 1, 2])
-        found, chunks = sent(difference, encoding)
+        difference = Difference(base, residuals, MAX_ABS, [0, 1, 2])
+        residuals.adopt(f"u{seed - 1}", difference.tag)
+        found, chunks = transferred(difference, encoding, f"u{seed}")
         update = (model(seed) - model(0))[places(chunks)]
         np.testing.assert_array_equal(found, receive(update + lost, chunks, encoding))
         lost = update + lost - found
         total, wanted = total + found, wanted + update
-        difference.settle(chunks, encoding)
     assert np.abs(lost).max() > 1e-4
     np.testing.assert_allclose(total + lost, wanted, atol=1e-5)
+    residuals.close()
+
+
+def transferred(difference: Difference, encoding: Encoding, upload: str) -> tuple[Floats, tuple[ElementRange, ...]]:
+    """Send an update, and keep the rounding errors after it."""
+    difference.begin(encoding)
+    found = sent(difference, encoding)
+    difference.keep(upload)
+    return found
 
 
 def receive(values: Floats, chunks: tuple[ElementRange, ...], encoding: Encoding) -> Floats:
@@ -90,66 +103,74 @@ def receive(values: Floats, chunks: tuple[ElementRange, ...], encoding: Encoding
     return np.concatenate([as_received(part, encoding) for part in parts]).astype(np.float32)
 
 
-def test_an_update_that_is_not_counted_leaves_nothing_behind(base: Base) -> None:
-    rounding = Rounding()
+def test_an_update_that_is_not_counted_leaves_nothing_behind(base: Base, tmp_path: Path) -> None:
+    """Nor does one whose chunks are read again: the errors before it stay as they are."""
+    residuals = Residuals(None, 0, tmp_path)
     train(base, model(1))
-    first, _ = sent(Difference(base, rounding, MAX_ABS, [0, 1, 2]), Encoding.BFLOAT16)
-    again, _ = sent(Difference(base, rounding, MAX_ABS, [0, 1, 2]), Encoding.BFLOAT16)
-    np.testing.assert_array_equal(first, again)
-    assert rounding.state_dict() == {}
+    first, _ = transferred(Difference(base, residuals, MAX_ABS, [0, 1, 2]), Encoding.BFLOAT16, "u1")
+    difference = Difference(base, residuals, MAX_ABS, [0, 1, 2])
+    residuals.adopt("", difference.tag)
+    for _ in range(2):
+        again, _ = sent(difference, Encoding.BFLOAT16)
+        np.testing.assert_array_equal(first, again)
 
 
-def test_a_checkpoint_brings_back_what_was_rounded_off(base: Base) -> None:
-    rounding, other = Rounding(), Rounding()
+def test_errors_of_parts_that_an_update_leaves_out_stay(base: Base, tmp_path: Path) -> None:
+    residuals = Residuals(None, 0, tmp_path)
     train(base, model(1))
-    difference = Difference(base, rounding, MAX_ABS, [0, 1, 2])
-    _, chunks = sent(difference, Encoding.BFLOAT16)
-    difference.settle(chunks, Encoding.BFLOAT16)
-    other.load_state_dict(rounding.state_dict())
-    mine, _ = sent(Difference(base, rounding, MAX_ABS, [0, 1, 2]), Encoding.BFLOAT16)
-    theirs, _ = sent(Difference(base, other, MAX_ABS, [0, 1, 2]), Encoding.BFLOAT16)
-    np.testing.assert_array_equal(mine, theirs)
-
-
-def test_what_another_layout_of_ranks_rounded_off_is_let_go(base: Base) -> None:
-    rounding = Rounding()
-    rounding.load_state_dict({"lost": torch.ones(7)})
-    Difference(base, rounding, MAX_ABS, [0, 1, 2])
-    assert rounding.lost is None
+    first = Difference(base, residuals, MAX_ABS, [0, 1, 2])
+    residuals.adopt("", first.tag)
+    found, chunks = transferred(first, Encoding.INT4_BLOCK, "u1")
+    lost = (model(1) - model(0))[places(chunks)] - found
+    second = Difference(base, residuals, MAX_ABS, [1])
+    residuals.adopt("u1", second.tag)
+    transferred(second, Encoding.INT4_BLOCK, "u2")
+    third = Difference(base, residuals, MAX_ABS, [0])
+    residuals.adopt("u2", third.tag)
+    found, chunks = sent(third, Encoding.INT4_BLOCK)
+    update = (model(1) - model(0))[places(chunks)]
+    np.testing.assert_array_equal(found, receive(update + lost[: update.size], chunks, Encoding.INT4_BLOCK))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 40.0, -40.0])
-def test_a_value_that_no_server_takes_is_refused_with_its_tensor(base: Base, value: float) -> None:
+def test_a_value_that_no_server_takes_is_refused_with_its_tensor(base: Base, tmp_path: Path, value: float) -> None:
     flat = model(0)
     flat[20 * 32 + 17] = value
     train(base, flat)
     with pytest.raises(UpdateError, match="'w' has a value that is not finite or beyond 32"):
-        sent(Difference(base, Rounding(), MAX_ABS, [0, 1, 2]), Encoding.FLOAT32)
+        sent(Difference(base, Residuals(None, 0, tmp_path), MAX_ABS, [0, 1, 2]), Encoding.FLOAT32)
 
 
 @pytest.mark.parametrize("encoding", [Encoding.FLOAT32, Encoding.INT8_BLOCK])
-def test_the_norm_is_of_what_is_sent_and_the_scale_goes_before_rounding(base: Base, encoding: Encoding) -> None:
+def test_the_norm_is_of_what_is_sent_and_the_scale_goes_before_rounding(
+    base: Base, tmp_path: Path, encoding: Encoding
+) -> None:
     """Earlier rounding errors are included; what the scale removes does not return."""
-    rounding = Rounding()
+    residuals = Residuals(None, 0, tmp_path)
     train(base, model(1))
-    first = Difference(base, rounding, MAX_ABS, [0, 1, 2])
-    _, chunks = sent(first, encoding)
-    first.settle(chunks, encoding)
-    lost = np.zeros(790, np.float32) if rounding.lost is None else rounding.lost.numpy().copy()
-    difference = Difference(base, rounding, MAX_ABS, [0, 1, 2])
-    update = (model(1) - model(0))[places(chunks)] + lost
+    first = Difference(base, residuals, MAX_ABS, [0, 1, 2])
+    residuals.adopt("", first.tag)
+    found, chunks = transferred(first, encoding, "u1")
+    change = (model(1) - model(0))[places(chunks)]
+    lost = change - found
+    difference = Difference(base, residuals, MAX_ABS, [0, 1, 2])
+    residuals.adopt("u1", difference.tag)
+    update = change + lost
     assert difference.norm(encoding) == pytest.approx(float(np.linalg.norm(update.astype(np.float64))), rel=1e-6)
     difference.scale = 0.125
-    found, _ = sent(difference, encoding)
-    np.testing.assert_array_equal(found, receive(update * np.float32(0.125), chunks, encoding))
-    difference.settle(chunks, encoding)
-    if rounding.lost is not None:
-        np.testing.assert_allclose(rounding.lost.numpy(), update * 0.125 - found, atol=1e-7)
+    found, chunks = transferred(difference, encoding, "u2")
+    scaled = update * np.float32(0.125)
+    np.testing.assert_array_equal(found, receive(scaled, chunks, encoding))
+    if encoding is Encoding.INT8_BLOCK:
+        after = np.zeros(790, np.float32)
+        residuals.adopt("u2", difference.tag)
+        residuals.add(0, after)
+        np.testing.assert_array_equal(after, scaled - found)
 
 
-def test_a_part_that_is_not_finite_has_no_norm(base: Base) -> None:
+def test_a_part_that_is_not_finite_has_no_norm(base: Base, tmp_path: Path) -> None:
     flat = model(0)
     flat[20 * 32 + 17] = np.nan
     train(base, flat)
     with pytest.raises(UpdateError, match="'w' has a value that is not finite"):
-        Difference(base, Rounding(), MAX_ABS, [0, 1, 2]).norm(Encoding.FLOAT32)
+        Difference(base, Residuals(None, 0, tmp_path), MAX_ABS, [0, 1, 2]).norm(Encoding.FLOAT32)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from atoll.datacenter.federation.current_round import CurrentRound
-from atoll.datacenter.federation.difference import Rounding
 from atoll.datacenter.federation.exchange import Exchange
 from atoll.datacenter.federation.orders import Orders, open_store
+from atoll.datacenter.federation.residuals import Residuals
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.train.pulse import Unwatched
@@ -35,7 +35,8 @@ def opened(folder: str) -> Iterator[tuple[Trainer, Exchange]]:
     job = SiloJob.model_validate(STEADY)
     with join_world(WAIT_S) as world, open_trainer(job, Path(folder), world, Unwatched(), console=False) as trainer:
         orders = Orders(world, open_store("federation"), lambda: False)
-        yield trainer, Exchange(trainer, orders, CurrentRound(), Rounding(), Path(folder))
+        residuals = Residuals(None, world.rank, Path(folder))
+        yield trainer, Exchange(trainer, orders, CurrentRound(), residuals, Path(folder))
 
 
 def waits(folder: str) -> list[str]:

@@ -44,6 +44,7 @@ def order(number: int) -> Order:
         inner_steps=500,
         clip_norm=0.25,
         traceparent="00-1",
+        counted="d" * 32,
     )
 
 

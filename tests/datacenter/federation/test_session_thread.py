@@ -16,6 +16,7 @@ from atoll.client._session.work import INCOMPLETE
 from atoll.client._state.usage import UsageLog
 from atoll.client._transfer.blob_cache import BlobCache
 from atoll.client.testing import make_task
+from atoll.datacenter.federation.journal import Journal
 from atoll.datacenter.federation.room import Room
 from atoll.datacenter.federation.session_thread import MAX_REPAIRS, Delivery, Handover, SiloParticipant, SiloWork
 from atoll.wire.chunks import ChunkHeader, ElementRange
@@ -68,7 +69,14 @@ def test_what_was_fetched_counts_once_and_what_is_sent_each_time(lacking: int, t
     invitation = Invitation(make_task(), (Input("model", LAYOUT, "0" * 64),))
     link = cast("TaskTransfers", Forgetful(lacking))
     work = SiloWork(
-        SiloParticipant(1), invitation, link, BlobCache(tmp_path, keep=1), usage, lambda _: None, rounds=rounds
+        SiloParticipant(1),
+        invitation,
+        link,
+        BlobCache(tmp_path, keep=1),
+        usage,
+        lambda _: None,
+        rounds=rounds,
+        journal=Journal(None),
     )
     with ThreadPoolExecutor(1) as session:
         reported = session.submit(work.perform)

@@ -22,7 +22,9 @@ from atoll.client._privacy.sample_ledger import ledger_path
 from atoll.client._session.session import Session
 from atoll.client._session.work import MakeWork
 from atoll.datacenter.federation.initial import write_initial
+from atoll.datacenter.federation.journal import NAME, Journal
 from atoll.datacenter.federation.orders import Orders, open_store
+from atoll.datacenter.federation.residuals import FOLDER
 from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.datacenter.federation.silo import Silo
 from atoll.datacenter.federation.spending import Spending
@@ -95,7 +97,9 @@ def take_part(
                 silo = SiloParticipant(9, spending)
                 return Session(silo, endpoint, Path(folder), limits=FAST, max_rounds=rounds, make_work=make_work)
 
-            session_thread = stack.enter_context(SessionThread(session))
+            kept = trainer.checkpoints.folder
+            journal = Journal(None if kept is None else kept / FOLDER / NAME)
+            session_thread = stack.enter_context(SessionThread(session, journal))
         orders = Orders(world, open_store("federation"), lambda: False)
         Silo(
             trainer, spec_of(job.model), orders, session_thread, lambda: endpoint, Limits(), Path(folder), spending

@@ -74,9 +74,9 @@ class Checkpoints:
         return cls(section, destination, clock)
 
     @property
-    def kept(self) -> bool:
-        """Whether the job has checkpoints."""
-        return self._writer is not None
+    def folder(self) -> Path | None:
+        """Folder of the checkpoints; None if the job has none."""
+        return None if self._destination is None else self._destination.folder
 
     def resume(self, state: TrainingState) -> int | None:
         """Continue from the newest intact checkpoint.

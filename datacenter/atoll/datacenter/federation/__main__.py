@@ -24,8 +24,10 @@ from atoll.client.silo import (
 )
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
+from atoll.datacenter.federation.journal import NAME, Journal
 from atoll.datacenter.federation.orders import Orders, open_store
 from atoll.datacenter.federation.policy import silo_policy
+from atoll.datacenter.federation.residuals import FOLDER
 from atoll.datacenter.federation.room import Room
 from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.datacenter.federation.silo import Silo
@@ -62,7 +64,10 @@ def main(**given: Any) -> None:
             if trainer.mechanism is not None:
                 spending = Spending.of(job, trainer.mechanism.budget, options.state)
             room = Room.of(job, trainer.step.passes.parts, world)
-            session_thread = stack.enter_context(SessionThread(partial(options.session, job, world, spending, room)))
+            kept = trainer.checkpoints.folder
+            journal = Journal(None if kept is None else kept / FOLDER / NAME)
+            make = partial(options.session, job, world, spending, room)
+            session_thread = stack.enter_context(SessionThread(make, journal))
         orders = Orders(world, open_store("federation"), watch.stopping)
         scratch = _scratch(job, options.job_file)
         silo = Silo(

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from atoll.client.control import TaskControl
     from atoll.client.silo import TaskTransfers
     from atoll.datacenter.federation.current_round import CurrentRound
-    from atoll.datacenter.federation.difference import Rounding
     from atoll.datacenter.federation.orders import Order, Orders
     from atoll.datacenter.federation.pieces import Piece
+    from atoll.datacenter.federation.residuals import Residuals
     from atoll.datacenter.federation.round import Round
     from atoll.datacenter.federation.session_thread import Handover
     from atoll.datacenter.train.launched import StepResult
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COUNTED = "counted"
 _FAILURES = (ClientError, WireError, Abandoned, LayoutError, OSError)
 """Errors that end a round on a rank, but not the silo."""
 
@@ -57,14 +56,14 @@ class Exchange:
         trainer: trainer of the job.
         orders: communication between the ranks.
         current: round of the silo; updated.
-        rounding: residuals of updates; updated.
+        residuals: rounding errors of updates.
         scratch: folder for the file with the model that a round starts from.
     """
 
     def __init__(
-        self, trainer: Trainer, orders: Orders, current: CurrentRound, rounding: Rounding, scratch: Path
+        self, trainer: Trainer, orders: Orders, current: CurrentRound, residuals: Residuals, scratch: Path
     ) -> None:
-        self._trainer, self._orders, self._current, self._rounding = trainer, orders, current, rounding
+        self._trainer, self._orders, self._current, self._residuals = trainer, orders, current, residuals
         self._scratch = scratch
         self._layout: Layout | None = None
         self._base: Base | None = None
@@ -72,7 +71,11 @@ class Exchange:
         self._ended: tuple[int, int] | None = None
 
     def close(self) -> None:
-        """Remove the file."""
+        """Remove the file, and close those of rounding errors."""
+        self._close_base()
+        self._residuals.close()
+
+    def _close_base(self) -> None:
         if self._base is not None:
             self._base.close()
         self._base = None
@@ -88,7 +91,7 @@ class Exchange:
             LayoutError: on every rank, if they do not hold the whole model.
             RoundError: on every rank, if writing to the disk of one fails.
         """
-        self.close()
+        self._close_base()
         self._layout = None
         state = {name.removeprefix(MODEL): tensor for name, tensor in self._trainer.state.model_tensors().items()}
         pieces = pieces_of(state, order.layout, self._trainer.world.device)
@@ -194,13 +197,16 @@ class Exchange:
 
         Raises:
             LayoutError: on every rank, if the order's ranges cut a tensor.
+            RoundError: on every rank, if one cannot read its rounding errors.
         """
         give_back()
         state, overlaps = self._trainer.state, self._trainer.job.federation.overlap_steps > 0
         self._ended = (state.step, state.tokens) if overlaps else None
         spans = wanted_tensors(order.layout, order.ranges)
         wanted = [index for index, piece in enumerate(self._here.pieces) if piece.span.spec.name in spans]
-        return Difference(self._here, self._rounding, order.max_abs, wanted, copied=overlaps)
+        found = Difference(self._here, self._residuals, order.max_abs, wanted, copied=overlaps)
+        self._orders.agree(order, "prepared", tried(partial(self._residuals.adopt, order.counted, found.tag)))
+        return found
 
     def clip(self, order: Order, difference: Difference) -> None:
         """Scale the parts of all ranks equally if their joint norm exceeds the order's limit. Collective.
@@ -217,6 +223,9 @@ class Exchange:
     def send(self, now: Round) -> None:
         """Send this rank's part, and again what the server lacks; all ranks learn the outcome. From any thread.
 
+        The rounding errors after the update are on disk on every rank before it is reported. Whether they are those
+        to go on with is part of the next order.
+
         Raises:
             RoundError: on every rank, if it failed on one.
         """
@@ -225,16 +234,15 @@ class Exchange:
             raise RuntimeError("nothing has been trained")
         key = UploadKey(order.key.run, order.key.round, order.key.attempt, order.upload_id)
         uploading = Upload(key, Shard(difference.ranges, difference), order.encoding, link.chunk_bytes)
-        began, word = now_s(), INCOMPLETE
+        began = now_s()
         for attempt in range(MAX_REPAIRS + 1):
-            sent = self._orders.agree(order, f"sent-{attempt}", tried(partial(_upload, link, uploading, attempt)))
+            work = partial(_upload, link, uploading, attempt, order, difference)
+            sent = self._orders.agree(order, f"sent-{attempt}", tried(work))
             if handover is not None:
                 handover.delivered.put(self._delivery(now, handover, sent, now_s() - began))
             word = self._orders.say(order, f"answer-{attempt}", "" if handover is None else handover.answer())
             if word != INCOMPLETE:
                 break
-        if word == COUNTED:
-            difference.settle(uploading.chunks, order.encoding)
 
     def _delivery(self, now: Round, handover: Handover, sent: list[bytes], upload_s: float) -> Delivery:
         trained = now.trained
@@ -298,10 +306,14 @@ def tried(work: Callable[[], object]) -> bytes | Exception:
     return result if isinstance(result, bytes) else b""
 
 
-def _upload(link: TaskTransfers, uploading: Upload, attempt: int) -> bytes:
-    """Send, and return the headers of this rank's chunks."""
+def _upload(link: TaskTransfers, uploading: Upload, attempt: int, order: Order, difference: Difference) -> bytes:
+    """Send, keep the rounding errors, and return the headers of this rank's chunks."""
+    if attempt == 0:
+        difference.begin(order.encoding)
     if uploading.chunks:
         link.resume(uploading, ask=attempt > 0)
+    if attempt == 0:
+        difference.keep(order.upload_id)
     return b"".join(map(pack_header, uploading.headers))
 
 

@@ -82,6 +82,7 @@ class Order:
         inner_steps: steps to make.
         clip_norm: largest norm of the update over all ranks; None: unlimited.
         traceparent: W3C trace context; empty without tracing.
+        counted: id of the update whose rounding errors this one includes; empty: none.
     """
 
     number: int
@@ -99,6 +100,7 @@ class Order:
     inner_steps: int
     clip_norm: float | None
     traceparent: str
+    counted: str
 
     def encoded(self) -> bytes:
         """Encode as bytes."""

@@ -23,6 +23,8 @@ from atoll.client.silo import INCOMPLETE, Abandoned, Work, disposition_of, round
 from atoll.datacenter.elastic.ending import status_of
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.errors import FederationError
+from atoll.datacenter.federation.journal import Journal
+from atoll.datacenter.federation.residuals import EXACT
 from atoll.wire.chunks import ChunkHeader, update_digest
 from atoll.wire.v1 import transfer_pb2
 
@@ -67,6 +69,7 @@ class Handover:
         address: address of transfers.
         chunk_bytes: chunk size of the upload.
         delivered: set by the training thread; an exception if the round cannot be finished.
+        counted: id of the update whose rounding errors this one includes; empty: none.
         answers: outcome of the report: ``counted``, …, or ``incomplete``: the ranks must send missing chunks again.
     """
 
@@ -74,6 +77,7 @@ class Handover:
     upload_id: str
     address: str
     chunk_bytes: int
+    counted: str = ""
     delivered: queue.Queue[Delivery | Exception] = field(default_factory=queue.Queue)
     answers: queue.Queue[str | Exception] = field(default_factory=queue.Queue)
 
@@ -103,12 +107,17 @@ class SiloWork(Work):
     """An invitation carried out by all ranks. Raises like ``Work``."""
 
     rounds: queue.Queue[Handover | None] = field(kw_only=True)
+    journal: Journal = field(kw_only=True)
 
     def perform_steps(self) -> Reported:
         """Hand the round to the training thread, wait for what all ranks have sent, and report it."""
-        self.protection.charge(self.invitation.task)
-        calls = self.transfers.calls
-        handover = Handover(self.invitation, secrets.token_hex(16), calls.endpoint.address, self.transfers.chunk_bytes)
+        task = self.invitation.task
+        self.protection.charge(task)
+        if (reported := self._settled()) is not None:
+            return reported
+        address, chunk_bytes = self.transfers.calls.endpoint.address, self.transfers.chunk_bytes
+        counted = self.journal.errors_for(task.key)
+        handover = Handover(self.invitation, secrets.token_hex(16), address, chunk_bytes, counted)
         self.rounds.put(handover)
         try:
             reported = self._until_counted(handover)
@@ -117,6 +126,16 @@ class SiloWork(Work):
             raise
         handover.answers.put(reported.disposition)
         return reported
+
+    def _settled(self) -> Reported | None:
+        """Ask about an update in doubt; return its report if it is of this round, which is then done."""
+        found = self.journal.settle(self.transfers)
+        if found is None:
+            return None
+        (report, answer), task = found, self.invitation.task
+        if report.round != round_key_message(task.key):
+            return None
+        return Reported(task.key, disposition_of(answer), int(report.weight))
 
     def _until_counted(self, handover: Handover) -> Reported:
         for attempt in range(MAX_REPAIRS + 1):
@@ -143,13 +162,18 @@ class SiloWork(Work):
         request = self._request(handover, delivery)
         sent_bytes = sum(header.payload_bytes for header in delivery.headers)
         self.usage.add(transferred_bytes=sent_bytes)
+        if self.invitation.task.encoding not in EXACT:
+            self.journal.enter(request)
         try:
-            return self._report(request, sent_bytes)
+            answer = self._report(request, sent_bytes)
         except RefusedError as refusal:
             if refusal.detail is None or refusal.detail.code != INCOMPLETE:
+                self.journal.answered(None)
                 raise
             handover.answers.put(INCOMPLETE)
             return None
+        self.journal.answered(answer)
+        return answer
 
     def _request(self, handover: Handover, delivery: Delivery) -> transfer_pb2.ReportRequest:
         download, train, upload = delivery.seconds
@@ -174,14 +198,16 @@ class SessionThread:
 
     Args:
         make: makes the session, given how work is done.
+        journal: of updates with rounding errors; by default one that is not kept.
 
     Attributes:
         rounds: rounds to train; None once the session has ended.
     """
 
-    def __init__(self, make: Callable[[MakeWork], Session]) -> None:
+    def __init__(self, make: Callable[[MakeWork], Session], journal: Journal | None = None) -> None:
+        journal = Journal(None) if journal is None else journal
         self.rounds: queue.Queue[Handover | None] = queue.Queue()
-        self._session = make(lambda *parts: SiloWork(*parts, rounds=self.rounds))
+        self._session = make(lambda *parts: SiloWork(*parts, rounds=self.rounds, journal=journal))
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._summary: Summary | None = None
         self._error: BaseException | None = None

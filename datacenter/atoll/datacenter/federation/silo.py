@@ -20,10 +20,10 @@ from atoll.client.control import TaskControl
 from atoll.client.silo import TaskTransfers, TransferCalls
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.current_round import CurrentRound
-from atoll.datacenter.federation.difference import Rounding
 from atoll.datacenter.federation.exchange import Exchange, tried
 from atoll.datacenter.federation.match import check_layout
 from atoll.datacenter.federation.orders import LOOK_S, Order, Orders, RoundError
+from atoll.datacenter.federation.residuals import FOLDER, Residuals
 from atoll.datacenter.federation.round import Round
 from atoll.datacenter.federation.session_thread import Handover, SessionThread
 from atoll.datacenter.job.federation import INNER_STEPS
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOPPED = "the silo was asked to stop"
-CURRENT_ROUND, ROUNDING = "federation", "rounding"
-"""Names in a checkpoint."""
+CURRENT_ROUND = "federation"
+"""Name in a checkpoint."""
 
 
 class Silo:
@@ -53,7 +53,7 @@ class Silo:
         session_thread: session of rank 0; None on the other ranks.
         endpoint: returns the server's endpoint; called for each round, as certificates are renewed.
         limits: limits of transfers.
-        scratch: folder for the file with the model that a round starts from.
+        scratch: folder for the model that a round starts from, and without checkpoints for rounding errors.
         spending: account of a private job, on rank 0; None on the other ranks.
 
     Raises:
@@ -78,9 +78,10 @@ class Silo:
         self._endpoint, self._limits = endpoint, limits
         self._calls: TransferCalls | None = None
         self._number = 0
-        current, rounding = CurrentRound(), Rounding()
-        trainer.state.stateful[CURRENT_ROUND], trainer.state.extras[ROUNDING] = current, rounding
-        self._exchange = Exchange(trainer, orders, current, rounding, scratch)
+        current, kept = CurrentRound(), trainer.checkpoints.folder
+        trainer.state.stateful[CURRENT_ROUND] = current
+        residuals = Residuals(None if kept is None else kept / FOLDER, trainer.world.rank, scratch)
+        self._exchange = Exchange(trainer, orders, current, residuals, scratch)
 
     def run(self) -> None:
         """Take part until the session ends or a stop is requested; then write a last checkpoint.
@@ -97,7 +98,7 @@ class Silo:
             coming = self._coming()
             while coming is not None:
                 coming = self._round(coming)
-            returns = trainer.checkpoints.kept and trainer.pulse.stopping()
+            returns = trainer.checkpoints.folder is not None and trainer.pulse.stopping()
             if self._session_thread is not None and not returns:
                 self._session_thread.stop(STOPPED)  # before the checkpoint: the server must not wait for that
             if trainer.state.step:
@@ -263,6 +264,7 @@ class Silo:
             inner_steps=task.settings.integer(INNER_STEPS, section.inner_steps),
             clip_norm=None if task.privacy is None else task.privacy.clip_norm,
             traceparent=task.traceparent,
+            counted=handover.counted,
         )
 
     def _connected(self, order: Order) -> TransferCalls:
