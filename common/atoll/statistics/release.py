@@ -63,8 +63,8 @@ class Release:
         if rows[0] != rows[1] or members[0] != members[1]:
             raise AnswersError(
                 f"round {number + 1} counted {rows[1]} rows of {members[1]} participants, round 1 {rows[0]} of "
-                f"{members[0]}: participants or their tables changed during the run; name the participants in "
-                "cohort.required, and run it again"
+                f"{members[0]}: participants or their tables changed during the run; set cohort.size to the "
+                "number of participants, or name them in cohort.required, and run it again"
             )
 
     def _counts(self, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:

@@ -132,3 +132,11 @@ def test_a_constructors_exception_is_told_in_three_lines(caplog: pytest.LogCaptu
     assert where.endswith('mine_locate.py, line 21, in __init__: self.rows = open("no-such-file.csv").read()')
     assert "--log-level debug" in more
     assert "Traceback" in caplog.text
+
+
+def test_a_missing_package_is_named_as_pip_knows_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "learns_locate.py").write_text("from sklearn.linear_model import SGDClassifier\n")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delitem(sys.modules, "sklearn.linear_model", raising=False)
+    with pytest.raises(UsageError, match="which is not installed: pip install scikit-learn"):
+        make_participant("learns_locate:X", {})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from atoll.server.cli.stats import show_figures
+from atoll.operator.errors import BadInputError
+from atoll.server.cli.stats import check_files, show_figures, stats
 from atoll.server.cli.stats_tables import bars, category_rows, numeric_columns, numeric_row
-from atoll.statistics import CategoryFindings, Findings, NumericFindings, Quantile
+from atoll.statistics import FIELDS, CategoryFindings, Findings, NumericFindings, Quantile
+from tests.server.cli.conftest import Fake, Invoke
 
 AGE = NumericFindings(
     name="age",
@@ -29,6 +32,20 @@ FOUND = Findings(4, 123, (AGE, HIDDEN), (CategoryFindings("sex\x1b[2J", {"f": 10
 def test_a_column_of_numbers_is_a_row() -> None:
     assert numeric_columns(FOUND)[:7] == ("column", "count>", "missing>", "mean>", "deviation>", "min>", "0.5>")
     assert numeric_row(AGE) == ("age", "120", "3", "61.25", "2", "-", "61", "▄█")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (13.32421875, 13.40625, "13.37"),
+        (74.875, 75.53125, "75.2"),
+        (2.0, 2.0, "2"),
+        (-1.0, 1.0, "0"),
+        (1e9, 1e9 + 1, "1e+09"),
+    ],
+)
+def test_a_quantile_has_the_digits_of_its_cell(low: float, high: float, shown: str) -> None:
+    assert numeric_row(replace(AGE, quantiles=(Quantile(0.5, low, high),)))[5] == shown
 
 
 def test_what_is_suppressed_is_a_dash() -> None:
@@ -53,3 +70,29 @@ def test_the_signs_of_suppressed_figures_are_explained(capsys: pytest.CaptureFix
     written = capsys.readouterr()
     assert "█·" in written.out
     assert "- or ·: suppressed (too few rows or participants), or not defined" in written.err
+
+
+def test_files_of_figures_may_be_written_over_and_others_not(tmp_path: Path) -> None:
+    figures, table = tmp_path / "overview.json", tmp_path / "overview.csv"
+    check_files(figures, table)
+    assert list(tmp_path.iterdir()) == [], "nothing is left before there are figures"
+    FOUND.save(figures)
+    table.write_text(",".join(FIELDS) + "\n", encoding="utf-8")
+    check_files(figures, table)
+    for path, content in ((tmp_path / "job.toml", b"[job]"), (tmp_path / "model", bytes(range(256)))):
+        path.write_bytes(content)
+        for files in ((path, None), (None, path)):
+            with pytest.raises(BadInputError, match="exists and holds no figures of statistics"):
+                check_files(*files)
+        assert path.read_bytes() == content
+    with pytest.raises(BadInputError, match="cannot be written: No such file or directory"):
+        check_files(tmp_path / "gone" / "overview.json", None)
+
+
+def test_they_are_checked_before_participants_are_asked(fake: Fake, invoke: Invoke, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[job]\nname = "s"\n[cohort]\nsize = 3\n[statistics]\nnumeric = ["age"]\n')
+    refused = invoke(stats, str(job), "-o", str(job))
+    assert refused.exit_code == 2, refused.output
+    assert "job.toml exists and holds no figures" in refused.output
+    assert fake.control.asked == []

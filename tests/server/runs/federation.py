@@ -32,6 +32,7 @@ from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.instructions import Instruction, serialised
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session, Sessions
+from atoll.server.runs.submission import Submitted
 from atoll.server.stores import Store, participants, rounds, runs
 from atoll.server.telemetry.observer import NO_OBSERVER, Observer
 from atoll.wire.chunks import Chunk, ElementRange, header_of, update_digest
@@ -216,6 +217,10 @@ class Federation:
         return made
 
     async def submit(self, job_toml: bytes, values: Values | None = None) -> str:
+        return (await self.submitted_as(job_toml, values)).run
+
+    async def submitted_as(self, job_toml: bytes, values: Values | None = None) -> Submitted:
+        """Submit a run, whose warnings are in the answer."""
         with self.store.blobs.create() as writer:
             writer.write(bytes(LAYOUT.size_bytes) if values is None else values.tobytes())
             blob = writer.commit().name
@@ -224,7 +229,7 @@ class Federation:
         )
         run = submitted.run
         self.submitted[run] = self.active(run)
-        return run
+        return submitted
 
     def active(self, run: str) -> ActiveRun:
         found = self.coordinator.active(run)

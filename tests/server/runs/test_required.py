@@ -8,6 +8,7 @@ import pytest
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs import parse_job
 from atoll.server.rounds import CohortDrawn, DrawCohort, MemberStatus, RoundKey, RoundKind
+from atoll.server.runs.required import warnings_of_choice
 from atoll.wire.v1 import participation_pb2
 from tests.patience import WAIT_S
 from tests.server.runs.federation import Client, Federation, job
@@ -98,6 +99,34 @@ class TestSubmission:
         there = await hospitals(federation, a="north", b="north")
         await federation.submit(requiring(f'["{there["b"].name}"]', size=1))
         await there["b"].next("participate")
+
+
+class TestTheWarning:
+    @pytest.mark.parametrize(
+        ("text", "connected", "words"),
+        [
+            (requiring('"all"', size=3), 4, 'all" means those; for all of them in each round set cohort.size = 4'),
+            (requiring('"all"', size=3), 3, ""),
+            (requiring('["north"]', size=3), 4, ""),
+            (job(size=3), 4, ""),
+        ],
+    )
+    def test_a_job_that_asks_for_all_and_draws_some_is_told(self, text: bytes, connected: int, words: str) -> None:
+        found = " ".join(warnings_of_choice(parse_job(text), connected))
+        assert words in found
+        assert bool(words) == bool(found)
+
+    async def test_it_comes_with_the_answer_to_the_submission(self, federation: Federation) -> None:
+        await hospitals(federation, a="north", b="south", c="east")
+        assert (
+            "3 participants are connected, and each round draws 2"
+            in (await federation.submitted_as(requiring('"all"', size=2))).warnings[0]
+        )
+
+    def test_statistics_would_fail(self) -> None:
+        text = '[job]\nname = "s"\n[cohort]\nsize = 3\n[statistics]\nnumeric = ["age"]\n'
+        (found,) = warnings_of_choice(parse_job(text), 4)
+        assert found.endswith("the run fails when two rounds draw different ones; set cohort.size = 4")
 
 
 class TestTheRun:

@@ -19,6 +19,14 @@ from atoll.client.cli.arguments import values_of
 from atoll.client.errors import ClientError, UsageError
 from atoll.client.participant import Participant
 
+_PACKAGES = {
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "yaml": "pyyaml",
+}
+"""Packages on PyPI that have another name than their module."""
 log = logging.getLogger("atoll.client")
 
 
@@ -127,9 +135,9 @@ def _import(module_name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(f"no module {module_name!r} in {Path.cwd()} or among the installed packages") from None
-        raise UsageError(
-            f"module {module_name!r} needs {error.name!r}, which is not installed: install it, or correct the name"
-        ) from error
+        package = _PACKAGES.get((error.name or "").partition(".")[0])
+        install = f"pip install {package}" if package else "install it, or correct the name"
+        raise UsageError(f"module {module_name!r} needs {error.name!r}, which is not installed: {install}") from error
     except Exception as error:
         raise UsageError(f"module {module_name!r} fails to import: {type(error).__name__}: {error}") from error
 

@@ -33,7 +33,7 @@ from atoll.server.cli.output import busy, json_option, print_json, print_table, 
 from atoll.server.cli.run_exports import COMMANDS
 from atoll.server.cli.show_fairness import show_by_participant
 from atoll.server.cli.show_round import show_round
-from atoll.server.cli.stats import output_options, put_out
+from atoll.server.cli.stats import check_files, output_options, put_out
 from atoll.server.cli.submitting import submitted
 from atoll.server.cli.unmeasured import unmeasured_lines
 from atoll.server.cli.watch import finish, watch
@@ -250,6 +250,7 @@ def report(client: Operator, *, run_id: str, output: Path) -> None:
 @connected
 def stats(client: Operator, *, run_id: str, output: Path | None, csv_file: Path | None, json_output: bool) -> None:
     """Print the figures of a run of statistics that has finished."""
+    check_files(output, csv_file)
     put_out(client.run(run_id).statistics(), output, csv_file, json_output=json_output)
 
 

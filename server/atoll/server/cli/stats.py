@@ -41,13 +41,49 @@ def stats(client: Operator, *, job: Path, output: Path | None, csv_file: Path | 
         raise BadInputError(str(error)) from error
     if asked.statistics is None:
         raise BadInputError(f"{job}: has no [statistics]", "`atoll run submit` trains a model")
+    check_files(output, csv_file)
     made = client.submit(asked)
     click.echo(f"run {made.id}", err=True)
+    for warning in made.warnings:
+        click.echo(f"warning: {warning}", err=True)
     try:
         finish(follow(made, NoticeSink()))
     except KeyboardInterrupt:
         raise StoppedError(f"stopped waiting; the run goes on, and then: atoll run stats {made.id}") from None
     put_out(made.statistics(), output, csv_file, json_output=json_output)
+
+
+def check_files(output: Path | None, csv_file: Path | None) -> None:
+    """Refuse, before participants are asked, files that cannot be written or that hold something else than figures.
+
+    Raises:
+        BadInputError: naming the file.
+    """
+    for path, holds_figures in ((output, _is_json_of_figures), (csv_file, _is_csv_of_figures)):
+        if path is None:
+            continue
+        with writing(path):
+            if path.exists() and path.stat().st_size and not holds_figures(path):
+                raise BadInputError(
+                    f"{path} exists and holds no figures of statistics", "name another file, or remove it"
+                )
+            with path.open("a", encoding="utf-8"):  # is there a folder, and is it allowed?
+                pass
+        if not path.stat().st_size:
+            path.unlink()
+
+
+def _is_json_of_figures(path: Path) -> bool:
+    try:
+        Findings.load(path)
+    except ValueError:  # no figures, or no text
+        return False
+    return True
+
+
+def _is_csv_of_figures(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        return next(csv.reader(file), None) == list(FIELDS)
 
 
 def put_out(found: Findings, output: Path | None, csv_file: Path | None, *, json_output: bool) -> None:

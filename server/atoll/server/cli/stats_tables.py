@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from atoll.statistics import Findings, NumericFindings, Quantile
 
 CATEGORY_COLUMNS = ("column", "value", "rows>", "share>")
+_DIGITS = 6
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = "·"
 
@@ -22,9 +24,9 @@ def numeric_columns(found: Findings) -> tuple[str, ...]:
 
 
 def numeric_row(found: NumericFindings) -> tuple[str, ...]:
-    """The cells of one numeric column; quantiles are the middles of their cells."""
-    figures = (found.count, found.missing, found.mean, found.deviation, *(one.value for one in found.quantiles))
-    return (printable(found.name), *map(_figure, figures), bars(found.histogram))
+    """The cells of one numeric column; quantiles are the middles of their cells, with the digits that these have."""
+    figures = (found.count, found.missing, found.mean, found.deviation)
+    return (printable(found.name), *map(_figure, figures), *map(_quantile, found.quantiles), bars(found.histogram))
 
 
 def category_rows(found: Findings) -> Iterator[tuple[str, ...]]:
@@ -52,7 +54,18 @@ def _share(found: Quantile) -> str:
     return {0.0: "min", 1.0: "max"}.get(found.share, f"{found.share:.4g}")
 
 
+def _quantile(found: Quantile) -> str:
+    """The middle of the cell, to a digit beyond the width of the cell, which is all that is known."""
+    if found.value is None or found.low is None or found.high is None:
+        return _figure(found.value)
+    width = found.high - found.low
+    if width <= 0 or not found.value:
+        return _figure(found.value)
+    digits = 1 + math.ceil(math.log10(max(1.0, abs(found.value) / width)))
+    return f"{found.value:.{min(digits, _DIGITS)}g}"
+
+
 def _figure(value: float | None) -> str:
     if value is None:
         return "-"
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
+    return str(value) if isinstance(value, int) else f"{value:.{_DIGITS}g}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -181,6 +183,8 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
         SetupError: if the port cannot be opened.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if not _can_listen(host, port):  # gRPC would write a line of its own to standard error
+        raise port_taken(address)
     try:
         bound = (
             server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
@@ -190,6 +194,26 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     if bound == 0:
         raise port_taken(address)
     return bound
+
+
+def _can_listen(host: str, port: int) -> bool:
+    """Whether a socket can be bound, also beside others that share the port on purpose; it is closed at once."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    return any(_can_bind(family, place) for family, _, _, _, place in found)
+
+
+def _can_bind(family: int, place: tuple[Any, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            tried.bind(place)
+    except OSError:
+        return False
+    return True
 
 
 def port_taken(address: str) -> SetupError:

@@ -61,6 +61,7 @@ from atoll.server.runs.reporting import (
     reported_event,
     without_figures,
 )
+from atoll.server.runs.required import warnings_of_choice
 from atoll.server.runs.run_privacy import Promise, RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session
@@ -185,7 +186,7 @@ class Coordinator:
         run = found.run
         state = initial(run.id, to_run_policy(found.spec), run.initial_model)
         await self._activate(run, found.spec, found.layout, state, 0, promise=found.promise).performer.start_run()
-        return Submitted(run.id, found.warnings)
+        return Submitted(run.id, (*found.warnings, *warnings_of_choice(found.spec, len(services.sessions))))
 
     async def pause(self, run_id: str) -> None:
         """Pause a run after its current round.

@@ -65,6 +65,19 @@ def required_members(
     return tuple((name, organisations[name] or name) for name in drawn)
 
 
+def warnings_of_choice(spec: JobSpec, connected: int) -> tuple[str, ...]:
+    """What to tell of a job that asks for all, of more connected participants than its cohort has room for."""
+    cohort = spec.cohort
+    if connected <= cohort.invited or not cohort.requires_all or cohort.sampler == "poisson":
+        return ()
+    there = f"{connected} participants are connected, and each round draws {cohort.invited} of them (cohort.size)"
+    if spec.statistics is not None:
+        return (f"{there}: the run fails when two rounds draw different ones; set cohort.size = {connected}",)
+    return (
+        f'{there}: cohort.required = "all" means those; for all of them in each round set cohort.size = {connected}',
+    )
+
+
 def check_required(connection: Connection, spec: JobSpec) -> None:
     """Check that each required name has an enrolled participant, and that a cohort has room for all of them.
 
