@@ -147,7 +147,7 @@ LAYERS: dict[str, Layers] = {
         ("continuous", "local_privacy"),
         ("policy",),
         ("_session",),
-        ("participate",),
+        ("_fake_rounds", "participate"),
         ("cli", "testing", "torch"),
         ("demo", "in_process", "opacus", "silo", "torch_batched"),
         ("__init__",),

@@ -22,6 +22,7 @@ from tests.wire.test_privacy_terms import TERMS
         (PrivacyDemand(mechanisms=("tree", "banded")), "the mechanism is gaussian, allowed are tree, banded"),
         (PrivacyDemand(adjacencies=("add_remove",), samplings=("none", "poisson")), None),
         (PrivacyDemand(adjacencies=("replace_one",)), "the adjacency is add_remove, allowed are replace_one"),
+        (PrivacyDemand(units=("row",)), "the unit is participant, allowed are row"),
         (PrivacyDemand(samplings=("none",)), "the sampling that counts is poisson, allowed are none"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 
 from atoll.client import Participant, PublicError, TaskKind, UpdateError
-from atoll.client._session.protection import LocalProtection
+from atoll.client._session.protection import LocalProtection, Protection
 from atoll.client._statistics import answer
 from atoll.client.local_privacy import Gaussian, Limit, LocalPrivacy
 from atoll.client.participant import objection_of
 from atoll.client.testing import make_task, model_of
 from atoll.statistics import first_state
-from atoll.wire.statistics_query import StatisticsQuery
+from atoll.wire.encoding import Encoding
+from atoll.wire.privacy_terms import PrivacyTerms, PrivacyUnit
+from atoll.wire.statistics_query import NoisedStatistics, StatisticsQuery
+from tests.wire.test_privacy_terms import TERMS
 
 QUERY = StatisticsQuery(("age",))
 MODEL = model_of(first_state(QUERY))
@@ -58,6 +62,44 @@ def test_a_participant_declines_cells_that_are_too_small_for_it(query: Statistic
     task = make_task(kind=TaskKind.STATISTICS, statistics=query)
     assert objection in (objection_of(Ward([]), task) or "")
     assert objection_of(Open([]), task) is None
+
+
+NOISED = replace(QUERY, noised=NoisedStatistics(((0.0, 120.0),), 20))
+ROWS = replace(TERMS, unit=PrivacyUnit.ROW, noise_multiplier=4.0, clip_norm=2.0)
+
+
+@pytest.mark.parametrize(
+    ("query", "terms", "objection"),
+    [
+        (NOISED, ROWS, None),
+        (NOISED, None, "they go together"),
+        (QUERY, ROWS, "they go together"),
+        (NOISED, replace(ROWS, noise_multiplier=2.4), "the noise on a count is 4.8 rows; this participant answers"),
+        (replace(NOISED, min_rows=1), ROWS, None),
+        (replace(NOISED, min_participants=1), ROWS, "min_participants is 1"),
+    ],
+)
+def test_noise_and_terms_go_together_and_hide_small_cells(
+    query: StatisticsQuery, terms: PrivacyTerms | None, objection: str | None
+) -> None:
+    found = objection_of(Ward([]), make_task(kind=TaskKind.STATISTICS, statistics=query, privacy=terms))
+    assert found is None if objection is None else objection in (found or "")
+
+
+def test_where_rows_are_protected_an_answer_is_sent_whole_and_a_table_has_its_most_rows() -> None:
+    model = model_of(first_state(NOISED))
+    task = make_task(kind=TaskKind.STATISTICS, statistics=NOISED, privacy=ROWS, max_abs=2.0**20)
+    sent = Protection().outgoing(model, answer(Ward(np.full(20, 60.0)), model, task), task, 1)
+    values = np.empty(model.layout.size)
+    sent.shard.source.read(sent.shard.ranges[0], Encoding.FLOAT64, values)
+    assert values[2] == 20  # above the norm of a row
+    with pytest.raises(PublicError, match="more rows than the run takes"):
+        answer(Ward(np.arange(21.0)), model, task)
+
+
+def test_terms_for_rows_are_for_statistics_alone() -> None:
+    assert "this task asks for something else" in (Protection().objection(make_task(privacy=ROWS)) or "")
+    assert Protection().objection(make_task(kind=TaskKind.STATISTICS, privacy=ROWS)) is None
 
 
 def test_a_participant_of_a_table_alone_declines_to_train() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 
 from atoll.client import Decision, Evaluation, Model, Participant, Policy, Task, Update, UpdateError
 from atoll.client.testing import FakeServer, make_task, model_of
+from atoll.statistics import AnswersError, CategoryColumn, NoisedStatistics, StatisticsQuery
 from atoll.wire.encoding import Encoding, bfloat16_to_float32, float32_to_bfloat16
 from atoll.wire.errors import LayoutError
+from atoll.wire.privacy_terms import PrivacyUnit
 from tests.patience import WAIT_S
+from tests.wire.test_privacy_terms import TERMS
 
 START: dict[str, npt.NDArray[Any]] = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float64)}
 
@@ -132,3 +136,55 @@ def test_tasks_for_unit_tests() -> None:
 def test_element_types_that_do_not_travel_are_named() -> None:
     with pytest.raises(LayoutError, match="'n' has element type int64; allowed are float32"):
         model_of({"n": np.zeros(1, np.int64)})
+
+
+AGES = [np.random.default_rng(seed).normal(50 + 10 * seed, 5, 40 + seed) for seed in range(3)]
+ASKED = StatisticsQuery(("age",), (CategoryColumn("sex", ("f", "m")),), quantiles=(0.5,))
+
+
+class Ward(Participant):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def table(self) -> dict[str, Any]:
+        return {"age": AGES[self.number], "sex": ["f", "m"] * 20 + ["f"] * self.number}
+
+
+def test_statistics_are_those_of_the_pooled_rows() -> None:
+    played = FakeServer.statistics(ASKED, *map(Ward, range(3)))
+    pooled = np.concatenate(AGES)
+    assert played.findings is not None
+    age = played.findings.column("age")
+    assert (len(played.rounds), played.findings.participants, age.count) == (4, 3, pooled.size)
+    assert age.mean == pytest.approx(pooled.mean(), rel=1e-12)
+    assert played.findings.categories[0].counts == {"f": 63, "m": 60}
+    assert [report.participant for report in played.rounds[0].reports] == [0, 1, 2]
+
+
+def test_statistics_with_terms_have_the_declared_bounds_and_no_noise() -> None:
+    asked = replace(ASKED, noised=NoisedStatistics(((0, 120),), 42))
+    terms = replace(TERMS, unit=PrivacyUnit.ROW, noise_multiplier=4.0, clip_norm=2.0)
+    found = FakeServer.statistics(asked, *map(Ward, range(3)), privacy=terms).findings
+    assert found is not None
+    assert (found.rows, found.column("age").count) == (123, 123)
+    assert found.column("age").mean == pytest.approx(np.concatenate(AGES).mean(), abs=120 * 2.0**-16)
+
+
+def test_who_declines_statistics_is_named_and_there_are_no_figures() -> None:
+    declined = FakeServer.statistics(replace(ASKED, min_rows=1), *map(Ward, range(3)))
+    assert declined.findings is None
+    assert [number for number, _ in declined.rounds[0].declined] == [0, 1, 2]
+    refused = FakeServer.statistics(ASKED, Ward(0), Pull(1.0), policy=Policy(runs=("another",)))
+    assert "'test' is not among those allowed" in refused.rounds[0].declined[0][1]
+
+
+def test_tables_that_change_between_rounds_are_an_error() -> None:
+    class Growing(Ward):
+        calls = 0
+
+        def table(self) -> dict[str, Any]:
+            self.calls += 1
+            return {"age": np.arange(20.0 + self.calls), "sex": ["f"] * (20 + self.calls)}
+
+    with pytest.raises(AnswersError, match="their tables changed during the run"):
+        FakeServer.statistics(ASKED, Growing(0), Ward(1), Ward(2))

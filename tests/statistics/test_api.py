@@ -8,21 +8,27 @@ PUBLIC = [
     "FIELDS",
     "Answerer",
     "AnswersError",
+    "CategoryColumn",
     "CategoryFindings",
     "Findings",
     "FindingsError",
+    "NoisedStatistics",
+    "NumericErrors",
     "NumericFindings",
     "Quantile",
     "Release",
     "Scaling",
     "StatisticsError",
+    "StatisticsQuery",
     "Table",
     "TableError",
     "first_state",
+    "release_noised",
+    "row_norm",
     "state_shapes",
 ]
 FINDINGS = {
-    *("categories", "column", "from_json", "load", "numeric", "of", "participants", "records", "rows", "save"),
+    *("categories", "column", "from_json", "load", "noise", "numeric", "of", "participants", "records", "rows", "save"),
     *("scaling", "to_dict", "to_json"),
 }
 

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from atoll.wire.errors import WireError
-from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery, query_from_proto, query_to_proto
+from atoll.wire.statistics_query import (
+    CategoryColumn,
+    NoisedStatistics,
+    StatisticsQuery,
+    query_from_proto,
+    query_to_proto,
+)
 from atoll.wire.v1 import participation_pb2
 
 QUERY = StatisticsQuery(
@@ -22,9 +28,38 @@ QUERY = StatisticsQuery(
 )
 
 
-def test_a_query_comes_back_from_its_message() -> None:
-    sent = query_to_proto(QUERY).SerializeToString()
-    assert query_from_proto(participation_pb2.StatisticsQuery.FromString(sent)) == QUERY
+NOISED = StatisticsQuery(("age",), noised=NoisedStatistics(((0.0, 120.0),), 200))
+
+
+@pytest.mark.parametrize("query", [QUERY, NOISED])
+def test_a_query_comes_back_from_its_message(query: StatisticsQuery) -> None:
+    sent = query_to_proto(query).SerializeToString()
+    assert query_from_proto(participation_pb2.StatisticsQuery.FromString(sent)) == query
+
+
+def test_a_query_with_noise_takes_one_round() -> None:
+    assert NOISED.rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("noised", "problem"),
+    [
+        (NoisedStatistics((), 200), "0; each of 1 columns needs them"),
+        (NoisedStatistics(((1.0, 1.0),), 200), "bounds.age: 1 to 1"),
+        (NoisedStatistics(((0.0, float("inf")),), 200), "bounds.age: 0 to inf"),
+        (NoisedStatistics(((0.0, 1.0),), 0), "max_rows: 0 rows"),
+    ],
+)
+def test_bounds_are_checked(noised: NoisedStatistics, problem: str) -> None:
+    with pytest.raises(WireError, match=problem):
+        StatisticsQuery(("age",), noised=noised)
+
+
+def test_bounds_that_do_not_match_are_refused() -> None:
+    message = query_to_proto(NOISED)
+    message.noised.lower.append(3.0)
+    with pytest.raises(WireError, match="2 lower and 1 upper bounds"):
+        query_from_proto(message)
 
 
 @pytest.mark.parametrize(

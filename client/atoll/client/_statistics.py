@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.client.errors import PublicError, UpdateError
+from atoll.client.privacy_demand import is_row_private
 from atoll.client.update import Update
 from atoll.statistics import Answerer, TableError, state_shapes
 
@@ -34,5 +35,10 @@ def answer(participant: Participant, model: Model, task: Task) -> Update:
         raise PublicError(
             f"the table has fewer rows than this participant's min_rows, {participant.min_rows}: leave it out of the "
             "statistics, or lower its min_rows"
+        )
+    if is_row_private(task) and query.noised is not None and answerer.rows > query.noised.max_rows:
+        raise PublicError(
+            f"the table has more rows than the run takes of one participant, statistics.max_rows = "
+            f"{query.noised.max_rows}: the operator must raise it"
         )
     return Update(delta=answerer.answer(task.round, model), weight=1)

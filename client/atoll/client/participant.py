@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from atoll.client.task import Task
     from atoll.client.update import Evaluation, Update
     from atoll.statistics import Table
+    from atoll.wire.privacy_terms import PrivacyTerms
     from atoll.wire.statistics_query import StatisticsQuery
 
 
@@ -28,7 +29,8 @@ class Participant:
 
     ``min_rows`` is the smallest table that takes part in statistics: with fewer rows the participant fails the task.
     The operator chooses which cells are too small to release; ``min_cell_rows`` and ``min_participants`` are the lowest
-    ``min_rows`` and ``min_participants`` of a job that this participant answers. It declines others.
+    ``min_rows`` and ``min_participants`` of a job that this participant answers. It declines others. In a private run
+    ``min_cell_rows`` is the least standard deviation of the noise on a count of rows.
     """
 
     examples: int = 1
@@ -84,21 +86,34 @@ def objection_of(participant: Participant, task: Task) -> str | None:
         return "this participant gives no table for statistics (Participant.table)"
     if task.kind is TaskKind.TRAIN and participant.has_table and not participant.can_fit:
         return "this participant gives a table for statistics, and trains nothing (it has no fit)"
-    if task.statistics is not None and (objection := _too_fine(participant, task.statistics)) is not None:
+    if task.statistics is not None and (objection := _too_fine(participant, task, task.statistics)) is not None:
         return objection
     return participant.objection(task)
 
 
-def _too_fine(participant: Participant, query: StatisticsQuery) -> str | None:
+def _too_fine(participant: Participant, task: Task, query: StatisticsQuery) -> str | None:
     """Why a query would release cells that are too small for this participant; None if it does not."""
+    if (query.noised is None) != (task.privacy is None):
+        return "the task has noised statistics or privacy terms, and they go together; its server does not keep to them"
     for key, asked, attribute in (
         ("min_rows", query.min_rows, "min_cell_rows"),
         ("min_participants", query.min_participants, "min_participants"),
     ):
         lowest = getattr(participant, attribute)
-        if asked < lowest:
+        if asked < lowest and (query.noised is None or key != "min_rows"):
             return f"statistics.{key} is {asked}; this participant answers from {lowest} (Participant.{attribute})"
-    return None
+    return None if task.privacy is None else _too_little_noise(participant, task.privacy)
+
+
+def _too_little_noise(participant: Participant, terms: PrivacyTerms) -> str | None:
+    """Why the noise on a count would not hide a cell that is too small for this participant; None if it does."""
+    noise = terms.noise_multiplier * terms.clip_norm
+    if noise >= participant.min_cell_rows:
+        return None
+    return (
+        f"the noise on a count is {noise:.3g} rows; this participant answers from {participant.min_cell_rows} "
+        "(Participant.min_cell_rows): privacy.epsilon must be smaller"
+    )
 
 
 def declared_examples(participant: Participant) -> int:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _REPLACE_ONE = "replace_one"
 """``PrivacyAdjacency``'s; importing that loads protobuf."""
+_PARTICIPANT, _ROW = "participant", "row"
+"""``PrivacyUnit``'s."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class PrivacyDemand:
         mechanisms: names of acceptable mechanisms; empty: any.
         adjacencies: names of acceptable adjacencies; empty: any.
         samplings: kinds of sampling whose amplification may be counted; empty: any.
+        units: what may be protected: "participant", or "row" of a table, as statistics may promise. With "row" the
+            limits of all runs together are those of a row; empty: any.
 
     Raises:
         UsageError: for a total limit without ``require``.
@@ -54,6 +58,7 @@ class PrivacyDemand:
     mechanisms: tuple[str, ...] = ()
     adjacencies: tuple[str, ...] = ()
     samplings: tuple[str, ...] = ()
+    units: tuple[str, ...] = (_PARTICIPANT,)
 
     def __post_init__(self) -> None:
         if not self.require and self.total != Total():
@@ -88,10 +93,16 @@ class PrivacyDemand:
             ("mechanism", terms.mechanism, self.mechanisms),
             ("adjacency", terms.adjacency, self.adjacencies),
             ("sampling that counts", terms.sampling, self.samplings),
+            ("unit", terms.unit, self.units),
         ):
             if allowed and value not in allowed:
                 return f"the {name} is {value}, allowed are {', '.join(allowed)}"
         return None
+
+
+def is_row_private(task: Task) -> bool:
+    """Whether a task's terms protect rows of the participant's table, and not the participant."""
+    return task.privacy is not None and task.privacy.unit == _ROW
 
 
 def _noise_of(terms: PrivacyTerms) -> tuple[float, str]:

@@ -8,13 +8,17 @@
 The same code makes the same checks as in a real session, with the same errors: names, shapes, values that are not
 finite or too large, weights above the declared one, the participant's policy and privacy. Updates pass through the
 wire's encoding, and the model of round r + 1 is that of round r plus the weighted mean of its updates.
+
+``FakeServer.statistics`` does the same for tables::
+
+    found = FakeServer.statistics(StatisticsQuery(("age",)), Ward(0), Ward(1), Ward(2)).findings
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -23,51 +27,32 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client._clock import now_s
-from atoll.client._session.protection import Outgoing, Protection, protection_of
-from atoll.client._state.usage import Spent
-from atoll.client._transfer.elements import cut_ranges
+from atoll.client._fake_rounds import FakeReport, FakeRound, Member, members_of, received
+from atoll.client._statistics import answer
 from atoll.client.control import TaskControl
 from atoll.client.model import Model, as_float32
-from atoll.client.participant import Participant, declared_examples, objection_of
-from atoll.client.policy import Decision, Policy
+from atoll.client.participant import Participant, declared_examples
+from atoll.client.policy import Policy
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, check_evaluation, check_update, finite_metrics
 from atoll.formats.arrays import NamedArrays
+from atoll.statistics import Findings, Release, first_state, release_noised
+from atoll.statistics.limbs import MAX_ABS
 from atoll.wire.chunks import ElementRange
-from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16, stored_items
+from atoll.wire.encoding import Encoding, float32_to_bfloat16
 from atoll.wire.layout import Dtype
 from atoll.wire.messages import SettingValue
 from atoll.wire.seeds import task_seed
 
 if TYPE_CHECKING:
     from atoll.wire.privacy_terms import PrivacyTerms
+    from atoll.wire.statistics_query import StatisticsQuery
 
-FAKE_SERVER = "fake"
-"""Name of the server in the records of a ``FakeServer``'s promises."""
-_CHUNK_ELEMENTS = 1 << 16
-
-
-@dataclass(frozen=True)
-class FakeReport:
-    """The report of one participant; ``update`` has the flat elements of its update, before weighting."""
-
-    participant: int
-    weight: int
-    partial: bool
-    seconds: float
-    metrics: Mapping[str, float]
-    evaluation: Mapping[str, float]
-    update: npt.NDArray[np.float64] = field(repr=False)
+Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class FakeRound:
-    """One round: the reports that counted, and (participant, reason) of those that declined."""
-
-    round: int
-    reports: tuple[FakeReport, ...]
-    declined: tuple[tuple[int, str], ...]
+__all__ = ["FakeReport", "FakeRound", "FakeRun", "FakeServer", "FakeStatistics", "make_task", "model_of"]
 
 
 @dataclass(frozen=True)
@@ -79,18 +64,11 @@ class FakeRun:
 
 
 @dataclass(frozen=True)
-class _Member:
-    """A participant with its policy and protection."""
+class FakeStatistics:
+    """All rounds, and the figures; None where a participant declined, because a real run ends there."""
 
-    index: int
-    participant: Participant
-    policy: Policy
-    protection: Protection
-
-    def decide(self, task: Task) -> Decision:
-        decision = self.policy.decide(task, Spent())
-        objection = self.protection.objection(task) or objection_of(self.participant, task)
-        return decision if not decision.accepted or objection is None else Decision.decline(objection)
+    rounds: tuple[FakeRound, ...]
+    findings: Findings | None
 
 
 class FakeServer:
@@ -169,20 +147,58 @@ class FakeServer:
         task = replace(task, ranges=_trained(self._model, task))
         played = []
         with TemporaryDirectory() if self._state is None else nullcontext(self._state) as state:
-            members = self._members(participants, policy or Policy(), Path(state))
+            members = members_of(participants, policy or Policy(), Path(state))
             for number in range(rounds):
                 played.append(self._round(replace(task, key=RoundKey("rtest", number, 0)), members))
                 self._model = self._averaged(played[-1].reports)
         return FakeRun(tuple(played), self._model)
 
-    def _members(self, participants: tuple[Participant, ...], policy: Policy, state: Path) -> tuple[_Member, ...]:
-        members = []
-        for index, participant in enumerate(participants):
-            folder = state / str(index)
-            folder.mkdir(exist_ok=True)
-            participant.prepare(folder)
-            members.append(_Member(index, participant, policy, protection_of(policy, folder, FAKE_SERVER)))
-        return tuple(members)
+    @staticmethod
+    def statistics(
+        query: StatisticsQuery,
+        *participants: Participant,
+        policy: Policy | None = None,
+        privacy: PrivacyTerms | None = None,
+        state: Path | None = None,
+        run_name: str = "test",
+    ) -> FakeStatistics:
+        """Find statistics of the participants' tables; no model is needed.
+
+        Args:
+            query: what a job has in ``[statistics]``.
+            participants: all of them; each must answer each round.
+            policy: of every participant; None: it accepts everything.
+            privacy: terms that the rounds come with, for a query with bounds; no noise is added to the figures.
+            state: where participants keep what they must not forget; None: nothing is kept.
+            run_name: the name of the run, which policies may ask for.
+
+        Returns:
+            Each round's answers and refusals, and the figures that the last round released.
+
+        Raises:
+            PublicError: for a table that cannot answer.
+            AnswersError: if tables change between rounds, or sums are not those of tables.
+        """
+        tensors, played = first_state(query), []
+        task = make_task(
+            run_name=run_name,
+            kind=TaskKind.STATISTICS,
+            statistics=query,
+            rounds_total=query.rounds,
+            cohort_size=len(participants),
+            max_abs=2.0**40 if query.noised is not None else MAX_ABS,
+            encoding=Encoding.FLOAT64,
+            privacy=privacy,
+        )
+        with TemporaryDirectory() if state is None else nullcontext(state) as folder:
+            members = members_of(participants, policy or Policy(), Path(folder))
+            for number in range(query.rounds):
+                key = RoundKey("rtest", number, 0)
+                played.append(_asked(replace(task, key=key), model_of(tensors), members))
+                if played[-1].declined or not members:
+                    return FakeStatistics(tuple(played), None)
+                tensors = _released(query, number, tensors, played[-1].reports)
+        return FakeStatistics(tuple(played), Findings.of(query, tensors))
 
     def evaluate(self, participant: Participant, settings: Mapping[str, SettingValue] | None = None) -> Evaluation:
         """Ask one participant to evaluate the current model.
@@ -194,7 +210,7 @@ class FakeServer:
         check_evaluation(evaluation)
         return evaluation
 
-    def _round(self, task: Task, members: tuple[_Member, ...]) -> FakeRound:
+    def _round(self, task: Task, members: tuple[Member, ...]) -> FakeRound:
         reports, declined = [], []
         for member in members:
             control = TaskControl(self._window_s)
@@ -211,7 +227,7 @@ class FakeServer:
                 control.disarm()
         return FakeRound(task.round, tuple(reports), tuple(declined))
 
-    def _report(self, member: _Member, task: Task) -> FakeReport:
+    def _report(self, member: Member, task: Task) -> FakeReport:
         evaluation: Mapping[str, float] = {}
         participant, protection = member.participant, member.protection
         if task.evaluate and participant.can_evaluate and protection.evaluates(task):
@@ -231,17 +247,8 @@ class FakeServer:
             seconds=seconds,
             metrics=sent.metrics,
             evaluation=evaluation,
-            update=self._received(sent, task),
+            update=received(sent, task, self._model.layout.size),
         )
-
-    def _received(self, sent: Outgoing, task: Task) -> npt.NDArray[np.float64]:
-        """The update's elements as the server decodes them from the wire."""
-        flat = np.zeros(self._model.layout.size)
-        for chunk in cut_ranges(sent.shard.ranges, _CHUNK_ELEMENTS):
-            payload = np.empty(stored_items(task.encoding, chunk.size), task.encoding.storage)
-            sent.shard.source.read(chunk, task.encoding, payload)
-            flat[chunk.offset : chunk.stop] = decode(payload.view(np.uint8).data, task.encoding, chunk.size)
-        return flat
 
     def _averaged(self, reports: tuple[FakeReport, ...]) -> Model:
         if not reports:
@@ -249,6 +256,38 @@ class FakeServer:
         total = sum(report.weight for report in reports)
         mean = sum(report.update * (report.weight / total) for report in reports)
         return model_of(dict(_moved(self._model, np.asarray(mean))))
+
+
+def _asked(task: Task, model: Model, members: tuple[Member, ...]) -> FakeRound:
+    """The answers to one round of statistics."""
+    reports, declined = [], []
+    for member in members:
+        decision = member.decide(task)
+        if not decision.accepted:
+            declined.append((member.index, decision.reason))
+            continue
+        member.protection.charge(task)
+        started = now_s()
+        update = answer(member.participant, model, task)
+        seconds = now_s() - started
+        check_update(update, model.layout, task)
+        sent = member.protection.outgoing(model, update, task, declared=1)
+        elements = received(sent, task, model.layout.size)
+        reports.append(FakeReport(member.index, sent.weight, sent.partial, seconds, {}, {}, elements))
+    return FakeRound(task.round, tuple(reports), tuple(declined))
+
+
+def _released(
+    query: StatisticsQuery, number: int, tensors: Mapping[str, Floats], reports: tuple[FakeReport, ...]
+) -> dict[str, Floats]:
+    """The model after a round of statistics, as a server releases it."""
+    mean = np.asarray(sum(report.update for report in reports)) / len(reports)
+    after = {name: np.array(tensor) for name, tensor in _moved(model_of(tensors), mean)}
+    if query.noised is None:
+        Release(query).apply(number, after, len(reports))
+    else:
+        release_noised(after, len(reports), len(reports), noise=0.0)
+    return after
 
 
 def make_task(**fields: Any) -> Task:

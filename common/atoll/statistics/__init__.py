@@ -14,26 +14,35 @@ makes of the sum of all answers, and ``findings`` for the figures. Everything he
 from atoll.statistics.answering import Answerer
 from atoll.statistics.columns import Table
 from atoll.statistics.errors import AnswersError, FindingsError, StatisticsError, TableError
-from atoll.statistics.findings import CategoryFindings, Findings, NumericFindings, Quantile
+from atoll.statistics.figures import CategoryFindings, NumericErrors, NumericFindings, Quantile
+from atoll.statistics.findings import Findings
+from atoll.statistics.noised import release_noised, row_norm
 from atoll.statistics.records import FIELDS
 from atoll.statistics.release import Release
 from atoll.statistics.scaling import Scaling
 from atoll.statistics.state import first_state, state_shapes
+from atoll.wire.statistics_query import CategoryColumn, NoisedStatistics, StatisticsQuery
 
 __all__ = [
     "FIELDS",
     "Answerer",
     "AnswersError",
+    "CategoryColumn",
     "CategoryFindings",
     "Findings",
     "FindingsError",
+    "NoisedStatistics",
+    "NumericErrors",
     "NumericFindings",
     "Quantile",
     "Release",
     "Scaling",
     "StatisticsError",
+    "StatisticsQuery",
     "Table",
     "TableError",
     "first_state",
+    "release_noised",
+    "row_norm",
     "state_shapes",
 ]

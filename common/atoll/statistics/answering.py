@@ -8,19 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.statistics.blocks import OTHER_AND_MISSING, packed
-from atoll.statistics.columns import Table, numbers_of, places_of
-from atoll.statistics.errors import TableError
+from atoll.statistics.columns import Table
 from atoll.statistics.grid import OCTAVE_CELLS, cells_of, exact_squares, exact_sum, octave_presence, on_grid
 from atoll.statistics.limbs import (
     COUNT_LIMBS,
-    MAX_ROWS,
     SQUARE_LIMBS,
     SUM_LIMBS,
     Floats,
     counts_to_limbs,
     to_limbs,
 )
-from atoll.statistics.state import ANSWER, State
+from atoll.statistics.noised import ANSWER, noised_answer
+from atoll.statistics.state import State
+from atoll.statistics.tables import columns_of
 from atoll.wire.statistics_query import StatisticsQuery
 
 Integers = npt.NDArray[np.int64]
@@ -42,19 +42,9 @@ class Answerer:
 
     def __init__(self, query: StatisticsQuery, table: Table) -> None:
         self.query = query
-        numbers = [numbers_of(table, name) for name in query.numeric]
-        self._places = [places_of(table, column) for column in query.categories]
-        names = [*query.numeric, *(column.name for column in query.categories)]
-        sizes = {name: column.size for name, column in zip(names, [*numbers, *self._places], strict=True)}
-        if other := [name for name, size in sizes.items() if size != sizes[names[0]]]:
-            raise TableError(
-                f"the table's columns have different lengths: {other[0]!r} has more or fewer rows than {names[0]!r}; "
-                "table() must give one value for each row, None where it is missing"
-            )
-        self.rows = next(iter(sizes.values()))
-        if self.rows > MAX_ROWS:
-            raise TableError(f"the table has more than {MAX_ROWS} rows")
-        self._values = [values[~np.isnan(values)] for values in numbers]
+        self._columns = columns_of(query, table)
+        self.rows = self._columns.rows
+        self._values, self._places = self._columns.values, self._columns.places
         self._missing = [self.rows - values.size for values in self._values]
 
     def answer(self, number: int, released: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -64,6 +54,9 @@ class Answerer:
             number: the round.
             released: the model: what the rounds before have found.
         """
+        zeros = {name: np.zeros(np.shape(tensor)) for name, tensor in released.items()}
+        if self.query.noised is not None:
+            return zeros | {ANSWER: noised_answer(self.query, self.query.noised, self._columns)}
         state = State(self.query, released)
         blocks = {"rows": np.array(to_limbs(self.rows, COUNT_LIMBS), np.float64)}
         if number == 0:
@@ -72,7 +65,6 @@ class Answerer:
             blocks |= self._moments(state)
         else:
             blocks |= self._inner(state)
-        zeros = {name: np.zeros(np.shape(tensor)) for name, tensor in released.items()}
         return zeros | {ANSWER: packed(self.query, number, blocks)}
 
     def _counts(self) -> dict[str, Floats]:

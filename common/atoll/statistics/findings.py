@@ -12,92 +12,17 @@ from typing import Any, Self
 
 from atoll.statistics.blocks import OTHER_AND_MISSING
 from atoll.statistics.errors import FindingsError
+from atoll.statistics.figures import CategoryFindings, NumericErrors, NumericFindings, Quantile
 from atoll.statistics.grid import GRID_BITS, Range, cell_width
 from atoll.statistics.limbs import Floats, from_limbs
+from atoll.statistics.noised import NOISE, noised_sums
+from atoll.statistics.noised_figures import noised_categories, noised_numeric
 from atoll.statistics.records import Record, records_of
 from atoll.statistics.scaling import Scaling
 from atoll.statistics.state import SUPPRESSED, State
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
 FORMAT = "atoll.statistics/1"
-
-
-@dataclass(frozen=True)
-class Quantile:
-    """A quantile: the value of its rank (numpy's method "inverted_cdf") lies from ``low`` to ``high``.
-
-    Attributes:
-        share: share of the rows; 0: the minimum, 1: the maximum.
-        low: lower edge of its cell; None: suppressed.
-        high: upper edge of its cell; None: suppressed.
-    """
-
-    share: float
-    low: float | None
-    high: float | None
-
-    @property
-    def value(self) -> float | None:
-        """The middle of the cell."""
-        return None if self.low is None or self.high is None else (self.low + self.high) / 2
-
-
-@dataclass(frozen=True)
-class NumericFindings:
-    """A numeric column over the rows of all participants. What was suppressed is None.
-
-    Attributes:
-        name: of the column.
-        count: rows with a value.
-        missing: rows without one.
-        resolution: distance of neighbouring values on the grid on which they were summed.
-        mean: exact for the values on the grid, rounded once.
-        variance: with the divisor ``count - 1``; as exact as the mean.
-        deviation: the standard deviation, the root of the variance.
-        edges: of the histogram's cells, one more than there are cells.
-        histogram: rows of each cell.
-        quantiles: in the order of the job, between minimum and maximum if they were asked for.
-    """
-
-    name: str
-    count: int | None
-    missing: int | None
-    resolution: float | None
-    mean: float | None
-    variance: float | None
-    deviation: float | None
-    edges: tuple[float, ...]
-    histogram: tuple[int | None, ...]
-    quantiles: tuple[Quantile, ...]
-
-    def quantile(self, share: float) -> Quantile:
-        """The quantile of this share.
-
-        Raises:
-            FindingsError: if the job did not ask for it.
-        """
-        for found in self.quantiles:
-            if found.share == share:
-                return found
-        asked = ", ".join(f"{one.share:g}" for one in self.quantiles) or "none"
-        raise FindingsError(f"column {self.name!r} has no quantile {share}; the job asked for: {asked}")
-
-
-@dataclass(frozen=True)
-class CategoryFindings:
-    """A column of categories over the rows of all participants; None: suppressed.
-
-    Attributes:
-        name: of the column.
-        counts: rows of each level of the job.
-        other: rows with another value.
-        missing: rows without a value.
-    """
-
-    name: str
-    counts: Mapping[str, int | None]
-    other: int | None
-    missing: int | None
 
 
 @dataclass(frozen=True)
@@ -109,12 +34,14 @@ class Findings:
         rows: rows of all of them.
         numeric: the columns of numbers, in the order of the job.
         categories: the columns of categories, in the order of the job.
+        noise: standard error of ``rows``, and of each count of cells, in a private run; None: figures are exact.
     """
 
     participants: int
     rows: int
     numeric: tuple[NumericFindings, ...]
     categories: tuple[CategoryFindings, ...]
+    noise: float | None = None
 
     @classmethod
     def of(cls, query: StatisticsQuery, tensors: Mapping[str, Floats]) -> Self:
@@ -126,6 +53,11 @@ class Findings:
         participants = [int(count) for count in tensors["participants"]]
         if not all(participants):
             raise FindingsError(f"the run has released {sum(map(bool, participants))} of {query.rounds} rounds; wait")
+        if query.noised is not None:
+            noise = float(tensors[NOISE][0])
+            rows = round(float(noised_sums(query, tensors)["rows"][0]))
+            columns = tuple(noised_numeric(query, query.noised, tensors, noise))
+            return cls(participants[0], rows, columns, tuple(noised_categories(query, tensors, noise)), noise)
         state = State(query, tensors)
         numeric = tuple(_numeric(state, column) for column in range(len(query.numeric)))
         return cls(
@@ -195,7 +127,7 @@ class Findings:
                 raise FindingsError(f"format {found['format']!r}; this version reads {FORMAT!r}")
             numeric = tuple(_numeric_from(one) for one in found["numeric"])
             categories = tuple(CategoryFindings(**one) for one in found["categories"])
-            return cls(found["participants"], found["rows"], numeric, categories)
+            return cls(found["participants"], found["rows"], numeric, categories, found.get("noise"))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise FindingsError(f"these are no findings of a run of statistics: {error}") from error
 
@@ -281,5 +213,7 @@ def _released(count: float) -> int | None:
 
 def _numeric_from(table: dict[str, Any]) -> NumericFindings:
     quantiles = tuple(Quantile(**one) for one in table["quantiles"])
+    errors = table.get("errors")
+    made = {"errors": None if errors is None else NumericErrors(**errors)}
     lists = {"edges": tuple(table["edges"]), "histogram": tuple(table["histogram"]), "quantiles": quantiles}
-    return NumericFindings(**{**table, **lists})
+    return NumericFindings(**{**table, **lists, **made})

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atoll.statistics.findings import CategoryFindings, NumericFindings
+    from atoll.statistics.figures import CategoryFindings, NumericFindings
 
-FIELDS = ("column", "figure", "cell", "low", "high", "value")
+FIELDS = ("column", "figure", "cell", "low", "high", "value", "error")
 """A row names the column and the figure, a level or the share of a quantile, and the edges of a cell; its value is None
-if it is suppressed."""
+if it is suppressed, its error is the standard error in a private run."""
 Record = dict[str, str | float | None]
 
 
@@ -20,18 +20,19 @@ def records_of(numeric: Sequence[NumericFindings], categories: Sequence[Category
         yield from _numeric(column)
     for found in categories:
         for level, rows in found.counts.items():
-            yield _record(found.name, "rows", rows, cell=level)
-        yield _record(found.name, "other", found.other)
-        yield _record(found.name, "missing", found.missing)
+            yield _record(found.name, "rows", rows, cell=level, error=found.error)
+        yield _record(found.name, "other", found.other, error=found.error)
+        yield _record(found.name, "missing", found.missing, error=found.error)
 
 
 def _numeric(column: NumericFindings) -> Iterator[Record]:
     for figure in ("count", "missing", "mean", "variance", "deviation"):
-        yield _record(column.name, figure, getattr(column, figure))
+        yield _record(column.name, figure, getattr(column, figure), error=getattr(column.errors, figure, None))
     for one in column.quantiles:
         yield _record(column.name, "quantile", one.value, cell=repr(one.share), low=one.low, high=one.high)
     for low, high, rows in zip(column.edges[:-1], column.edges[1:], column.histogram, strict=True):
-        yield _record(column.name, "histogram", rows, low=low, high=high)
+        error = None if column.errors is None else column.errors.histogram
+        yield _record(column.name, "histogram", rows, low=low, high=high, error=error)
 
 
 def _record(
@@ -42,5 +43,7 @@ def _record(
     cell: str = "",
     low: float | None = None,
     high: float | None = None,
+    error: float | None = None,
 ) -> Record:
-    return {"column": column, "figure": figure, "cell": cell, "low": low, "high": high, "value": value}
+    values = {"low": low, "high": high, "value": value, "error": error}
+    return {"column": column, "figure": figure, "cell": cell, **values}

@@ -20,7 +20,8 @@ from atoll.statistics.errors import AnswersError
 from atoll.statistics.grid import range_of
 from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
 from atoll.statistics.narrowing import Interval, narrowed
-from atoll.statistics.state import ANSWER, SUPPRESSED, State
+from atoll.statistics.noised import ANSWER
+from atoll.statistics.state import SUPPRESSED, State
 from atoll.wire.statistics_query import StatisticsQuery
 
 Integers = npt.NDArray[np.int64]

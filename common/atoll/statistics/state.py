@@ -16,6 +16,8 @@ tensor                         shape        meaning
 ``categories``                 (cells,)     rows of each level, of other values, without a value; -1: suppressed
 ``answer``                     (n,)         0: the element range of participants' answers
 =============================  ===========  =====================================================================
+
+With noise the model is that of ``noised.noised_shapes``.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ import numpy as np
 from atoll.statistics.blocks import Shape, answer_size, category_cells
 from atoll.statistics.grid import Range
 from atoll.statistics.limbs import COUNT_LIMBS, SQUARE_LIMBS, SUM_LIMBS, Floats
+from atoll.statistics.noised import ANSWER, noised_shapes
 from atoll.wire.statistics_query import StatisticsQuery
 
-ANSWER = "answer"
 SUPPRESSED = -1.0
 
 
 def state_shapes(query: StatisticsQuery) -> dict[str, Shape]:
     """The tensors of the model, float64, in their order."""
+    if query.noised is not None:
+        return noised_shapes(query)
     columns, shares = len(query.numeric), len(query.shares)
     shapes: dict[str, Shape] = {
         "participants": (query.rounds,),

@@ -45,6 +45,7 @@ class PrivacyUnit(StrEnum):
     """The unit of privacy."""
 
     PARTICIPANT = "participant"
+    ROW = "row"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class PrivacyTerms:
 
     Attributes:
         mechanism: adds noise to the sum.
-        noise_multiplier: standard deviation of the noise over the largest contribution of one participant to a sum.
-        clip_norm: L2 norm to which updates of this round are clipped, before they are weighted.
+        noise_multiplier: standard deviation of the noise over the largest contribution of one unit to a sum.
+        clip_norm: L2 norm to which updates of this round are clipped, before they are weighted. With rows as the unit
+            nothing is clipped: it is the largest norm of one row.
         epsilon: of all planned rounds of the run together; infinite without noise.
         delta: probability that epsilon does not hold.
         adjacency: how neighbouring data sets differ.
@@ -104,7 +106,10 @@ _SAMPLINGS: dict[_Proto.Sampling.ValueType, PrivacySampling] = {
     _Proto.SAMPLING_POISSON: PrivacySampling.POISSON,
     _Proto.SAMPLING_FIXED_SIZE: PrivacySampling.FIXED_SIZE,
 }
-_UNITS: dict[_Proto.Unit.ValueType, PrivacyUnit] = {_Proto.UNIT_PARTICIPANT: PrivacyUnit.PARTICIPANT}
+_UNITS: dict[_Proto.Unit.ValueType, PrivacyUnit] = {
+    _Proto.UNIT_PARTICIPANT: PrivacyUnit.PARTICIPANT,
+    _Proto.UNIT_ROW: PrivacyUnit.ROW,
+}
 _MECHANISM_NUMBERS = {value: number for number, value in _MECHANISMS.items()}
 _ADJACENCY_NUMBERS = {value: number for number, value in _ADJACENCIES.items()}
 _SAMPLING_NUMBERS = {value: number for number, value in _SAMPLINGS.items()}

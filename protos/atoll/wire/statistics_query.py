@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,10 @@ MAX_QUANTILES = 32
 MAX_REFINEMENTS = 8
 MAX_CELL = 1_000_000
 """Largest ``min_rows`` and ``min_participants``."""
+MAX_NOISED_ROWS = 10_000_000
+"""Largest ``max_rows`` of statistics with noise."""
+MAX_BOUND = 1e30
+"""Largest magnitude of a column's bound."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,19 @@ class CategoryColumn:
 
     name: str
     levels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoisedStatistics:
+    """What bounds the answers to statistics whose sums get noise.
+
+    Attributes:
+        bounds: lower and upper bound of each column of numbers; values beyond count as the bound.
+        max_rows: most rows of one participant.
+    """
+
+    bounds: tuple[tuple[float, float], ...]
+    max_rows: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +57,7 @@ class StatisticsQuery:
         refinements: rounds that make the cells of quantiles narrower.
         min_rows: a cell of fewer rows is not released.
         min_participants: a cell with rows of fewer participants is not released.
+        noised: bounds of the answers in a run with privacy terms, whose sums get noise; None: sums are exact.
 
     Raises:
         WireError: names a value that is out of range, and what is allowed.
@@ -52,6 +71,7 @@ class StatisticsQuery:
     refinements: int = 2
     min_rows: int = 5
     min_participants: int = 3
+    noised: NoisedStatistics | None = None
 
     def __post_init__(self) -> None:
         names = (*self.numeric, *(column.name for column in self.categories))
@@ -66,11 +86,26 @@ class StatisticsQuery:
         _within("refinements", self.refinements, 0, MAX_REFINEMENTS)
         _within("min_rows", self.min_rows, 1, MAX_CELL)
         _within("min_participants", self.min_participants, 1, MAX_CELL)
+        if self.noised is not None:
+            self._check_noised(self.noised)
         for share in self.quantiles:
             if not 0 < share < 1:
                 raise WireError(f"statistics.quantiles: {share}; allowed are numbers above 0 and below 1")
             if self.quantiles.count(share) > 1:
                 raise WireError(f"statistics.quantiles: {share} is there twice; name each once")
+
+    def _check_noised(self, noised: NoisedStatistics) -> None:
+        _within("max_rows", noised.max_rows, 1, MAX_NOISED_ROWS, "rows")
+        if len(noised.bounds) != len(self.numeric):
+            raise WireError(f"statistics.bounds: {len(noised.bounds)}; each of {len(self.numeric)} columns needs them")
+        for name, (low, high) in zip(self.numeric, noised.bounds, strict=True):
+            if not (math.isfinite(low) and math.isfinite(high) and -MAX_BOUND <= low < high <= MAX_BOUND):
+                raise WireError(
+                    f"statistics.bounds.{name}: {low:g} to {high:g}; allowed are two numbers, the lower first, of "
+                    f"magnitudes up to {MAX_BOUND:g}"
+                )
+        if self.minimum_and_maximum:
+            raise WireError("statistics.minimum_and_maximum: one row decides them, so no noise hides it; leave it out")
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -79,14 +114,18 @@ class StatisticsQuery:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run: counts; sums and histograms; refinements of quantiles."""
-        if not self.numeric:
+        """Rounds of the run: counts; sums and histograms; refinements of quantiles. One with noise."""
+        if not self.numeric or self.noised is not None:
             return 1
         return 2 + (self.refinements if self.shares else 0)
 
 
 def query_to_proto(query: StatisticsQuery) -> participation_pb2.StatisticsQuery:
     """The query as its message."""
+    noised = None
+    if query.noised is not None:
+        lower, upper = [low for low, _ in query.noised.bounds], [high for _, high in query.noised.bounds]
+        noised = participation_pb2.NoisedStatistics(lower=lower, upper=upper, max_rows=query.noised.max_rows)
     return participation_pb2.StatisticsQuery(
         numeric=query.numeric,
         categories=[participation_pb2.CategoryColumn(name=one.name, levels=one.levels) for one in query.categories],
@@ -96,6 +135,7 @@ def query_to_proto(query: StatisticsQuery) -> participation_pb2.StatisticsQuery:
         refinements=query.refinements,
         min_rows=query.min_rows,
         min_participants=query.min_participants,
+        noised=noised,
     )
 
 
@@ -114,7 +154,14 @@ def query_from_proto(message: participation_pb2.StatisticsQuery) -> StatisticsQu
         refinements=message.refinements,
         min_rows=message.min_rows,
         min_participants=message.min_participants,
+        noised=_noised_from_proto(message.noised) if message.HasField("noised") else None,
     )
+
+
+def _noised_from_proto(message: participation_pb2.NoisedStatistics) -> NoisedStatistics:
+    if len(message.lower) != len(message.upper):
+        raise WireError(f"statistics.bounds: {len(message.lower)} lower and {len(message.upper)} upper bounds")
+    return NoisedStatistics(tuple(zip(message.lower, message.upper, strict=True)), message.max_rows)
 
 
 def _check_names(key: str, what: str, names: Sequence[str]) -> None:

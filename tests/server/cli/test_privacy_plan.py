@@ -83,6 +83,32 @@ def test_the_picture_is_written(folder: Path, name: str) -> None:
     assert "<svg" in (folder / name).read_text(encoding="utf-8")
 
 
+STATISTICS = """
+[job]
+name = "overview"
+[cohort]
+size = 4
+[statistics]
+numeric = ["age"]
+bounds = { age = [0, 120] }
+max_rows = 150
+[privacy]
+population = "wards"
+noise_multiplier = 4.0
+delta = 1e-6
+"""
+
+
+def test_a_plan_of_statistics_says_what_noise_leaves_of_the_figures(tmp_path: Path) -> None:
+    found = plan(tmp_path, STATISTICS)
+    assert found.exit_code == 0, found.output
+    assert "1200 rows, of at most 600" in found.output
+    assert "for 5% of the rows it takes 160 participants; or protect rows" in found.output
+    rows = json.loads(plan(tmp_path, f'{STATISTICS}unit = "row"\n', "--json").stdout)
+    assert (rows["unit"], rows["unit_norm"], rows["noise_on_count"]) == ("row", 2.0, 8.0)
+    assert "hide the figures" not in plan(tmp_path, f'{STATISTICS}unit = "row"\n').output
+
+
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
@@ -95,6 +121,7 @@ def test_the_picture_is_written(folder: Path, name: str) -> None:
             (),
             "choose a larger epsilon or delta",
         ),
+        (STATISTICS.split("max_rows", maxsplit=1)[0].split("bounds", maxsplit=1)[0], (), "its figures have no noise"),
         (job_text().split("[privacy]")[0], (), "add one: docs/job-reference.md"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from atoll.operator.errors import BadInputError
 from atoll.server.cli.stats import check_files, show_figures, stats
 from atoll.server.cli.stats_tables import bars, category_rows, numeric_columns, numeric_row
-from atoll.statistics import FIELDS, CategoryFindings, Findings, NumericFindings, Quantile
+from atoll.statistics import FIELDS, CategoryFindings, Findings, NumericErrors, NumericFindings, Quantile
 from tests.server.cli.conftest import Fake, Invoke
 
 AGE = NumericFindings(
@@ -50,6 +50,17 @@ def test_a_quantile_has_the_digits_of_its_cell(low: float, high: float, shown: s
 
 def test_what_is_suppressed_is_a_dash() -> None:
     assert numeric_row(HIDDEN) == ("weight", "-", "-", "-", "-", "-", "")
+
+
+def test_errors_stand_beside_their_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = NumericErrors(count=11.3, missing=8.0, mean=0.85, variance=3.0, deviation=None, histogram=30.0)
+    noised = replace(AGE, errors=errors)
+    assert numeric_row(noised)[1:5] == ("120 ± 11", "3 ± 8", "61.25 ± 0.85", "2")
+    assert numeric_row(noised)[-1] == "·█"  # 40 is less than two standard errors
+    show_figures(replace(FOUND, numeric=(noised,), noise=8.0))
+    written = capsys.readouterr()
+    assert "123 ± 8 rows of 4 participants" in written.out
+    assert "±: standard error of the noise" in written.err
 
 
 def test_names_do_not_control_the_terminal() -> None:

@@ -22,6 +22,27 @@ HEAD = '[job]\nname = "overview"\n[cohort]\nsize = 4\n'
 JOB = HEAD + '[statistics]\nnumeric = ["age"]\ncategories = { sex = ["f", "m"] }\n'
 
 
+PRIVATE = '[privacy]\npopulation = "wards"\nepsilon = 1.0\ndelta = 1e-6\n'
+NOISED = JOB + "bounds = { age = [0.0, 120.0] }\nmax_rows = 200\n" + PRIVATE
+
+
+@pytest.mark.parametrize(("unit", "clip"), [("participant", 200 * 5**0.5), ("row", 5**0.5)])
+def test_the_clip_norm_follows_from_columns_and_rows(unit: str, clip: float) -> None:
+    spec = parse_job(NOISED + f'unit = "{unit}"\n')
+    assert spec.privacy is not None
+    assert (spec.privacy.clip, spec.privacy.mechanism, spec.privacy.max_participations) == (clip, "gaussian", 1)
+    assert (spec.job.rounds, spec.aggregation.max_abs, spec.cohort.required) == (1, 512.0, ())
+    job = Job.of(spec)
+    assert parse_job(job.to_toml()).model_dump() == job.model_dump()
+
+
+def test_rows_are_a_unit_of_statistics_alone() -> None:
+    text = '[job]\nname = "x"\nrounds = 1\n[model]\ninitial = "x.safetensors"\n[cohort]\nsize = 4\n[aggregation]\n'
+    text += f'weighting = "uniform"\n{PRIVATE}clip = 1.0\nmax_participations = 1\nunit = "row"\n'
+    with pytest.raises(JobFileError, match=r"the noise of a round hides rows in \[statistics\] alone"):
+        parse_job(text)
+
+
 def test_rounds_sums_and_quorum_follow_from_the_query() -> None:
     spec = parse_job(JOB)
     assert spec.statistics is not None
@@ -68,10 +89,18 @@ def test_a_job_in_python_is_the_file_and_reads_back() -> None:
             "at most 8388608; lower it",
         ),
         (HEAD + "[statistics]\n", "0 columns; allowed are 1 to"),
-        (
-            JOB + '[privacy]\npopulation = "wards"\nepsilon = 1.0\ndelta = 1e-6\nclip = 1.0\n',
-            "noise that hides a participant would hide the figures",
-        ),
+        (NOISED.split("[privacy]")[0], "statistics.max_rows = 200: has no effect without [privacy]"),
+        (JOB + PRIVATE, "statistics.max_rows: is missing: with [privacy] it bounds what one participant sends"),
+        (JOB + "max_rows = 200\n" + PRIVATE, "column 'age' lacks its lower and upper bound"),
+        (NOISED.replace("120.0", "0.0"), "statistics.bounds.age: 0 to 0; allowed are two numbers, the lower first"),
+        (NOISED.replace("age = [0.0", "height = [0.0"), "'height' is no column of statistics.numeric"),
+        (NOISED.replace("max_rows", "refinements = 1\nmax_rows"), "would spend the budget once more"),
+        (NOISED.replace("max_rows", "minimum_and_maximum = true\nmax_rows"), "one row decides them"),
+        (NOISED.replace("max_rows", "min_rows = 9\nmax_rows"), "noise hides small cells"),
+        (NOISED + "clip = 1.0\n", "privacy.clip = 1.0: does not go with [statistics]: it follows"),
+        (NOISED + "adaptive = { initial = 1.0 }\n", "privacy.adaptive"),
+        (NOISED + 'mechanism = "blt"\n', 'allowed is "gaussian"'),
+        (NOISED.replace("size = 4", 'size = 4\nrequired = "all"'), "would decide whether the others count"),
     ],
 )
 def test_what_does_not_go_with_statistics_is_refused(text: str, problem: str) -> None:

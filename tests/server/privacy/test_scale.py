@@ -13,10 +13,10 @@ def test_sum_and_noise_fit_and_rounding_is_nothing_beside_the_clip(
 ) -> None:
     grid = private_grid(total, 32.0, clip, noise_weight)
     assert (grid.clip, grid.weight_shift, grid.max_total_weight >= total) == (clip, 0, True)
-    deviation = noise_weight * sensitivity(grid, 10**9)
+    deviation = noise_weight * sensitivity(grid, 10**9, clip)
     assert 2.0**20 < deviation < 2.0**NOISE_BITS
     assert 13 * deviation + 2.0**SUM_BITS < 2.0**63
-    assert sensitivity(grid, 10**9) < 1.1 * clip * grid.scale
+    assert sensitivity(grid, 10**9, clip) < 1.1 * clip * grid.scale
 
 
 def test_noise_that_leaves_no_fraction_is_refused_with_the_numbers() -> None:

@@ -19,7 +19,7 @@ from atoll.client._state.records import FOLDER
 from atoll.client._transfer.elements import DeltaSource, ElementSource, Shard
 from atoll.client.errors import TrainerError, UpdateError, UsageError, text_for_server
 from atoll.client.policy import Policy
-from atoll.client.privacy_demand import Total
+from atoll.client.privacy_demand import Total, is_row_private
 from atoll.client.task import TaskKind
 from atoll.client.update import finite_metrics
 from atoll.wire.chunks import ElementRange
@@ -72,6 +72,8 @@ class Protection:
         Raises:
             UsageError: if the ledger of the participant's own noise is damaged.
         """
+        if is_row_private(task) and task.kind is not TaskKind.STATISTICS:
+            return "privacy: the terms protect rows, as those of statistics may; this task asks for something else"
         if self._promises is None or task.kind is TaskKind.EVALUATE:
             return None
         try:
@@ -102,7 +104,8 @@ class Protection:
         """
         ranges = ranges_of(model, task)
         weight, metrics = int(update.weight), self.sendable(update.metrics)
-        if task.privacy is None:
+        if task.privacy is None or is_row_private(task):
+            metrics = metrics if task.privacy is None else {}
             return Outgoing(Shard(ranges, _delta(model, update, task.max_abs)), weight, update.partial, metrics)
         source: ElementSource = _delta(model, update, ANY_FINITE)
         factor = clip_factor(norm_of(source, ranges, Encoding.FLOAT32), task.privacy.clip_norm)

@@ -28,6 +28,7 @@
     mechanisms = ["gaussian", "blt"]    # default: any
     adjacencies = ["add_remove"]        # default: any
     samplings = ["none", "poisson"]     # whose amplification may be counted; default: any
+    units = ["participant"]             # "row" too, for statistics that protect rows; default: this
     require = true                      # false: runs without terms are accepted too
 
     [local_privacy]                     # adds noise to each update before it is sent, also without [privacy]
@@ -52,7 +53,7 @@ from atoll.client.cli.locate import locate
 from atoll.client.errors import ERROR_DETAILS, ErrorDetails, PolicyError, UsageError
 from atoll.client.policy import Policy, SettingRule
 from atoll.client.privacy_demand import PrivacyDemand
-from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling
+from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyUnit
 
 if TYPE_CHECKING:
     from atoll.client._privacy.randomisers import LocalPrivacy
@@ -65,6 +66,7 @@ _DEMAND_NAMES: dict[str, type[StrEnum]] = {
     "mechanisms": PrivacyMechanism,
     "adjacencies": PrivacyAdjacency,
     "samplings": PrivacySampling,
+    "units": PrivacyUnit,
 }
 _DEMAND_KEYS = ("require", *_DEMAND_NUMBERS, *_DEMAND_NAMES)
 _LOCAL_NUMBERS = ("epsilon", "delta", "clip_norm", "max_epsilon", "max_delta")
@@ -119,7 +121,8 @@ class _Reader:
         if not isinstance(require, bool):
             raise self._wrong("privacy.require", require, "true or false")
         for key, kind in _DEMAND_NAMES.items():
-            values[key] = self._names(f"privacy.{key}", table.get(key, []), [item.value for item in kind])
+            if key in table:
+                values[key] = self._names(f"privacy.{key}", table[key], [item.value for item in kind])
         try:
             return PrivacyDemand(require=require, **values)
         except UsageError as error:

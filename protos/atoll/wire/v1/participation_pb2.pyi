@@ -326,6 +326,10 @@ class PrivacyTerms(google.protobuf.message.Message):
         UNIT_UNSPECIFIED: PrivacyTerms._Unit.ValueType  # 0
         UNIT_PARTICIPANT: PrivacyTerms._Unit.ValueType  # 1
         """Everything that one participant sends."""
+        UNIT_ROW: PrivacyTerms._Unit.ValueType  # 2
+        """One row of one participant's table; for statistics, whose answers are
+        then not scaled down to clip_norm.
+        """
 
     class Unit(_Unit, metaclass=_UnitEnumTypeWrapper):
         """The unit of privacy."""
@@ -333,6 +337,10 @@ class PrivacyTerms(google.protobuf.message.Message):
     UNIT_UNSPECIFIED: PrivacyTerms.Unit.ValueType  # 0
     UNIT_PARTICIPANT: PrivacyTerms.Unit.ValueType  # 1
     """Everything that one participant sends."""
+    UNIT_ROW: PrivacyTerms.Unit.ValueType  # 2
+    """One row of one participant's table; for statistics, whose answers are
+    then not scaled down to clip_norm.
+    """
 
     MECHANISM_FIELD_NUMBER: builtins.int
     NOISE_MULTIPLIER_FIELD_NUMBER: builtins.int
@@ -542,6 +550,8 @@ class StatisticsQuery(google.protobuf.message.Message):
     REFINEMENTS_FIELD_NUMBER: builtins.int
     MIN_ROWS_FIELD_NUMBER: builtins.int
     MIN_PARTICIPANTS_FIELD_NUMBER: builtins.int
+    NOISED_FIELD_NUMBER: builtins.int
+    BY_FIELD_NUMBER: builtins.int
     bins: builtins.int
     """Cells of a histogram, and cells into which a refinement cuts one."""
     minimum_and_maximum: builtins.bool
@@ -551,6 +561,10 @@ class StatisticsQuery(google.protobuf.message.Message):
     min_rows: builtins.int
     """A cell of fewer rows, or rows of fewer participants, is not released."""
     min_participants: builtins.int
+    by: builtins.str
+    """One of `categories`: also counts and sums of each column of numbers for
+    each of its levels. Empty: none.
+    """
     @property
     def numeric(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Columns of numbers."""
@@ -560,6 +574,10 @@ class StatisticsQuery(google.protobuf.message.Message):
     @property
     def quantiles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """Shares of the rows, each from 0 to 1 (exclusive)."""
+
+    @property
+    def noised(self) -> Global___NoisedStatistics:
+        """Set in runs with privacy terms: one round, whose sums get noise."""
 
     def __init__(
         self,
@@ -572,10 +590,41 @@ class StatisticsQuery(google.protobuf.message.Message):
         refinements: builtins.int = ...,
         min_rows: builtins.int = ...,
         min_participants: builtins.int = ...,
+        noised: Global___NoisedStatistics | None = ...,
+        by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bins", b"bins", "categories", b"categories", "min_participants", b"min_participants", "min_rows", b"min_rows", "minimum_and_maximum", b"minimum_and_maximum", "numeric", b"numeric", "quantiles", b"quantiles", "refinements", b"refinements"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["noised", b"noised"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bins", b"bins", "by", b"by", "categories", b"categories", "min_participants", b"min_participants", "min_rows", b"min_rows", "minimum_and_maximum", b"minimum_and_maximum", "noised", b"noised", "numeric", b"numeric", "quantiles", b"quantiles", "refinements", b"refinements"]) -> None: ...
 
 Global___StatisticsQuery: typing_extensions.TypeAlias = StatisticsQuery
+
+@typing.final
+class NoisedStatistics(google.protobuf.message.Message):
+    """Answers of bounded length, for statistics whose sums get noise."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOWER_FIELD_NUMBER: builtins.int
+    UPPER_FIELD_NUMBER: builtins.int
+    MAX_ROWS_FIELD_NUMBER: builtins.int
+    max_rows: builtins.int
+    """Most rows of one participant."""
+    @property
+    def lower(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """For each column of numbers its bounds; values beyond count as the bound."""
+
+    @property
+    def upper(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        lower: collections.abc.Iterable[builtins.float] | None = ...,
+        upper: collections.abc.Iterable[builtins.float] | None = ...,
+        max_rows: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lower", b"lower", "max_rows", b"max_rows", "upper", b"upper"]) -> None: ...
+
+Global___NoisedStatistics: typing_extensions.TypeAlias = NoisedStatistics
 
 @typing.final
 class CategoryColumn(google.protobuf.message.Message):

@@ -15,6 +15,7 @@ from atoll.operator.operator import initial_file
 from atoll.server.cli.errors import Command, local_errors, writing
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.cli.privacy_samples import SampleOptions, sample_options, show_sample_plan
+from atoll.server.cli.privacy_statistics import show_statistics_plan
 from atoll.server.control.words import duration
 from atoll.server.jobs import JobFileError, JobSpec, check_frozen, fragments_of, parse_job
 from atoll.server.privacy.events import Adjacency, Sampling
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _ADJACENCY = {
     Adjacency.ADD_REMOVE: "one participant's updates are there, or zeros in their place",
     Adjacency.REPLACE_ONE: "one participant's updates are exchanged for another's",
+    Adjacency.ADD_REMOVE_ROW: "one row of one participant's table is there, or not",
 }
 _SAMPLING = {
     Sampling.POISSON: "each with probability {rate:.4g}, counted on",
@@ -72,6 +74,8 @@ def plan(  # one argument for each option
 ) -> None:
     """Show what the private job JOB would spend round by round, its noise, and what would meet a target.
 
+    Of a job with [statistics] it shows the noise on its figures.
+
     With --rows: what participants spend on their own rows with DP-SGD, the noise that needs, and accuracies that were
     measured at such signal to noise. JOB is optional then, and its settings are defaults.
     """
@@ -87,6 +91,9 @@ def plan(  # one argument for each option
     if plot is not None and plot.suffix not in {".svg", ".html"}:
         raise BadInputError(f"{plot}: pictures are .svg or .html", "name the file so")
     spec = _parsed(job)
+    if spec.statistics is not None:
+        show_statistics_plan(spec, spec.statistics, json_output=json_output)
+        return
     size = elements or _elements(job, spec)
     found = _worked_out(spec, size, target, wanted or _WANTED, options.participants)
     if plot is not None:
@@ -171,10 +178,14 @@ def _show(found: Plan) -> None:
         click.echo(line)
 
 
+def _unit_words(contract: Contract) -> str:
+    return "one row of a table" if contract.protects_rows else "one participant, with all that it sends in all rounds"
+
+
 def _promise(found: Plan) -> list[tuple[str, str]]:
     contract, spent = found.contract, bound(found.spent[-1].epsilon, _DIGITS)
     return [
-        ("unit", "one participant, with all that it sends in all rounds"),
+        ("unit", _unit_words(contract)),
         ("adjacency", f"{contract.adjacency}: {_ADJACENCY[contract.adjacency]}"),
         ("epsilon, delta", f"{spent}, {figure(contract.delta)} after {counted(contract.rounds, 'round')}"),
         ("accountant", _accountant_words(contract)),

@@ -112,10 +112,15 @@ def _write(found: Findings, output: Path | None, csv_file: Path | None) -> None:
 
 def show_figures(found: Findings) -> None:
     """Print the figures as tables."""
-    click.echo(f"{counted(found.rows, 'row')} of {counted(found.participants, 'participant')}")
+    about = "" if found.noise is None else f" ± {found.noise:.2g}"
+    rows = counted(found.rows, "row") if found.noise is None else f"{found.rows}{about} rows"
+    click.echo(f"{rows} of {counted(found.participants, 'participant')}")
     if found.numeric:
         print_table(numeric_columns(found), map(numeric_row, found.numeric), "")
     if found.categories:
         print_table(CATEGORY_COLUMNS, category_rows(found), "")
     if any(row["value"] is None for row in found.records()):
-        console(stderr=True).print("- or ·: suppressed (too few rows or participants), or not defined", markup=False)
+        why = "suppressed (too few rows or participants)" if found.noise is None else "too few rows for the noise"
+        console(stderr=True).print(f"- or ·: {why}, or not defined", markup=False)
+    if found.noise is not None:
+        console(stderr=True).print("±: standard error of the noise; quantiles are the middles of their cells")

@@ -25,8 +25,11 @@ def numeric_columns(found: Findings) -> tuple[str, ...]:
 
 def numeric_row(found: NumericFindings) -> tuple[str, ...]:
     """The cells of one numeric column; quantiles are the middles of their cells, with the digits that these have."""
-    figures = (found.count, found.missing, found.mean, found.deviation)
-    return (printable(found.name), *map(_figure, figures), *map(_quantile, found.quantiles), bars(found.histogram))
+    exact = (
+        _figure(getattr(found, name), getattr(found.errors, name, None))
+        for name in ("count", "missing", "mean", "deviation")
+    )
+    return (printable(found.name), *exact, *map(_quantile, found.quantiles), bars(_clear(found)))
 
 
 def category_rows(found: Findings) -> Iterator[tuple[str, ...]]:
@@ -34,8 +37,16 @@ def category_rows(found: Findings) -> Iterator[tuple[str, ...]]:
     for column in found.categories:
         cells = {**column.counts, "(other)": column.other, "(missing)": column.missing}
         for level, rows in cells.items():
-            share = "-" if rows is None or not found.rows else f"{rows / found.rows:.1%}"
-            yield printable(column.name), printable(level), _figure(rows), share
+            share = "-" if rows is None or found.rows < 1 else f"{rows / found.rows:.1%}"
+            yield printable(column.name), printable(level), _figure(rows, column.error), share
+
+
+def _clear(found: NumericFindings) -> tuple[int | None, ...]:
+    """The histogram; a cell that noise alone could fill is hidden: up to two standard errors."""
+    if found.errors is None:
+        return found.histogram
+    least = 2 * found.errors.histogram
+    return tuple(None if rows is None or rows <= least else rows for rows in found.histogram)
 
 
 def bars(counts: Sequence[int | None]) -> str:
@@ -65,7 +76,8 @@ def _quantile(found: Quantile) -> str:
     return f"{found.value:.{min(digits, _DIGITS)}g}"
 
 
-def _figure(value: float | None) -> str:
+def _figure(value: float | None, error: float | None = None) -> str:
     if value is None:
         return "-"
-    return str(value) if isinstance(value, int) else f"{value:.{_DIGITS}g}"
+    shown = str(value) if isinstance(value, int) else f"{value:.{_DIGITS}g}"
+    return shown if error is None else f"{shown} ± {error:.2g}"

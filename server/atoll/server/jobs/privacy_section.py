@@ -22,6 +22,7 @@ MAX_BUFFERS = 5
 """As ``privacy.mechanisms.strategy``, which jobs are read without."""
 
 Mechanism = Literal["gaussian", "blt", "banded", "tree"]
+Unit = Literal["participant", "row"]
 
 
 class AdaptiveClip(JobTable):
@@ -49,8 +50,9 @@ class AdaptiveClip(JobTable):
 class Privacy(JobTable):
     """Central differential privacy of participants: the server adds noise, and charges each release to a ledger.
 
-    The unit is one participant, with everything that it sends in all rounds. Sensitivity follows from sampler,
-    weighting and clipping; it is not a setting. Combinations without a valid account are refused.
+    The unit is one participant, with everything that it sends in all rounds; with `[statistics]` it may be a row.
+    Sensitivity follows from sampler, weighting and clipping; it is not a setting. Combinations without a valid account
+    are refused.
     """
 
     population: Annotated[
@@ -105,7 +107,12 @@ class Privacy(JobTable):
     ] = "gaussian"
     clip: Annotated[
         float | None,
-        Field(gt=0, le=1e9, description="L2 norm to which the server clips every update. Alternative: `adaptive`."),
+        Field(
+            gt=0,
+            le=1e9,
+            description="L2 norm to which the server clips every update. Alternative: `adaptive`. With `[statistics]` "
+            "it follows: leave it out.",
+        ),
         Hint(default="none"),
     ] = None
     adaptive: Annotated[
@@ -126,6 +133,13 @@ class Privacy(JobTable):
         ),
         Hint(default="not counted"),
     ] = None
+    unit: Annotated[
+        Unit,
+        Field(
+            description="What is protected. `row`: one row of one participant's table, with `[statistics]` alone; the "
+            "participants' figures themselves are not hidden. Runs of one population have one unit."
+        ),
+    ] = "participant"
     accountant: Annotated[
         Literal["prv", "rdp"] | None,
         Field(
@@ -191,7 +205,7 @@ class Privacy(JobTable):
         """One target, one clip, and the keys of the mechanism."""
         if (self.epsilon is None) == (self.noise_multiplier is None):
             yield "epsilon", "give exactly one of epsilon and noise_multiplier"
-        if (self.clip is None) == (self.adaptive is None):
+        if self.clip is not None and self.adaptive is not None:
             yield "clip", "give exactly one of clip and adaptive"
         if self.mechanism != "banded":
             yield from self.unused(("bands",), f'privacy.mechanism is "{self.mechanism}"')

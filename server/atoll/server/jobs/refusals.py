@@ -45,6 +45,14 @@ def refusals(spec: JobTables) -> Iterator[Refusal]:
     section = spec.privacy
     if section is None:
         return
+    if section.clip is None and section.adaptive is None:
+        yield "privacy.clip", "give exactly one of clip and adaptive"
+    if section.unit == "row" and spec.statistics is None:
+        yield (
+            "privacy.unit",
+            'is "row": the noise of a round hides rows in [statistics] alone; leave it out, or have participants train '
+            "with DP-SGD (docs/privacy/local.md), which hides their rows",
+        )
     yield from _what_is_released(spec)
     yield from _what_is_summed(spec)
     yield from _who_must_count(spec)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
-from atoll.statistics import AnswersError, Release, first_state, state_shapes
+from atoll.statistics import AnswersError, Release, first_state, release_noised, state_shapes
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from atoll.server.jobs.statistics_section import Statistics
 
 Floats = npt.NDArray[np.float64]
-Rewrite = Callable[[int, MutableMapping[str, Floats], int], None]
+Rewrite = Callable[[int, MutableMapping[str, Floats], int, float], None]
 """Changes a model before it is released: takes the number of models released before, the tensors with the mean update
-in them, and the number of updates."""
+in them, the number of updates, and the standard deviation of the noise on each element of their sum."""
 
 
 def statistics_layout(section: Statistics) -> Layout:
@@ -54,9 +54,12 @@ def release_of(spec: JobTables) -> Rewrite | None:
     """
     if spec.statistics is None:
         return None
-    release = Release(spec.statistics.query)
+    release, divisor = Release(spec.statistics.query), spec.cohort.size
 
-    def rewrite(number: int, tensors: MutableMapping[str, Floats], updates: int) -> None:
+    def rewrite(number: int, tensors: MutableMapping[str, Floats], updates: int, noise: float) -> None:
+        if release.query.noised is not None:
+            release_noised(tensors, updates, divisor, noise)
+            return
         try:
             release.apply(number, tensors, updates)
         except AnswersError as error:

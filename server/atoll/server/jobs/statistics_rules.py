@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from atoll.server.jobs.statistics_noise import max_abs_of, noise_conflicts, with_privacy_defaults
 from atoll.server.jobs.statistics_section import Statistics
 from atoll.statistics.blocks import answer_size
 from atoll.statistics.limbs import MAX_ABS
+from atoll.statistics.noised import noised_size
 
 if TYPE_CHECKING:
     from atoll.server.jobs.models import JobTables
 
-_AGGREGATION = {"weighting": "uniform", "max_abs": MAX_ABS, "encoding": "float64"}
 MAX_ANSWER = 1 << 23
 """Maximum number of elements of an answer: 64 MiB, which server and participants hold in memory."""
 _EVALUATION = {"before_training": False, "final": False}
@@ -27,11 +28,25 @@ def with_statistics_defaults(tables: object) -> object:
     found = {name: tables.get(name, {}) for name in ("job", "cohort", "aggregation", "evaluation")}
     if not all(isinstance(table, dict) for table in found.values()):
         return tables
-    job = {"rounds": _rounds(tables["statistics"])} | found["job"]
+    section, private = _section(tables["statistics"]), tables.get("privacy") is not None
+    job = {"rounds": 1 if section is None else section.query.rounds} | found["job"]
     size = found["cohort"].get("size")
-    cohort = ({} if size is None else {"quorum": size}) | {"required": "all"} | found["cohort"]
-    aggregation, evaluation = _AGGREGATION | found["aggregation"], _EVALUATION | found["evaluation"]
-    return tables | {"job": job, "cohort": cohort, "aggregation": aggregation, "evaluation": evaluation}
+    every = {} if private else ({} if size is None else {"quorum": size}) | {"required": "all"}
+    made = {
+        "job": job,
+        "cohort": every | found["cohort"],
+        "aggregation": _sums(section) | found["aggregation"],
+        "evaluation": _EVALUATION | found["evaluation"],
+    }
+    if private:
+        made["privacy"] = with_privacy_defaults(section, tables["privacy"])
+    return tables | made
+
+
+def _sums(section: Statistics | None) -> dict[str, object]:
+    """How answers are summed."""
+    most = MAX_ABS if section is None or section.max_rows is None else max_abs_of(section)
+    return {"weighting": "uniform", "max_abs": most, "encoding": "float64"}
 
 
 def statistics_conflicts(spec: JobTables) -> Iterator[tuple[str, str]]:
@@ -43,14 +58,15 @@ def statistics_conflicts(spec: JobTables) -> Iterator[tuple[str, str]]:
     yield from _other_tables(spec, why)
     if spec.job.rounds != section.query.rounds:
         yield "job.rounds", f"the query of [statistics] takes {section.query.rounds} rounds; leave it out"
-    if (elements := answer_size(section.query)) > MAX_ANSWER:
+    if (elements := _elements(section)) > MAX_ANSWER:
         yield (
             "statistics.bins",
             f"an answer would have {elements} numbers, at most {MAX_ANSWER}; lower it, or ask for fewer columns or "
             "quantiles",
         )
     yield from _every_member(spec, section, why)
-    for table, values in (("aggregation", _AGGREGATION), ("evaluation", _EVALUATION)):
+    yield from noise_conflicts(spec, section)
+    for table, values in (("aggregation", _sums(section)), ("evaluation", _EVALUATION)):
         for key, value in values.items():
             if getattr(getattr(spec, table), key) != value:
                 yield f"{table}.{key}", f"{why}, whose sums need {value!r}; leave it out"
@@ -73,13 +89,6 @@ def _other_tables(spec: JobTables, why: str) -> Iterator[tuple[str, str]]:
         yield "stop", f"{why}: there is no model that gets better; leave it out"
     if spec.retention.best is not None:
         yield "retention.best", f"{why}: there is no best model; leave it out"
-    if spec.privacy is not None:
-        yield (
-            "privacy",
-            f"{why}: one participant may hold any number of rows of any size, so noise that hides a participant would "
-            "hide the figures; leave it out and rely on statistics.min_rows and min_participants, or train a model "
-            "with [privacy]",
-        )
 
 
 def _every_member(spec: JobTables, section: Statistics, why: str) -> Iterator[tuple[str, str]]:
@@ -87,7 +96,7 @@ def _every_member(spec: JobTables, section: Statistics, why: str) -> Iterator[tu
     cohort = spec.cohort
     if cohort.sampler != "uniform":
         yield "cohort.sampler", f'is "{cohort.sampler}": each round must count the same participants; leave it out'
-    if cohort.quorum != cohort.size:
+    if cohort.quorum != cohort.size and spec.privacy is None:
         yield "cohort.quorum", f"every one of the {cohort.size} participants must answer each round; leave it out"
     if cohort.over_selection != 1:
         yield "cohort.over_selection", f"{why}: every participant that is invited must answer; leave it out"
@@ -101,14 +110,19 @@ def _every_member(spec: JobTables, section: Statistics, why: str) -> Iterator[tu
         )
 
 
-def _rounds(table: object) -> int:
-    """Rounds of the query; 1 if the section is not valid, so that its own problems alone are reported."""
+def _elements(section: Statistics) -> int:
+    query = section.query
+    return answer_size(query) if query.noised is None else noised_size(query)
+
+
+def _section(table: object) -> Statistics | None:
+    """The section; None if it is not valid, so that its own problems alone are reported."""
     if isinstance(table, Statistics):
-        return table.query.rounds
+        return table
     try:
-        return Statistics.model_validate(_plain(table)).query.rounds
+        return Statistics.model_validate(_plain(table))
     except ValidationError:
-        return 1
+        return None
 
 
 def _plain(table: object) -> Any:

@@ -14,13 +14,16 @@ from atoll.wire.statistics_query import (
     MAX_BINS,
     MAX_CELL,
     MAX_COLUMNS,
+    MAX_NOISED_ROWS,
     MAX_QUANTILES,
     MAX_REFINEMENTS,
     CategoryColumn,
+    NoisedStatistics,
     StatisticsQuery,
 )
 
 _Texts = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
+_Bounds = Annotated[tuple[float, float], Field(strict=False)]
 
 
 class Statistics(JobTable):
@@ -101,6 +104,25 @@ class Statistics(JobTable):
             "set another.",
         ),
     ] = 3
+    bounds: Annotated[
+        Mapping[str, _Bounds],
+        Field(
+            description="With `[privacy]`: lower and upper bound of each column of numbers, from knowledge and never "
+            "from the rows: `bounds = { age = [0.0, 120.0] }`. Values beyond count as the bound."
+        ),
+        Hint(allowed="a table: two numbers for each column", default="none"),
+    ] = Field(default_factory=dict)
+    max_rows: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_NOISED_ROWS,
+            description="With `[privacy]`: most rows of one participant. Where the unit is a participant it decides "
+            "the noise, and the answer of one with more rows may be scaled down; where it is a row, a participant "
+            "with more rows fails.",
+        ),
+        Hint(default="none"),
+    ] = None
 
     @property
     def query(self) -> StatisticsQuery:
@@ -114,10 +136,27 @@ class Statistics(JobTable):
             self.refinements,
             self.min_rows,
             self.min_participants,
+            self._noised,
         )
 
+    @property
+    def _noised(self) -> NoisedStatistics | None:
+        if self.max_rows is None:
+            return None
+        return NoisedStatistics(tuple(self.bounds[name] for name in self.numeric if name in self.bounds), self.max_rows)
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What the query itself refuses: no columns, names that come twice, shares out of range."""
+        """What the query itself refuses: no columns, names that come twice, shares out of range, missing bounds."""
+        for name in self.bounds:
+            if name not in self.numeric:
+                yield "bounds", f"{name!r} is no column of statistics.numeric; leave it out"
+        lacking = [name for name in self.numeric if name not in self.bounds]
+        if lacking and self.max_rows is not None:
+            yield (
+                "bounds",
+                f"column {lacking[0]!r} lacks its lower and upper bound: bounds = {{ {lacking[0]} = [0, 1] }}",
+            )
+            return
         try:
             _ = self.query
         except WireError as error:

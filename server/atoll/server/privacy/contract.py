@@ -57,7 +57,8 @@ class Contract:
         noise_multiplier: standard deviation of the noise put on the sum of the updates (of each independent part of
             it, for correlated noise) over ``weight_bound`` clip norms. With adaptive clipping it is the z_delta of
             Andrew et al. 2021, section 3.1, larger than what the release as a whole is accounted with.
-        clip: L2 norm to which one update is clipped; with adaptive clipping that of the first round.
+        clip: L2 norm to which one update is clipped; with adaptive clipping that of the first round. Where rows are
+            protected: the largest norm of one row.
         adaptive: how the norm moves; None for a fixed one.
         weight_bound: largest weight of one participant, in weight units (examples, or 1): one participant moves the sum
             of a round by at most that many clip norms, in L2.
@@ -90,6 +91,11 @@ class Contract:
     bands: int = 1
     strategy: Strategy | None = None
     report_noise: float | None = None
+
+    @property
+    def protects_rows(self) -> bool:
+        """Whether the unit is a row of a participant's table. No participant is then clipped."""
+        return self.adjacency is Adjacency.ADD_REMOVE_ROW
 
     @property
     def count_noise(self) -> float | None:

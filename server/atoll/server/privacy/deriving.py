@@ -40,7 +40,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
     return Contract(
         population=section.population,
         mechanism=section.mechanism,
-        adjacency=Adjacency.ADD_REMOVE,
+        adjacency=Adjacency.ADD_REMOVE_ROW if section.unit == "row" else Adjacency.ADD_REMOVE,
         accountant=accountant,
         sampling=sampling,
         sample_rate=rate,

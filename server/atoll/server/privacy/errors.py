@@ -61,5 +61,5 @@ class AdjacencyError(ConflictError):
         super().__init__(
             "privacy.adjacency",
             f"population {population} is accounted for under {standing} adjacency; this run promises {wanted}",
-            "draw the cohort as the population's other runs do, or name another population that shares no participants",
+            "name another population; if the runs protect the same unit, one that shares no participants",
         )

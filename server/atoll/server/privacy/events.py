@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Adjacency(StrEnum):
-    """Which data sets are neighbours. The unit is one participant: everything that it sends in all rounds.
+    """Which data sets are neighbours. The unit is one participant, everything that it sends in all rounds, or one row.
 
     ADD_REMOVE: the participant's contributions are present, or zero in their place. Under Poisson sampling this equals
         its membership in the population, as the sum is divided by a fixed number. Where availability decides who is
@@ -16,10 +16,18 @@ class Adjacency(StrEnum):
     REPLACE_ONE: the participant's contributions are exchanged for another participant's, which moves the sum by up to
         twice the clip norm. No job promises it today: ledgers and the policies of participants name the adjacency, so
         that charges under one are never added to a promise under the other.
+    ADD_REMOVE_ROW: one row of one participant's table is there, or not. Statistics alone promise it: their answers are
+        sums over rows. Participants are trusted to sum as the SDK does; one that does not gives up its own rows alone.
     """
 
     ADD_REMOVE = "add_remove"
     REPLACE_ONE = "replace_one"
+    ADD_REMOVE_ROW = "add_remove_row"
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy: what neighbours differ in."""
+        return "row" if self is Adjacency.ADD_REMOVE_ROW else "participant"
 
 
 class Sampling(StrEnum):

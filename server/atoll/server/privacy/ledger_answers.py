@@ -27,7 +27,6 @@ from atoll.server.stores import (
     StoreDamagedError,
     charges,
     participants,
-    populations,
     runs,
 )
 from atoll.server.stores.participants import Participant
@@ -102,7 +101,7 @@ def population_summary(found: Standing) -> control_pb2.PopulationSummary:
         spent,
         row,
         population=found.name,
-        unit=populations.UNIT,
+        unit=row.unit,
         delta=spent.delta,
         limit_epsilon=row.epsilon,
         limit_delta=row.delta,

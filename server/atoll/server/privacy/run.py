@@ -23,7 +23,7 @@ from atoll.server.privacy.mechanisms.interface import NOISE_BYTES
 from atoll.server.privacy.noise import sigma_for
 from atoll.server.privacy.report_shortfall import ReportShortfall
 from atoll.server.privacy.scale import least_clip, private_grid, sensitivity
-from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
+from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms, PrivacyUnit
 
 CLIPPED_BY_ITSELF = 1 - 2.0**-10
 """An update counts as clipped from this share of the clip norm on: participants clip too, to the norm itself."""
@@ -135,7 +135,13 @@ class PrivateRun:
         """
         contract = self.contract
         planned = most_members(contract.planned_cohort) * contract.weight_bound
-        return private_grid(max(total_weight, planned), max_abs, self.state.clip, self._noise_weight)
+        grid = private_grid(max(total_weight, planned), max_abs, self.state.clip, self._noise_weight)
+        return replace(grid, clip=0.0) if self.contract.protects_rows else grid
+
+    @property
+    def noise_on_sum(self) -> float:
+        """Standard deviation of the noise on each element of the next sum, in the elements' units."""
+        return self._noise_weight * self.state.clip
 
     @property
     def _noise_weight(self) -> float:
@@ -168,10 +174,11 @@ class PrivateRun:
             clip_norm=self.state.clip,
             epsilon=self.epsilon,
             delta=contract.delta,
-            adjacency=PrivacyAdjacency(contract.adjacency.value),
+            adjacency=PrivacyAdjacency.ADD_REMOVE if contract.protects_rows else PrivacyAdjacency(contract.adjacency),
             sampling=PrivacySampling(contract.sampling.value),
             sample_rate=contract.sample_rate,
             population=contract.population,
+            unit=PrivacyUnit(contract.adjacency.unit),
         )
 
     def after_release(self, summed: Summed) -> PrivateRun:
@@ -218,7 +225,7 @@ class PrivateRun:
 
     def _sigma(self, summed: Summed) -> float:
         contract = self.contract
-        moved = contract.weight_bound * sensitivity(summed.grid, summed.elements)
+        moved = contract.weight_bound * sensitivity(summed.grid, summed.elements, self.state.clip)
         return sigma_for(contract.noise_multiplier * (moved + self._mechanism.allowance(summed.elements)))
 
 

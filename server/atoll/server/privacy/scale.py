@@ -66,6 +66,13 @@ def least_clip(grid: Grid, noise_weight: float) -> float:
     return LEAST_NOISE / (noise_weight * grid.scale) * (1 + 1e-9)
 
 
-def sensitivity(grid: Grid, elements: int) -> float:
-    """Bound on the L2 norm of one update of weight 1 in grid units, clipped and rounded; see the module docstring."""
-    return grid.clip * grid.scale + math.sqrt(elements)
+def sensitivity(grid: Grid, elements: int, norm: float) -> float:
+    """Bound on the L2 norm of one unit's part in a sum, in grid units and rounded; see the module docstring.
+
+    Args:
+        grid: of the sum.
+        elements: of the sum.
+        norm: bound before it is rounded: the clip norm, or the norm of a row (two sums that differ in a row are both
+            rounded, each element by half a unit at most).
+    """
+    return norm * grid.scale + math.sqrt(elements)

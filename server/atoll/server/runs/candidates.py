@@ -149,7 +149,7 @@ class Candidates:
                 iterates,
             )
             if draft is not None and self._rewrite is not None:
-                self._rewrite(version, draft.tensors, released.updates)
+                self._rewrite(version, draft.tensors, released.updates, self._privacy.noise_on_sum(version))
                 sink.write(draft.content)
             manifest = sink.commit()
             written = {name: writer.commit().name for name, writer in sinks.items()}

@@ -98,6 +98,11 @@ class RunPrivacy:
         del version
         return None
 
+    def noise_on_sum(self, version: int) -> float:
+        """Standard deviation of the noise on each element of the sum after ``version`` releases."""
+        del version
+        return 0.0
+
     async def precompute_charge(self, version: int) -> None:
         """Compute the charge of a release ahead of its transaction."""
 

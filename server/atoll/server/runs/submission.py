@@ -112,7 +112,7 @@ async def examined(
         keep_models=spec.retention.models,
         seed=secrets.randbits(SEED_BITS) if spec.job.seed is None else spec.job.seed,
     )
-    warnings = () if spec.statistics else await services.reader.run(promise.warnings, elements)
+    warnings = await services.reader.run(promise.warnings, elements)
     return Submission(run, spec, promise, layout, warnings)
 
 

@@ -12,8 +12,8 @@ from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.row_conversion import checksummed, fetch_one, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import populations
 
-UNIT = "participant"
-"""The unit of privacy: one participant, with everything that it has ever sent."""
+UNITS = {"add_remove_row": "row"}
+"""The unit of privacy by adjacency, where it is not one participant with everything that it has ever sent."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Population:
     limited_at: float | None = None
 
     @property
+    def unit(self) -> str:
+        """The unit of privacy."""
+        return UNITS.get(self.adjacency, "participant")
+
+    @property
     def title(self) -> str:
         """Its name in errors."""
         return f"population {self.name}"
@@ -55,7 +60,7 @@ class Population:
             "adjacency": self.adjacency,
             "created_at": float(self.created_at),
             "population": self.name,
-            "unit": UNIT,
+            "unit": self.unit,
         }
 
     @property

@@ -151,6 +151,10 @@ class DifferentialPrivacy(RunPrivacy):
         """See ``RunPrivacy``."""
         return self.at(version).terms
 
+    def noise_on_sum(self, version: int) -> float:
+        """See ``RunPrivacy``."""
+        return self.at(version).noise_on_sum
+
     @contextlib.contextmanager
     def released(self, summed: RoundSum) -> Iterator[tuple[PartialSum, PrivateOutcome]]:
         """See ``RunPrivacy``: the sum with its noise.

@@ -6,12 +6,13 @@ from sqlalchemy import Connection
 
 from atoll.server.aggregation import GridError
 from atoll.server.errors import CorruptDataError, InvalidRequestError
-from atoll.server.jobs import JobSpec
+from atoll.server.jobs import JobSpec, Statistics
 from atoll.server.privacy import ledger
 from atoll.server.privacy.deriving import contract_of
 from atoll.server.privacy.noise import warm
 from atoll.server.privacy.plan_check import check_plan
 from atoll.server.privacy.run import PrivateRun
+from atoll.server.privacy.statistics_plan import plan_under
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.private.budgets import Budgets
 from atoll.server.runs.private.cautions import warnings_of
@@ -25,8 +26,9 @@ from atoll.server.stores.noise_states import NoiseRecord
 class PrivatePromise(Promise):
     """See ``Promise``: the contract of a run, and the state of its noise."""
 
-    def __init__(self, private: PrivateRun) -> None:
+    def __init__(self, private: PrivateRun, statistics: Statistics | None = None) -> None:
         self._private = private
+        self._statistics = statistics
 
     def kept_bytes(self, elements: int) -> int:
         """See ``Promise``: noise that later rounds need."""
@@ -37,7 +39,9 @@ class PrivatePromise(Promise):
         check_plan(connection, self._private.contract)
 
     def warnings(self, connection: Connection, elements: int) -> tuple[str, ...]:
-        """See ``Promise``: noise that leaves nothing to learn, participations that run out."""
+        """See ``Promise``: noise that leaves nothing to learn or to read, participations that run out."""
+        if self._statistics is not None:
+            return tuple(plan_under(self._private.contract, self._statistics).warnings())
         return tuple(warnings_of(connection, self._private.contract, elements))
 
     def store(self, connection: Connection, run_id: str, now: float) -> None:
@@ -76,7 +80,7 @@ def promise_of(spec: JobSpec, elements: int) -> Promise:
     except (ValueError, OverflowError) as error:
         remedy = "change privacy.noise_multiplier, the clip norm or adaptive.count_noise"
         raise InvalidRequestError("job.privacy", f"this noise cannot be drawn: {error}", remedy) from error
-    return PrivatePromise(run)
+    return PrivatePromise(run, spec.statistics)
 
 
 def find_promise(connection: Connection, run_id: str, spec: JobSpec) -> Promise:

@@ -1,0 +1,111 @@
+"""The figures of columns, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atoll.statistics.errors import FindingsError
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """A quantile: the value of its rank (numpy's method "inverted_cdf") lies from ``low`` to ``high``.
+
+    Attributes:
+        share: share of the rows; 0: the minimum, 1: the maximum.
+        low: lower edge of its cell; None: suppressed.
+        high: upper edge of its cell; None: suppressed.
+    """
+
+    share: float
+    low: float | None
+    high: float | None
+
+    @property
+    def value(self) -> float | None:
+        """The middle of the cell."""
+        return None if self.low is None or self.high is None else (self.low + self.high) / 2
+
+
+@dataclass(frozen=True)
+class NumericErrors:
+    """Standard errors that the noise of a private run gives the figures of a column; None where there is no figure.
+
+    Attributes:
+        count: of the rows with a value.
+        missing: of the rows without one.
+        mean: of the mean.
+        variance: of the variance.
+        deviation: of the standard deviation.
+        histogram: of each cell.
+    """
+
+    count: float
+    missing: float
+    mean: float | None
+    variance: float | None
+    deviation: float | None
+    histogram: float
+
+
+@dataclass(frozen=True)
+class NumericFindings:
+    """A numeric column over the rows of all participants. What was suppressed is None.
+
+    Attributes:
+        name: of the column.
+        count: rows with a value.
+        missing: rows without one.
+        resolution: distance of neighbouring values on the grid on which they were summed.
+        mean: exact for the values on the grid, rounded once.
+        variance: with the divisor ``count - 1``; as exact as the mean.
+        deviation: the standard deviation, the root of the variance.
+        edges: of the histogram's cells, one more than there are cells.
+        histogram: rows of each cell.
+        quantiles: in the order of the job, between minimum and maximum if they were asked for.
+        errors: standard errors in a private run; None: figures are exact.
+    """
+
+    name: str
+    count: int | None
+    missing: int | None
+    resolution: float | None
+    mean: float | None
+    variance: float | None
+    deviation: float | None
+    edges: tuple[float, ...]
+    histogram: tuple[int | None, ...]
+    quantiles: tuple[Quantile, ...]
+    errors: NumericErrors | None = None
+
+    def quantile(self, share: float) -> Quantile:
+        """The quantile of this share.
+
+        Raises:
+            FindingsError: if the job did not ask for it.
+        """
+        for found in self.quantiles:
+            if found.share == share:
+                return found
+        asked = ", ".join(f"{one.share:g}" for one in self.quantiles) or "none"
+        raise FindingsError(f"column {self.name!r} has no quantile {share}; the job asked for: {asked}")
+
+
+@dataclass(frozen=True)
+class CategoryFindings:
+    """A column of categories over the rows of all participants; None: suppressed.
+
+    Attributes:
+        name: of the column.
+        counts: rows of each level of the job.
+        other: rows with another value.
+        missing: rows without a value.
+        error: standard error of each count in a private run; None: counts are exact.
+    """
+
+    name: str
+    counts: Mapping[str, int | None]
+    other: int | None
+    missing: int | None
+    error: float | None = None
