@@ -130,8 +130,8 @@ def _alone(job: SiloJob, size: Size) -> float:
 def _causal_flops(job: SiloJob) -> tuple[float, str]:
     """FLOPs of a token, forward and backward, without the scores above the diagonal, which causal kernels skip."""
     counted = llama_flops(job.model, job.batch.sequence)
-    skipped = 6 * job.model.layers * job.model.dim * job.batch.sequence
-    return counted.per_token - skipped, f"{counted.formula} - 6 * layers * dim * sequence ({skipped:,})"
+    skipped = 6 * job.model.layers * job.model.heads * job.model.head_dim * job.batch.sequence
+    return counted.per_token - skipped, f"{counted.formula} - 6 * layers * heads * head_dim * sequence ({skipped:,})"
 
 
 def _tokens(job: SiloJob) -> int:

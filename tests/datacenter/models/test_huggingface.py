@@ -19,10 +19,11 @@ from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.metrics.flops import llama_flops
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import check_weights, load_weights, save_model, save_pretrained, section_of
+from atoll.datacenter.models.huggingface.config import config_of
 from atoll.datacenter.parallel.apply import make_model
 from atoll.datacenter.plan.shape import shape_of
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import small, train, whole
+from tests.datacenter.training import assert_same, small, train, whole
 from tests.patience import WAIT_S
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -97,9 +98,11 @@ LLAMA3 = {
 RELATIVES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA3, "max_position_embeddings": 256},
     "qwen2": {"use_sliding_window": False, "tie_word_embeddings": True},
-    "mistral": {"sliding_window": None},
+    "mistral": {"sliding_window": None, "head_dim": 24},
+    "qwen3": {"head_dim": 32},
+    "gemma": {"head_dim": 24, "hidden_act": "gelu_pytorch_tanh"},
 }
-"""Model types whose blocks are Llama's but for what stands here, and biases."""
+"""Model types whose blocks are Llama's but for what stands here, biases, and what Qwen3 and Gemma have of their own."""
 
 
 @pytest.mark.parametrize("kind", RELATIVES)
@@ -111,14 +114,15 @@ def test_relatives_of_llama_have_the_logits_of_transformers_there_and_back(tmp_p
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
     theirs: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **heads, **RELATIVES[kind]))
     for name, parameter in theirs.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith(("bias", "norm.weight")):
             torch.nn.init.normal_(parameter)
     theirs.eval()
     theirs.save_pretrained(tmp_path / "theirs")
     section = section_of(tmp_path / "theirs")
     model = ModelSection.model_validate(section)
     check_weights(model)
-    assert (model.rope_scaling is not None, model.attention_bias) == (kind == "llama", kind == "qwen2")
+    told = (model.rope_scaling is not None, model.attention_bias, model.qk_norm, model.norm_offset)
+    assert told == (kind == "llama", kind == "qwen2", kind == "qwen3", kind == "gemma")
     module = ours(model, tmp_path / "theirs")
     tokens = torch.randint(64, (2, 128), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
@@ -132,6 +136,32 @@ def test_relatives_of_llama_have_the_logits_of_transformers_there_and_back(tmp_p
         assert torch.equal(again(tokens).logits, theirs(tokens).logits)
     parameters = sum(parameter.numel() for parameter in module.parameters())
     assert llama_flops(model, 128).parameters == shape_of(model).parameters.value == parameters
+
+
+def test_a_combination_that_no_architecture_has_is_refused_when_it_is_written() -> None:
+    model = ModelSection.model_validate({**SIZES, "qk_norm": True, "attention_bias": True})
+    with pytest.raises(LayoutError, match="attention_bias = True, qk_norm = True together are of no Hugging Face"):
+        config_of(model)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"qk_norm": True, "head_dim": 16}, id="qwen3"),
+        pytest.param(
+            {"activation": "gelu_tanh", "norm_offset": True, "scaled_embeddings": True, "tied_embeddings": True},
+            id="gemma",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sequence", [True, False], ids=["sequence", "plain"])
+def test_relatives_cut_by_tensor_parallelism_train_as_in_one_process(changes: dict[str, Any], sequence: bool) -> None:
+    job = small(model={**SIZES, **changes}, optimiser={"epsilon": 1e-6})
+    (alone,) = run_ranks(train, 1, job)
+    cut = {**job, "mesh": {"tp": 2}, "tensor_parallel": {"sequence": sequence}, "data_parallel": {"method": "zero3"}}
+    for found in run_ranks(train, 4, cut):
+        assert_same(found, alone)
 
 
 @pytest.mark.ranks
@@ -265,8 +295,10 @@ def test_a_job_that_differs_from_its_checkpoint_is_told_every_key_and_both_value
         ("rope_scaling", {"type": "linear", "factor": 2.0}, "rope scaling 'linear'"),
         ("attention_bias", True, "attention_bias = True"),
         ("hidden_act", "gelu", "hidden_act = 'gelu'"),
-        ("head_dim", 16, "head_dim = 16"),
-        ("model_type", "gpt2", "model_type = 'gpt2'"),
+        ("model_type", "gpt2", "model_type = 'gpt2': supported are"),
+        ("model_type", "gemma2", "model_type = 'gemma2' is not possible, because its attention scores .* soft caps"),
+        ("model_type", "gemma3_text", "'gemma3_text' is not possible, because .* two bases"),
+        ("model_type", "qwen3_moe", "'qwen3_moe' is not possible, because its experts"),
         ("quantization_config", {"bits": 4}, "quantization_config"),
         ("hidden_size", None, "hidden_size missing"),
     ],

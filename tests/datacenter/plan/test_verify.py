@@ -66,6 +66,8 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
         {"memory": {"loss_chunk_tokens": 32}, "model": MODEL | {"vocab": 16384, "lora": {"rank": 8}}},
     ),
     ("adapters", 4, {"model": MODEL | {"lora": {"rank": 8}}}),
+    ("norms of queries and keys, wide heads", 4, {"model": MODEL | {"qk_norm": True, "head_dim": 64}}),
+    ("the same, tensor parallel", 4, {"mesh": {"tp": 2}, "model": MODEL | {"qk_norm": True, "head_dim": 64}}),
 ]
 """Only with ``--every-layout``."""
 

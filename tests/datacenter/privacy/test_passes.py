@@ -181,3 +181,12 @@ def two_steps(sections: dict[str, Any]) -> dict[str, float]:
             "between steps": torch.corrcoef(torch.stack([seen[0][first], seen[1][first]]))[0, 1].item(),
             "between parameters": torch.corrcoef(torch.stack([seen[0][first], seen[0][second]]))[0, 1].item(),
         }
+
+
+@pytest.mark.parametrize("mode", ["ghost", "hooks"])
+def test_norms_of_queries_and_keys_are_clipped_with_the_rest(mode: str) -> None:
+    """Inputs of these norms have four dims. Without noise and clipping it is plain training."""
+    sections = {"model": {"qk_norm": True, "head_dim": 16}, "optimiser": {"epsilon": 1e-6}}
+    (without,) = run_ranks(train, 1, small(**sections))
+    (found,) = run_ranks(train, 1, private(HUGE, 0.0, mode, **sections))
+    assert_same(found, without)

@@ -14,6 +14,10 @@ def _kv_heads(found: dict[str, Any]) -> int:
     return int(found.get("heads", 1))
 
 
+def _head_dim(found: dict[str, Any]) -> int:
+    return max(1, int(found.get("dim", 128)) // max(1, int(found.get("heads", 4))))
+
+
 def _ffn_dim(found: dict[str, Any]) -> int:
     """Return 8/3 of the width, rounded up to a multiple of 64 (Touvron et al. 2023, section 2.2)."""
     return -(-8 * int(found.get("dim", 64)) // 3 // 64) * 64
@@ -86,6 +90,9 @@ class RopeScalingSection(Section):
             yield "low_frequency", f"is not below high_frequency = {self.high_frequency:g}"
 
 
+_NOT_OF_IMAGES = ("head_dim", "qk_norm", "activation", "norm_offset", "scaled_embeddings")
+
+
 class ModelSection(Section):
     """The model to train. Sizes are those of a Llama-style transformer; `kind` selects other models."""
 
@@ -107,6 +114,11 @@ class ModelSection(Section):
         Field(ge=1, default_factory=_kv_heads, description="Heads of keys and values (GQA, Ainslie et al. 2023)."),
         Hint(default="`heads`"),
     ]
+    head_dim: Annotated[
+        int,
+        Field(ge=1, le=1 << 16, default_factory=_head_dim, description="Width of a head."),
+        Hint(default="`dim` / `heads`"),
+    ]
     ffn_dim: Annotated[
         int,
         Field(ge=1, default_factory=_ffn_dim, description="Hidden width of the feed-forward part (SwiGLU)."),
@@ -115,6 +127,19 @@ class ModelSection(Section):
     rope_theta: Annotated[float, Field(gt=0, description="Base of the rotary frequencies.")] = 10_000.0
     rope_scaling: Annotated[RopeScalingSection | None, Field(description="Scaled rotary frequencies.")] = None
     attention_bias: Annotated[bool, Field(description="Queries, keys and values have biases, as in Qwen2.")] = False
+    qk_norm: Annotated[
+        bool, Field(description="Queries and keys of each head have an RMSNorm, as in Qwen3 (Dehghani et al. 2023).")
+    ] = False
+    activation: Annotated[
+        Literal["silu", "gelu_tanh"],
+        Field(description="Activation of the gate in the feed-forward part; `gelu_tanh` as in Gemma."),
+    ] = "silu"
+    norm_offset: Annotated[
+        bool, Field(description="Norms multiply by 1 + weight, so that weight decay pulls them to 1, as in Gemma.")
+    ] = False
+    scaled_embeddings: Annotated[
+        bool, Field(description="Token embeddings are multiplied by the square root of `dim`, as in Gemma.")
+    ] = False
     norm_epsilon: Annotated[float, Field(gt=0, description="RMSNorm's epsilon.")] = 1e-5
     tied_embeddings: Annotated[bool, Field(description="The output projection is the token embedding.")] = False
     weights: Annotated[
@@ -134,10 +159,14 @@ class ModelSection(Section):
     ]
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Find widths that the number of heads does not divide."""
-        if self.dim % self.heads:
-            yield "heads", f"{self.heads} heads do not divide dim = {self.dim}"
-        elif self.dim // self.heads % 2:
-            yield "heads", f"the head width {self.dim // self.heads} is odd: rotary embeddings rotate pairs"
+        """Find widths that the number of heads does not divide, and settings that the kind or experts do not use."""
+        if self.dim % self.heads and "head_dim" not in self.model_fields_set:
+            yield "heads", f"{self.heads} heads do not divide dim = {self.dim}: set model.head_dim, or another number"
+        elif self.head_dim % 2:
+            yield "heads", f"the head width {self.head_dim} is odd: rotary embeddings rotate pairs"
         if self.heads % self.kv_heads:
             yield "kv_heads", f"{self.kv_heads} do not divide the {self.heads} heads"
+        if self.kind == "vision":
+            yield from self.unused(_NOT_OF_IMAGES, 'kind = "vision"')
+        if self.moe is not None and self.activation != "silu":
+            yield "activation", "is silu in experts: leave it out, or [model.moe]"

@@ -48,13 +48,13 @@ class ModelFlops:
 
 def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
     """Return the FLOPs of a Llama-style model, dense or with experts, with or without adapters."""
-    width = model.heads * (model.dim // model.heads)
-    attention = 2 * model.dim * (width + model.kv_heads * (model.dim // model.heads))
+    head_dim = model.head_dim
+    width = model.heads * head_dim
+    attention = 2 * model.dim * (width + model.kv_heads * head_dim)
     dense, routed, active = _feed_forward(model)
     output = model.vocab * model.dim
     matrices = model.layers * (attention + dense + active) + output
-    norms = (2 * model.layers + 1) * model.dim
-    head_dim = model.dim // model.heads
+    norms = (2 * model.layers + 1) * model.dim + (2 * model.layers * head_dim if model.qk_norm else 0)
     biases = model.layers * head_dim * (model.heads + 2 * model.kv_heads) if model.attention_bias else 0
     embedding = 0 if model.tied_embeddings else model.vocab * model.dim
     adapters = 0 if model.lora is None else model.layers * _adapters(model, model.lora)
@@ -105,8 +105,7 @@ def _feed_forward(model: ModelSection) -> tuple[int, int, int]:
 
 def _adapters(model: ModelSection, lora: LoraSection) -> int:
     """Weights of one block's adapters: rank * (inputs + outputs) for each (Hu et al. 2021, section 4.1)."""
-    queries = model.dim // model.heads * model.heads
-    keys = model.dim // model.heads * model.kv_heads
+    queries, keys = model.head_dim * model.heads, model.head_dim * model.kv_heads
     sizes = {"wq": model.dim + queries, "wk": model.dim + keys, "wv": model.dim + keys, "wo": queries + model.dim}
     if model.moe is None:
         sizes |= dict.fromkeys(("w1", "w2", "w3"), model.dim + model.ffn_dim)

@@ -6,6 +6,8 @@ embedding, norm and output. The feed-forward part is dense or a mixture of exper
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import pi
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,6 @@ from atoll.datacenter.models.documents import attend, document_mask
 from atoll.datacenter.models.moe import MoeFeedForward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from atoll.datacenter.job.model import ModelSection, RopeScalingSection
     from atoll.datacenter.models.documents import DocumentMask
 
@@ -73,6 +73,25 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
 
 
+class OffsetRMSNorm(nn.RMSNorm):
+    """RMSNorm that multiplies by 1 + weight, as Gemma's (Gemma Team 2024)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map ``[..., dim]`` to the same shape."""
+        return functional.rms_norm(hidden, self.normalized_shape, 1 + self.weight, self.eps)
+
+
+def norm_of(model: ModelSection, width: int) -> nn.RMSNorm:
+    """Return a norm over vectors of this width."""
+    return (OffsetRMSNorm if model.norm_offset else nn.RMSNorm)(width, eps=model.norm_epsilon)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
+
+
 class CausalAttention(nn.Module):
     """Causal softmax attention. A module of its own, so that context parallelism can replace it."""
 
@@ -92,12 +111,14 @@ class Attention(nn.Module):
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
-        self.head_dim = model.dim // model.heads
+        self.head_dim = model.head_dim
         bias = model.attention_bias
         self.wq = nn.Linear(model.dim, model.heads * self.head_dim, bias=bias)
         self.wk = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=bias)
         self.wv = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=bias)
         self.wo = nn.Linear(model.heads * self.head_dim, model.dim, bias=False)
+        self.q_norm = norm_of(model, model.head_dim) if model.qk_norm else None
+        self.k_norm = norm_of(model, model.head_dim) if model.qk_norm else None
         self.core: nn.Module = CausalAttention()
 
     def forward(self, hidden: Tensor, angles: Tensor, *, mask: DocumentMask | None = None) -> Tensor:
@@ -106,6 +127,8 @@ class Attention(nn.Module):
         query, key, value = (
             linear(hidden).view(batch, sequence, -1, self.head_dim) for linear in (self.wq, self.wk, self.wv)
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
         within = () if mask is None else (mask,)  # what context parallelism puts here takes no mask
         mixed: Tensor = self.core(rotate(query, angles), rotate(key, angles), value, *within)
         projected: Tensor = self.wo(mixed.reshape(batch, sequence, -1))
@@ -113,17 +136,18 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (Shazeer 2020)."""
+    """A gated layer: SwiGLU or GEGLU (Shazeer 2020)."""
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, dim: int, hidden: int, activation: Callable[[Tensor], Tensor] = functional.silu) -> None:
         super().__init__()
+        self.activation = activation
         self.w1 = nn.Linear(dim, hidden, bias=False)
         self.w2 = nn.Linear(hidden, dim, bias=False)
         self.w3 = nn.Linear(dim, hidden, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map ``[..., dim]`` to the same shape."""
-        mixed: Tensor = self.w2(functional.silu(self.w1(hidden)) * self.w3(hidden))
+        mixed: Tensor = self.w2(self.activation(self.w1(hidden)) * self.w3(hidden))
         return mixed
 
 
@@ -132,9 +156,9 @@ class Block(nn.Module):
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
+        self.attention_norm = norm_of(model, model.dim)
         self.attention = Attention(model)
-        self.ffn_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
+        self.ffn_norm = norm_of(model, model.dim)
         self.feed_forward = _feed_forward(model)
 
     def forward(self, hidden: Tensor, angles: Tensor, *, mask: DocumentMask | None = None) -> Tensor:
@@ -146,7 +170,7 @@ class Block(nn.Module):
 
 def _feed_forward(model: ModelSection) -> nn.Module:
     if model.moe is None:
-        return FeedForward(model.dim, model.ffn_dim)
+        return FeedForward(model.dim, model.ffn_dim, _ACTIVATIONS[model.activation])
     width = model.moe.shared_experts * model.moe.expert_dim
     return MoeFeedForward(model.dim, model.moe, FeedForward(model.dim, width) if width else None)
 
@@ -168,7 +192,7 @@ class Llama(nn.Module):
         self.model = model
         self.tok_embeddings: nn.Embedding | None = nn.Embedding(model.vocab, model.dim)
         self.blocks = nn.ModuleDict({str(number): Block(model) for number in range(model.layers)})
-        self.norm: nn.RMSNorm | None = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
+        self.norm: nn.RMSNorm | None = norm_of(model, model.dim)
         self.output: nn.Linear | None = nn.Linear(model.dim, model.vocab, bias=False)
         self.positions: Callable[[int, torch.device], Tensor] = _from_zero
         self.sequence_parts = 1
@@ -190,11 +214,12 @@ class Llama(nn.Module):
         """
         sequence = tokens.shape[1] * self.sequence_parts
         hidden: Tensor = self.tok_embeddings(tokens) if self.tok_embeddings is not None else tokens
+        if self.tok_embeddings is not None and self.model.scaled_embeddings:
+            hidden = hidden * self.model.dim**0.5
         if positions is None:
             positions = self.positions(sequence, tokens.device)
         mask = None if documents is None else document_mask(documents)
-        head_dim = self.model.dim // self.model.heads
-        angles = rotations(positions, head_dim, self.model.rope_theta, self.model.rope_scaling)
+        angles = rotations(positions, self.model.head_dim, self.model.rope_theta, self.model.rope_scaling)
         for block in self.blocks.values():
             hidden = block(hidden, angles, mask=mask)
         if self.norm is not None:

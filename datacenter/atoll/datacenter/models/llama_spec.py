@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 IGNORED_LABEL = -100
 _STD = 0.02
 _CUTS: dict[str, Cut] = {**TRANSFORMER_CUTS, "tok_embeddings": "embedding"}
+_HEAD_NORMS: dict[str, Cut] = {"attention.q_norm": "head_norm", "attention.k_norm": "head_norm"}
 _FEED_FORWARD: dict[str, Cut] = {"w1": "column", "w3": "column", "w2": "row"}
 
 
@@ -28,7 +29,7 @@ def llama_spec(model: ModelSection) -> ModelSpec:
     def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
         """Normal with 0.02; projections into the residual stream over sqrt(2 layers) (Radford et al. 2019, 2.3)."""
         if len(shape) == 1:
-            return Constant(0.0 if name.endswith("bias") else 1.0)
+            return Constant(0.0 if name.endswith("bias") or model.norm_offset else 1.0)
         return Normal(residual_std if name.endswith(("wo.weight", "w2.weight", "w2")) else _STD)
 
     return ModelSpec(
@@ -39,7 +40,7 @@ def llama_spec(model: ModelSection) -> ModelSpec:
         last=("norm", "output"),
         loss=token_loss,
         head="output",
-        tensor=_CUTS | _feed_forward_cuts(model),
+        tensor=_CUTS | _feed_forward_cuts(model) | (_HEAD_NORMS if model.qk_norm else {}),
         entries={"attention": 2, "feed_forward": 1},
         tied=(("tok_embeddings.weight", "output.weight"),) if model.tied_embeddings else (),
         attention="attention.core",

@@ -19,9 +19,9 @@ Initial: TypeAlias = Callable[[str, tuple[int, ...]], "Normal | Constant"]
 Foreign: TypeAlias = Callable[[str], tuple[str, ...]]
 """From a parameter's name to the name of its tensor in a Hugging Face checkpoint, or one name for each index of its
 first dim; empty if the checkpoint has no such tensor."""
-Cut: TypeAlias = Literal["column", "row", "norm", "embedding", "output"]
-"""How tensor parallelism treats a module: output dim cut, input dim cut, only activations cut along the sequence,
-embedding cut along the vocabulary, or last projection."""
+Cut: TypeAlias = Literal["column", "row", "norm", "head_norm", "embedding", "output"]
+"""How tensor parallelism treats a module: output dim cut, input dim cut, only activations cut along the sequence, norm
+of ``[batch, sequence, heads, head_dim]`` whose heads are cut, embedding cut along the vocabulary, last projection."""
 TRANSFORMER_CUTS: dict[str, Cut] = {
     "norm": "norm",
     "output": "output",

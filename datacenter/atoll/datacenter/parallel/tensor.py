@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.parallel import TensorParallelSection
     from atoll.datacenter.models.spec import Cut, ModelSpec
 
-_SEQUENCE_DIM = 1
+_SEQUENCE_DIM, _HEADS_DIM = 1, 2
 
 
 class _TakesHiddenStates(Protocol):
@@ -109,6 +109,8 @@ def _style(cut: Cut, between: Placement, section: TensorParallelSection) -> Para
             return ColwiseParallel(input_layouts=between, output_layouts=layout, use_local_output=not section.loss)
         case "norm":
             return SequenceParallel() if section.sequence else None
+        case "head_norm":  # the weight's gradient is a sum over the ranks' heads
+            return SequenceParallel(sequence_dim=_HEADS_DIM, use_local_output=True)
 
 
 def _has(module: nn.Module, name: str) -> bool:

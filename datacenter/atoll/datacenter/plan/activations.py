@@ -3,7 +3,8 @@
 These are the tensors that autograd saves in ``models.llama`` (compare Korthikanti et al. 2022, section 4.1):
 
 =====================  ==========================================================================================
-norm                   its input, and one float32 per token; unfused also its float32 copy and product
+norm                   its input, and one float32 per token; unfused also its float32 copy and product; norms of
+                       queries and keys the same for each head
 column-cut matrices    their common input, gathered along the sequence
 attention              queries, keys, values, result (the output matrix's input too), one float32 per token and head
 row-cut matrix         products of the gate: both matrices' results, the gate, and the product
@@ -103,7 +104,7 @@ def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -
     lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
     fed = 4 * _fed(task, tokens)
     entered = hidden if task.job.model.moe is None else _routing(task, tokens, hidden, ep)
-    whole = norms + hidden + mixed + lengths + fed + entered
+    whole = norms + hidden + mixed + lengths + fed + entered + _head_norms(task, tokens)
     if task.job.model.lora is not None:
         whole = whole - _not_kept(task, tokens, hidden)
     return whole.called("whole block", "bytes", "Korthikanti et al. 2022, 4.1")
@@ -150,6 +151,18 @@ def _norm_extra(task: Task, tokens: Tokens) -> Figure:
     elements = tokens.count * task.shape.sizes.dim / tokens.between
     copies = 1 if task.width.value == _FLOAT32 else 2  # a float32 input needs no float32 copy
     return lengths + copies * _FLOAT32 * elements - (0 if copies == 1 else 1) * elements * task.width
+
+
+def _head_norms(task: Task, tokens: Tokens) -> Figure:
+    """What norms of queries and keys save: as of any norm, with a vector for each head."""
+    if not task.job.model.qk_norm:
+        return Figure(0.0)
+    sizes = task.shape.sizes
+    vectors = tokens.count * (sizes.heads + sizes.kv_heads) / tokens.tp
+    saved = vectors * (_FLOAT32 + sizes.head_dim * task.width)
+    if not task.fused_norm:
+        saved = saved + _FLOAT32 * vectors * sizes.head_dim
+    return saved.called("norms of queries and keys", "bytes")
 
 
 def _ring_scores(task: Task, tokens: Tokens, cp: int) -> Figure:

@@ -44,7 +44,9 @@ class Sizes:
             dim=dim,
             heads=heads,
             kv_heads=given("kv_heads", model.kv_heads),
-            head_dim=(dim / heads).called("head_dim"),
+            head_dim=(dim / heads).called("head_dim")
+            if model.head_dim * model.heads == model.dim
+            else given("head_dim", model.head_dim),
             ffn_dim=given("expert_dim", moe.expert_dim) if moe else given("ffn_dim", model.ffn_dim),
             experts=given("experts", moe.experts if moe else 0),
             top_k=given("top_k", moe.top_k if moe else 0),
@@ -117,6 +119,8 @@ def shape_of(model: ModelSection) -> Shape:
     attention = dim * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads)
     dense = 3 * dim * hidden * sizes.shared if model.moe else 3 * dim * hidden
     whole = 2 * dim + dim * sizes.experts if model.moe else 2 * dim
+    if model.qk_norm:
+        whole = whole + 2 * sizes.head_dim
     if model.attention_bias:
         whole = whole + sizes.head_dim * (sizes.heads + 2 * sizes.kv_heads)
     return Shape(

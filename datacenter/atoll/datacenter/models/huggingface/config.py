@@ -9,6 +9,7 @@ from typing import Any
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.model import ModelSection
+from atoll.datacenter.models.huggingface.families import FAMILIES, LACKING, family_of
 
 CONFIG = "config.json"
 Config = Mapping[str, Any]
@@ -28,7 +29,6 @@ _KEYS = {
 _OPTIONAL = {"num_key_value_heads", "tie_word_embeddings"}
 _MOE_KEYS = {"experts": "num_local_experts", "top_k": "num_experts_per_tok", "expert_dim": "intermediate_size"}
 _WANTED: dict[str, tuple[object, ...]] = {
-    "hidden_act": ("silu",),
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
     "attention_dropout": (None, 0, 0.0),
@@ -38,10 +38,6 @@ _WANTED: dict[str, tuple[object, ...]] = {
     "router_jitter_noise": (None, 0, 0.0),
 }
 """Features of our blocks, by their key; other values are refused by name."""
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-_READ_ONLY = ("mistral",)
-"""Without a sliding window the same as ``llama``, as which it is written."""
-_KINDS = (*_ARCHITECTURES, *_READ_ONLY)
 _SCALING = {
     "factor": "factor",
     "low_frequency": "low_freq_factor",
@@ -107,24 +103,23 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
         dtype: dtype of the tensors beside it.
 
     Raises:
-        LayoutError: if experts are balanced by a bias, which such a checkpoint cannot hold.
+        LayoutError: if no such checkpoint can hold the model: experts balanced by a bias, a combination of settings
+            that no family has.
     """
     if model.moe is not None and model.moe.balance == "bias":
         raise LayoutError('model.moe.balance = "bias": a Mixtral checkpoint has no place for the bias')
-    mixture = model.moe is not None
-    if mixture and (model.attention_bias or model.rope_scaling is not None):
-        raise LayoutError("[model.moe] with attention_bias or rope_scaling: a Mixtral checkpoint cannot hold them")
-    kind = "mixtral" if mixture else "qwen2" if model.attention_bias else "llama"
+    kind = family_of(model)
+    family = FAMILIES[kind]
     shared = {theirs: getattr(model, ours) for ours, theirs in _KEYS.items()}
     if model.moe is not None:
         shared |= {theirs: getattr(model.moe, ours) for ours, theirs in _MOE_KEYS.items()}
         shared["sliding_window"] = None
     return {
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [family.architecture],
         "model_type": kind,
         **shared,
-        "head_dim": model.dim // model.heads,
-        "hidden_act": "silu",
+        "head_dim": model.head_dim,
+        "hidden_act": family.activations[0],
         "rope_theta": model.rope_theta,
         "rope_parameters": _rope_of(model),
         "torch_dtype": dtype,
@@ -142,8 +137,9 @@ def _rope_of(model: ModelSection) -> dict[str, Any]:
 def _lacking(config: Config, path: Path) -> Iterator[str]:
     """Yield the features that the checkpoint needs and our blocks lack."""
     kind = config.get("model_type")
-    if kind not in _KINDS:
-        yield f"{path}: model_type = {kind!r}: supported are {', '.join(map(repr, _KINDS))}"
+    if (family := FAMILIES.get(str(kind))) is None:
+        why = f" is not possible, because {LACKING[str(kind)]}" if kind in LACKING else ""
+        yield f"{path}: model_type = {kind!r}{why}: supported are {', '.join(map(repr, FAMILIES))}"
         return
     if missing := [key for key in _KEYS.values() if key not in config and key not in _OPTIONAL]:
         yield f"{path}: {', '.join(missing)} missing"
@@ -153,17 +149,20 @@ def _lacking(config: Config, path: Path) -> Iterator[str]:
             continue
         if key in config and config[key] not in wanted:
             yield f"{path}: {key} = {config[key]!r}: this model has only {wanted[-1]!r}"
-    rope = _rope(config)
+    for key in ("hidden_act", "hidden_activation"):
+        if config.get(key) not in {None, *family.activations}:
+            yield f"{path}: {key} = {config[key]!r}: this model has only {family.activations[0]!r}"
+    yield from _lacking_rope(_rope(config), path)
+    if kind == "mixtral" and config.get("num_experts_per_tok") == 1:
+        yield f"{path}: num_experts_per_tok = 1: this model weighs a single expert by its score, Mixtral by 1"
+
+
+def _lacking_rope(rope: Config, path: Path) -> Iterator[str]:
     scaling = rope.get("rope_type", rope.get("type", "default"))
     if scaling not in {"default", "llama3"}:
         yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are scaled as Llama 3's, or not"
     elif scaling == "llama3" and (missing := [key for key in _SCALING.values() if key not in rope]):
         yield f"{path}: rope scaling 'llama3' without {', '.join(missing)}"
-    if kind == "mixtral" and config.get("num_experts_per_tok") == 1:
-        yield f"{path}: num_experts_per_tok = 1: this model weighs a single expert by its score, Mixtral by 1"
-    width, heads = config["hidden_size"], config["num_attention_heads"]
-    if config.get("head_dim") not in {None, width // heads}:
-        yield f"{path}: head_dim = {config['head_dim']}: this model's is hidden_size / heads = {width} / {heads}"
 
 
 def _rope(config: Config) -> dict[str, Any]:
@@ -175,12 +174,15 @@ def _theirs(config: Config) -> dict[str, Any]:
     """Return the checkpoint's values by our keys."""
     found: dict[str, Any] = {ours: config.get(theirs) for ours, theirs in _KEYS.items()}
     found["kv_heads"] = found["kv_heads"] or found["heads"]
-    found["tied_embeddings"] = bool(found["tied_embeddings"])
+    family = FAMILIES[config["model_type"]]
+    if found["tied_embeddings"] is None:
+        found["tied_embeddings"] = family.tied
+    found["head_dim"] = config.get("head_dim") or family.head_dim or found["dim"] // found["heads"]
+    found |= family.settings
     found["rope_theta"] = float(config.get("rope_theta") or _rope(config).get("rope_theta") or 10_000.0)
     rope = _rope(config)
     scaled = rope.get("rope_type", rope.get("type")) == "llama3"
     found["rope_scaling"] = {ours: rope[theirs] for ours, theirs in _SCALING.items()} if scaled else None
-    found["attention_bias"] = config["model_type"] == "qwen2"
     if config["model_type"] == "mixtral":
         found["moe"] = {ours: config.get(theirs) for ours, theirs in _MOE_KEYS.items()}
         del found["ffn_dim"]
@@ -188,7 +190,7 @@ def _theirs(config: Config) -> dict[str, Any]:
 
 
 def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]:
-    if config.get("model_type") not in _KINDS:
+    if config.get("model_type") not in FAMILIES:
         return
     if (model.moe is not None) != (config["model_type"] == "mixtral"):
         said = "has" if model.moe is not None else "has no"

@@ -21,6 +21,8 @@ _IN_BLOCK = {
     "attention.wq.bias": "self_attn.q_proj.bias",
     "attention.wk.bias": "self_attn.k_proj.bias",
     "attention.wv.bias": "self_attn.v_proj.bias",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
     "attention.wo.weight": "self_attn.o_proj.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
     "feed_forward.w1.weight": "mlp.gate_proj.weight",
@@ -33,7 +35,7 @@ _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 def llama_names(model: ModelSection, name: str) -> tuple[str, ...]:
-    """Return the tensors of a Llama or Mixtral ``…ForCausalLM`` checkpoint that make up one of our parameters.
+    """Return the tensors of a ``…ForCausalLM`` checkpoint of these families that make up one of our parameters.
 
     Args:
         model: ``[model]``.
