@@ -81,7 +81,7 @@ def main() -> None:
     fetch, begin = exchange.Exchange._fetch, exchange.Exchange.begin  # noqa: SLF001  # what takes the time of a phase
     exchange.Exchange._fetch = notes.noted("fetch", fetch)  # type: ignore[method-assign]  # noqa: SLF001
     exchange.Exchange.begin = notes.noted("load", begin)  # type: ignore[method-assign]
-    exchange._upload = notes.noted("send", exchange._upload)  # noqa: SLF001
+    exchange._send = notes.noted("send", exchange._send)  # noqa: SLF001
     program.main(standalone_mode=False)
 
 

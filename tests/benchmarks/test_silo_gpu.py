@@ -7,6 +7,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from atoll.datacenter.models import spec_of
+from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import SMOKE
 from benchmarks.silo.gpu.speed import batches_of, one_rank, trained
@@ -33,3 +34,13 @@ def test_the_recipe_has_the_trainers_losses(number_format: str, tolerance: float
     assert ours == pytest.approx(theirs, rel=tolerance)
     assert ours[-1] < ours[0]
     assert torch.tensor(ours).isfinite().all()
+
+
+def _encoded() -> list[float]:
+    return [figure.value for figure in encoded(SMOKE)]
+
+
+@pytest.mark.ranks
+def test_an_update_is_encoded_beside_what_that_replaces() -> None:
+    ((beside, on_host),) = run_ranks(_encoded, 1)
+    assert min(beside, on_host) > 0

@@ -18,6 +18,7 @@ from atoll.datacenter.metrics.flops import llama_flops
 from atoll.datacenter.models import spec_of
 from benchmarks.figures import Figure
 from benchmarks.options import progress
+from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import Size
 from benchmarks.silo.gpu.speed import batches_of, one_rank, seconds_of, trained
@@ -111,6 +112,7 @@ ROWS: Mapping[str, Row] = {
     "loss in chunks": loss_in_chunks,
     "document masks": document_masks,
     "privacy": privacy,
+    "encoded update": encoded,
     "killed rank": killed,
 }
 

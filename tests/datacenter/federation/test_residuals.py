@@ -14,7 +14,8 @@ SIZE, TAG = 6, "tag"
 
 def after(residuals: Residuals) -> Floats:
     values = np.zeros(SIZE, np.float32)
-    residuals.add(0, values)
+    if residuals.upload:
+        residuals.read(0, values)
     return values
 
 

@@ -3,13 +3,18 @@
 Douillard et al. 2023 (DiLoCo), algorithm 1, line 11, call global - local the outer gradient; the server adds updates,
 hence the sign. Error feedback follows Karimireddy et al. 2019, algorithm 2: what an encoding rounds off is added to the
 next round's update before encoding; see ``residuals``.
+
+Each chunk is computed and encoded where the weights are, in a ``Lane`` beside other work: to a GPU go the model that
+the round started from and the errors, back come the encoded chunk and the new errors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,57 +24,96 @@ from torch import Tensor
 
 from atoll.client import UpdateError
 from atoll.client.silo import BLOCK_ELEMENTS, cut_ranges, inner_product
+from atoll.datacenter.federation.quantise import quantise
 from atoll.datacenter.federation.ranges import Positions
 from atoll.datacenter.federation.residuals import EXACT
-from atoll.wire.encoding import Encoding, decode, encode
+from atoll.wire.encoding import Encoding
 
 if TYPE_CHECKING:
     from atoll.datacenter.federation.base import Base
+    from atoll.datacenter.federation.lane import Lane
     from atoll.datacenter.federation.pieces import Piece
     from atoll.datacenter.federation.residuals import Residuals
     from atoll.wire.chunks import ElementRange
 
-Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A chunk in work on the device; its tensors are on the host, complete once ``wait`` has returned.
+
+    Attributes:
+        elements: the chunk.
+        first: its position in what this rank sends.
+        tensor: name of its tensor.
+        bounds: its lowest and highest value.
+        values: its values, if they are asked for; else None.
+        payload: its bytes, if they are asked for; else None.
+        errors: what the encoding rounds off; None for exact ones.
+        wait: waits for the device.
+    """
+
+    elements: ElementRange
+    first: int
+    tensor: str
+    bounds: Tensor
+    values: Tensor | None
+    payload: Tensor | None
+    errors: Tensor | None
+    wait: Callable[[], object]
 
 
 class Difference:
-    """An ``ElementSource`` over this rank's pieces; reads one chunk at a time.
+    """An ``ElementSource`` over this rank's pieces; one chunk is computed at a time, and the next one meanwhile.
 
     Args:
         base: the model that the round started from.
         residuals: rounding errors; those after this update are set as it is read.
         max_abs: largest magnitude that the server accepts.
         wanted: numbers of the pieces to send.
-        copied: copy the present values, because they will change during sending.
+        lane: copies between host and device.
 
     Attributes:
         scale: factor of every element; its effect is not kept as a rounding error.
         tag: digest of what this rank sends of the whole model.
     """
 
-    def __init__(
-        self, base: Base, residuals: Residuals, max_abs: float, wanted: Sequence[int], *, copied: bool = False
-    ) -> None:
-        self._base, self._residuals, self._max_abs = base, residuals, max_abs
+    def __init__(self, base: Base, residuals: Residuals, max_abs: float, wanted: Sequence[int], lane: Lane) -> None:
+        self._base, self._residuals, self._max_abs, self._lane = base, residuals, max_abs, lane
         self.ranges = tuple(span for index in wanted for span in base.pieces[index].sent_ranges)
         everything = [span for piece in base.pieces for span in piece.sent_ranges]
         self._positions = Positions(everything)
         self._ends = np.cumsum([piece.sends[1] - piece.sends[0] for piece in base.pieces])
-        self._copies = {index: _sent(base.pieces[index]).clone() for index in wanted} if copied else {}
-        self._room: Floats = np.empty(0, np.float32)
         self.scale = 1.0
         self._size = sum(span.size for span in everything)
         self._whole = self._size == sum(span.size for span in self.ranges)
         self.tag = blake2b(repr(everything).encode(), digest_size=8).hexdigest()
+        self._next: dict[ElementRange, ElementRange] = {}
+        self._flight: _Flight | None = None
+        self._held: dict[ElementRange, Bytes] = {}
 
-    def begin(self, encoding: Encoding) -> None:
-        """Begin the rounding errors after this update: each ``read`` sets those of its elements.
+    def begin(self, chunks: Sequence[ElementRange], encoding: Encoding) -> None:
+        """Begin to send chunks in this order; each ``read`` also sets the rounding errors of its elements.
 
         Raises:
-            OSError: if their file cannot be made.
+            OSError: if the file of rounding errors cannot be made.
         """
+        if self._held:
+            return
+        self._next = dict(pairwise(chunks))
         if encoding not in EXACT:
             self._residuals.begin(self._size, whole=self._whole)
+
+    def hold(self, chunks: Sequence[ElementRange], encoding: Encoding) -> None:
+        """Encode all chunks now, into memory of the host: then the weights may change while they are sent.
+
+        Raises:
+            UpdateError, OSError: as ``begin`` and ``read``.
+        """
+        self.begin(chunks, encoding)
+        for flight in self._flights(chunks, encoding, encoded=True):
+            self._held[flight.elements] = _bytes(flight).copy()
 
     def read(self, elements: ElementRange, encoding: Encoding, out: npt.NDArray[np.generic]) -> None:
         """See ``atoll.client.silo.ElementSource``.
@@ -78,24 +122,16 @@ class Difference:
             UpdateError: naming the tensor, for a value that is not finite or beyond ``max_abs``.
             OSError: if rounding errors cannot be read or written.
         """
-        if encoding is Encoding.FLOAT32:
-            self._values(elements, encoding, out.view(np.float32))
-            return
-        values = self._values(elements, encoding, self._scratch(elements.size))
-        out[:] = encode(values, encoding)
-        if encoding not in EXACT:
-            values -= decode(out.data, encoding, elements.size)
-            self._residuals.put(self._positions.of(elements), values)
-
-    def norm(self, encoding: Encoding) -> float:
-        """Return the Euclidean norm of this rank's part before encoding; one pass, one block of memory.
-
-        Raises:
-            UpdateError: for a value that is not finite, or beyond ``max_abs``.
-        """
-        chunks = cut_ranges(self.ranges, BLOCK_ELEMENTS)
-        parts = (self._values(chunk, encoding, self._scratch(chunk.size)) for chunk in chunks)
-        return math.sqrt(math.fsum(inner_product(part, part) for part in parts))
+        payload = self._held.get(elements)
+        if payload is None:
+            flight, self._flight = self._flight, None
+            if flight is None or flight.elements != elements:
+                flight = self._launched(elements, encoding, encoded=True)
+            following = self._next.get(elements)
+            if following is not None and self._lane.runs_ahead:
+                self._flight = self._launched(following, encoding, encoded=True)
+            payload = _bytes(self._landed(flight))
+        out.view(np.uint8)[:] = payload
 
     def keep(self, upload: str) -> None:
         """Keep the rounding errors after this update, all of whose elements have been read, under its id, durably.
@@ -105,32 +141,82 @@ class Difference:
         """
         self._residuals.keep(upload)
 
-    def _values(self, elements: ElementRange, encoding: Encoding, into: Floats) -> Floats:
-        """Compute local - global plus earlier rounding errors in one pass, into ``into``, which is returned."""
-        first = self._positions.of(elements)
+    def norm(self, encoding: Encoding) -> float:
+        """Return the Euclidean norm of this rank's part before encoding; one pass, two blocks of memory.
+
+        Raises:
+            UpdateError: for a value that is not finite, or beyond ``max_abs``.
+        """
+        chunks = tuple(cut_ranges(self.ranges, BLOCK_ELEMENTS))
+        values = (_values(flight) for flight in self._flights(chunks, encoding, encoded=False))
+        return math.sqrt(math.fsum(inner_product(one, one) for one in values))
+
+    def _flights(self, chunks: Sequence[ElementRange], encoding: Encoding, *, encoded: bool) -> Iterator[_Flight]:
+        """Yield chunks that have landed; where the lane allows it, the next one is in work meanwhile."""
+        ahead: _Flight | None = None
+        for chunk in chunks:
+            flight = self._launched(chunk, encoding, encoded=encoded)
+            if ahead is not None:
+                yield self._landed(ahead)
+            if self._lane.runs_ahead:
+                ahead = flight
+            else:
+                yield self._landed(flight)
+        if ahead is not None:
+            yield self._landed(ahead)
+
+    def _launched(self, elements: ElementRange, encoding: Encoding, *, encoded: bool) -> _Flight:
+        """Queue a chunk: local - global plus earlier rounding errors, scaled, and encoded if that is asked for."""
+        first, lane, rounds = self._positions.of(elements), self._lane, encoding not in EXACT
         index = int(np.searchsorted(self._ends, first, side="right"))
-        piece, values = self._base.pieces[index], torch.from_numpy(into)
+        piece = self._base.pieces[index]
         begin = first - (int(self._ends[index - 1]) if index else 0)
-        local = self._copies.get(index, _sent(piece))[begin : begin + elements.size]
         start = self._base.of(index)[piece.sends[0] + begin :][: elements.size]
-        torch.sub(local.to("cpu", torch.float32), start.to(torch.float32), out=values)
-        if encoding not in EXACT:
-            self._residuals.add(first, into)
-        least, most = (float(one) for one in values.aminmax())
+        with lane.beside(), torch.no_grad():
+            local = _sent(piece)[begin : begin + elements.size]
+            values = local.to(torch.float32) - lane.load("start", start)
+            if rounds and self._residuals.upload:
+                before = lane.host("before", elements.size)
+                self._residuals.read(first, before.numpy())
+                values += lane.load("before", before)
+            bounds = lane.fetch("bounds", torch.stack(values.aminmax()))
+            if self.scale != 1.0:
+                values *= self.scale
+            plain = payload = errors = None
+            if encoded:
+                made = quantise(values, encoding)
+                payload = lane.fetch("payload", made.payload)
+                errors = lane.fetch("errors", values - made.received) if rounds else None
+            else:
+                plain = lane.fetch("values", values)
+            return _Flight(elements, first, piece.span.spec.name, bounds, plain, payload, errors, lane.mark())
+
+    def _landed(self, flight: _Flight) -> _Flight:
+        """Wait for a chunk, check it, and set the rounding errors after it."""
+        flight.wait()
+        least, most = flight.bounds.tolist()
         if not (-self._max_abs <= least and most <= self._max_abs):  # NaN is neither
             raise UpdateError(
-                f"local - global of tensor {piece.span.spec.name!r} has a value that is not finite or beyond "
+                f"local - global of tensor {flight.tensor!r} has a value that is not finite or beyond "
                 f"{self._max_abs:g}: lower the learning rate, or let the job take more (aggregation.max_abs)"
             )
-        if self.scale != 1.0:
-            values *= self.scale
-        return into
+        if flight.errors is not None:
+            self._residuals.put(flight.first, flight.errors.numpy())
+        return flight
 
-    def _scratch(self, size: int) -> Floats:
-        """Return memory for one chunk, the same each time."""
-        if self._room.size < size:
-            self._room = np.empty(size, np.float32)
-        return self._room[:size]
+
+def _bytes(flight: _Flight) -> Bytes:
+    if flight.payload is None:
+        raise ValueError("the chunk was not encoded")
+    payload: Bytes = flight.payload.numpy()
+    return payload
+
+
+def _values(flight: _Flight) -> npt.NDArray[np.float32]:
+    if flight.values is None:
+        raise ValueError("the chunk was encoded")
+    values: npt.NDArray[np.float32] = flight.values.numpy()
+    return values
 
 
 def _sent(piece: Piece) -> Tensor:

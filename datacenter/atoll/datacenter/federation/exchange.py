@@ -19,6 +19,7 @@ from atoll.datacenter.checkpoint.state import MODEL
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.base import Base
 from atoll.datacenter.federation.difference import Difference
+from atoll.datacenter.federation.lane import Lane
 from atoll.datacenter.federation.match import wanted_tensors
 from atoll.datacenter.federation.orders import RoundError
 from atoll.datacenter.federation.pieces import pieces_of
@@ -64,7 +65,7 @@ class Exchange:
         self, trainer: Trainer, orders: Orders, current: CurrentRound, residuals: Residuals, scratch: Path
     ) -> None:
         self._trainer, self._orders, self._current, self._residuals = trainer, orders, current, residuals
-        self._scratch = scratch
+        self._scratch, self._lane = scratch, Lane(trainer.world.device)
         self._layout: Layout | None = None
         self._base: Base | None = None
         self._following = ""
@@ -193,18 +194,19 @@ class Exchange:
         return Trained(steps, tokens_of_round, sums.metrics, now_s() - began)
 
     def difference(self, order: Order) -> Difference:
-        """Return what to send; a copy of it if further steps are made meanwhile, which count as the next round's.
+        """Return what to send of the present weights.
 
         Raises:
             LayoutError: on every rank, if the order's ranges cut a tensor.
             RoundError: on every rank, if one cannot read its rounding errors.
         """
         give_back()
-        state, overlaps = self._trainer.state, self._trainer.job.federation.overlap_steps > 0
-        self._ended = (state.step, state.tokens) if overlaps else None
+        state = self._trainer.state
+        self._ended = (state.step, state.tokens) if self._overlaps else None
+        self._lane.follow()
         spans = wanted_tensors(order.layout, order.ranges)
         wanted = [index for index, piece in enumerate(self._here.pieces) if piece.span.spec.name in spans]
-        found = Difference(self._here, self._residuals, order.max_abs, wanted, copied=overlaps)
+        found = Difference(self._here, self._residuals, order.max_abs, wanted, self._lane)
         self._orders.agree(order, "prepared", tried(partial(self._residuals.adopt, order.counted, found.tag)))
         return found
 
@@ -220,6 +222,25 @@ class Exchange:
         factor = clip_factor(math.hypot(*map(_from_hex, found)), order.clip_norm) if found else 1.0
         difference.scale = _from_hex(self._orders.say(order, "scale", factor.hex()).encode())
 
+    def hold(self, now: Round) -> None:
+        """Encode what is sent into memory of the host, if further steps are made while it is sent. Collective.
+
+        Raises:
+            RoundError: on every rank, if it failed on one.
+        """
+        if self._overlaps and now.difference is not None:
+            work = partial(now.difference.hold, self._upload(now, now.difference).chunks, now.order.encoding)
+            self._orders.agree(now.order, "encoded", tried(work))
+
+    @property
+    def _overlaps(self) -> bool:
+        return self._trainer.job.federation.overlap_steps > 0
+
+    def _upload(self, now: Round, difference: Difference) -> Upload:
+        order = now.order
+        key = UploadKey(order.key.run, order.key.round, order.key.attempt, order.upload_id)
+        return Upload(key, Shard(difference.ranges, difference), order.encoding, now.link.chunk_bytes)
+
     def send(self, now: Round) -> None:
         """Send this rank's part, and again what the server lacks; all ranks learn the outcome. From any thread.
 
@@ -232,11 +253,10 @@ class Exchange:
         order, handover, link, difference = now.order, now.handover, now.link, now.difference
         if difference is None:
             raise RuntimeError("nothing has been trained")
-        key = UploadKey(order.key.run, order.key.round, order.key.attempt, order.upload_id)
-        uploading = Upload(key, Shard(difference.ranges, difference), order.encoding, link.chunk_bytes)
+        uploading = self._upload(now, difference)
         began = now_s()
         for attempt in range(MAX_REPAIRS + 1):
-            work = partial(_upload, link, uploading, attempt, order, difference)
+            work = partial(_send, link, uploading, attempt, order, difference)
             sent = self._orders.agree(order, f"sent-{attempt}", tried(work))
             if handover is not None:
                 handover.delivered.put(self._delivery(now, handover, sent, now_s() - began))
@@ -306,10 +326,10 @@ def tried(work: Callable[[], object]) -> bytes | Exception:
     return result if isinstance(result, bytes) else b""
 
 
-def _upload(link: TaskTransfers, uploading: Upload, attempt: int, order: Order, difference: Difference) -> bytes:
+def _send(link: TaskTransfers, uploading: Upload, attempt: int, order: Order, difference: Difference) -> bytes:
     """Send, keep the rounding errors, and return the headers of this rank's chunks."""
     if attempt == 0:
-        difference.begin(order.encoding)
+        difference.begin(uploading.chunks, order.encoding)
     if uploading.chunks:
         link.resume(uploading, ask=attempt > 0)
     if attempt == 0:

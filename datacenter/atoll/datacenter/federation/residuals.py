@@ -74,18 +74,14 @@ class Residuals:
         if upload in self._files:
             self.upload = upload
 
-    def add(self, first: int, values: Floats) -> None:
-        """Add the present errors of positions [first, first + size) to values.
+    def read(self, first: int, out: Floats) -> None:
+        """Write the present errors of positions [first, first + size) into ``out``; there must be some (``upload``).
 
         Raises:
             OSError: if the file cannot be read, or ends early.
         """
-        if not self.upload:
-            return
-        found = np.empty(values.size, np.float32)
-        if os.preadv(self._files[self.upload], [found.view(np.uint8).data], _ITEM_BYTES * first) != found.nbytes:
+        if os.preadv(self._files[self.upload], [out.view(np.uint8).data], _ITEM_BYTES * first) != out.nbytes:
             raise OSError(f"the rounding errors of update {self.upload} end early")
-        values += found
 
     def begin(self, size: int, *, whole: bool) -> None:
         """Begin the errors after a new update; call ``put`` for all that it sends, then ``keep``.

@@ -172,6 +172,7 @@ class Silo:
             now.trained = self._exchange.train(order, now.handover, now.fetched_s or 0.0)
         now.difference = self._exchange.difference(order)
         self._exchange.clip(order, now.difference)
+        self._exchange.hold(now)
 
     @contextmanager
     def _paid(self, now: Round) -> Iterator[None]:

@@ -12,6 +12,7 @@ from atoll.datacenter.plan.prediction import fullest
 from atoll.datacenter.plan.stages import shares
 
 if TYPE_CHECKING:
+    from atoll.datacenter.job.parallel import PipelineSchedule
     from atoll.datacenter.plan.layout import Layout, Task
 
 MAX_LOOKED_AT = 2000
@@ -28,7 +29,7 @@ def layout_with_room(task: Task, ranks: int, ranks_per_node: int, memory_bytes: 
 
     Layouts that only divide data and states come before those that cut the model.
     """
-    schedules = frozenset(name for name in SCHEDULES if name not in BEATEN)
+    schedules: frozenset[PipelineSchedule] = frozenset(name for name in SCHEDULES if name not in BEATEN)
     found = (
         candidate.layout(task.job.memory.checkpointing)
         for dims in meshes(task, ranks, ranks_per_node)
