@@ -28,7 +28,7 @@ _DIFFERENT = (
     (re.compile(r"^ +\d+ +(?:train|evaluate) .*\n", re.MULTILINE), ""),
     (re.compile(r" is -?[\d.]+ at "), " is NUMBER at "),
     (re.compile(r"after [\d.]+ s\b"), "after N s"),
-    (re.compile(r"\.py:\d+"), ".py:N"),
+    (re.compile(r"\.(py|toml):\d+"), r".\1:N"),
     (
         re.compile(
             r"(?:Traceback \(most recent call last\):\n(?:  .*\n)+\S.*\n+The above exception was .*\n+)*"
