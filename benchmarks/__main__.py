@@ -28,6 +28,7 @@ from benchmarks import (
     privacy_samples,
     rounds,
     soak,
+    study,
     workers,
 )
 from benchmarks.options import Case, Options
@@ -57,6 +58,7 @@ CASES: dict[str, Case] = {
     "simulation-million": Case(simulation.run_million, frozenset({"clients", "rounds"}), by_name_only=True),
     "simulation-images-peers": Case(simulation.run_images_peers, frozenset({"rounds"}), by_name_only=True),
     "simulation-peers": Case(simulation.run_peers, frozenset({"rounds"}), by_name_only=True),
+    "study": Case(study.run, by_name_only=True),
     "soak": Case(soak.run, frozenset({"minutes"}), by_name_only=True),
 }
 
