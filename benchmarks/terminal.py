@@ -66,11 +66,12 @@ class Terminal:
         """Wait until a text was written so many times.
 
         Raises:
-            TerminalError: if that takes longer.
+            TerminalError: if that takes longer, or the command and its jobs have ended.
         """
         with self._news:
-            if not self._news.wait_for(lambda: self._text.count(text) >= times, timeout_s):
-                raise self._error(f"did not write {text!r} {times} times in {timeout_s:g} s")
+            self._news.wait_for(lambda: self._ours < 0 or self._text.count(text) >= times, timeout_s)
+            if self._text.count(text) < times:
+                raise self._error(f"did not write {text!r} {times} times, or not in {timeout_s:g} s")
 
     @property
     def silence_s(self) -> float:

@@ -49,5 +49,7 @@ def test_a_command_that_fails_shows_what_it_wrote(tmp_path: Path) -> None:
     try:
         with pytest.raises(TerminalError, match="ended with 3; it wrote:\nno such thing"):
             terminal.ended(WAIT_S)
+        with pytest.raises(TerminalError, match="did not write 'serving on'"):
+            terminal.wrote("serving on", WAIT_S)
     finally:
         terminal.close()

@@ -121,8 +121,8 @@ def simulate(*, job: Path, changes: tuple[str, ...], output: Path | None, json_o
 
 
 def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
-    federation = _federation(**options)
-    with steps(f"simulating {job.job.name}") as show:
+    with steps(f"simulating {job.job.name}") as show:  # before the user's modules are loaded, which takes seconds
+        federation = _federation(**options)
         return federation.run(
             job,
             progress=False if quiet else lambda done, total: show(done, total, "rounds"),

@@ -64,10 +64,15 @@ def start(
     json_lines = options["as_json"] or options["json_log"]
     configure_logging(options["log_level"], as_json=options["json_log"], observed=json_lines or not same_output())
     keep_chunks()
-    observer = _sharing_cores(JsonLines() if options["as_json"] else HumanLines(), options["threads"])
+    shown = JsonLines() if options["as_json"] else HumanLines()
+    observer = _sharing_cores(shown, options["threads"])
+    say = shown.say if isinstance(shown, HumanLines) else log.info
     access = Access(read_token(token), state, options["server"], options["insecure"], options["participant"])
+    say(f"loading {trainer}")
+    participant = make_participant(trainer, dict(arguments))
+    say("connecting to the server")
     run(
-        make_participant(trainer, dict(arguments)),
+        participant,
         access,
         policy=read_policy(policy) if policy else None,
         observer=observer,

@@ -51,6 +51,11 @@ class HumanLines:
         self._transfer: tuple[str, float] = ("", 0.0)
         self._drawn_at = 0.0
 
+    def say(self, text: str) -> None:
+        """Show what goes on before there are events."""
+        with self._lock:
+            click.echo(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+
     def __call__(self, event: events.Event) -> None:
         """Show one event."""
         with self._lock:

@@ -11,7 +11,8 @@ from datetime import datetime
 
 import click
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -23,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -130,9 +132,15 @@ _TRANSFERS = {"hash": "hashing the model", "send": "sending the model", "fetch":
 
 
 @contextmanager
-def transfers() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr for each step of a model's transfer, if stderr is a terminal; called as ``operator.Steps``."""
+def transfers(label: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr for each step of a model's transfer, if stderr is a terminal; called as ``operator.Steps``.
+
+    ``label`` stands above the bars until all is done: the server takes seconds to examine a private job.
+    """
     shown = console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda *_: None
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -140,7 +148,8 @@ def transfers() -> Iterator[Callable[[str, int, int], None]]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
+    progress = Progress(*columns)
+    with Live(Group(Spinner("dots", Text(label)), progress), console=shown, transient=True):
         tasks: dict[str, TaskID] = {}
 
         def told(step: str, done: int, total: int) -> None:

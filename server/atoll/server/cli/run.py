@@ -223,7 +223,7 @@ def model(client: Operator, *, run_id: str, output: Path, json_output: bool, **w
     """Fetch a released model, the newest by default, into a safetensors file."""
     found = client.run(run_id)
     which = _which(found, **wanted)
-    with transfers() as steps:
+    with transfers("asking for the model") as steps:
         ref = found.save_model(output, which, steps)
     averaged = which == "averaged"
     if json_output:

@@ -73,7 +73,7 @@ def export(
     found = client.run(run_id)
     which: Which = found.best(metric, mode).round if best else "latest"
     data = None if data_statistics is None else client.run(data_statistics).statistics()
-    with transfers() as steps:
+    with transfers("asking for the model") as steps:
         found.export(output, which, data=data, steps=steps)
     if json_output:
         print_json({"folder": str(output), "run": found.id})

@@ -13,7 +13,7 @@ from atoll.operator import Findings, Job, JobFileError, Operator
 from atoll.operator.errors import BadInputError
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Command, StoppedError, writing
-from atoll.server.cli.output import console, json_option, print_json, print_table
+from atoll.server.cli.output import console, json_option, print_json, print_table, transfers
 from atoll.server.cli.stats_tables import CATEGORY_COLUMNS, category_rows, numeric_columns, numeric_row
 from atoll.server.cli.watch import NoticeSink, finish, follow
 from atoll.statistics import FIELDS
@@ -42,7 +42,8 @@ def stats(client: Operator, *, job: Path, output: Path | None, csv_file: Path | 
     if asked.statistics is None:
         raise BadInputError(f"{job}: has no [statistics]", "`atoll run submit` trains a model")
     check_files(output, csv_file)
-    made = client.submit(asked)
+    with transfers(f"submitting {job.name}"):
+        made = client.submit(asked)
     click.echo(f"run {made.id}", err=True)
     for warning in made.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -20,7 +20,7 @@ def submitted(client: Operator, job: Path, sets: Sequence[str] = (), sweeps: Seq
     """
     try:
         jobs = _jobs(job, sets, sweeps)
-        with transfers() as steps:
+        with transfers(f"submitting {job.name}") as steps:
             return [client.submit(one, steps=steps) for one in jobs]
     except JobFileError as error:
         raise BadInputError(str(error)) from error

@@ -1,0 +1,58 @@
+"""No command is silent while something slow goes on: its first line comes before the slow part begins.
+
+The slow part is a participant's module that waits, as long as it takes, until the test has read the line.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from atoll.client._study.frameworks import FRAMEWORKS
+from atoll.client._study.project import write_study
+from tests.patience import WAIT_S
+from tests.system.processes import ATOLL
+
+pytestmark = pytest.mark.system
+
+WAITS = 'with open("go", encoding="utf-8") as go:\n    go.read()\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (("client", "start", "participant.py:Site", "--state", "site"), "loading participant.py:Site"),
+        (
+            ("simulate", "job.toml", "--participants", "participant.py:Site", "--population", "3"),
+            "simulating wards",
+        ),
+        (
+            ("simulate", "job.toml", "--participants", "participant.py:Site", "--population", "3", "--repeat", "2"),
+            "simulating wards",
+        ),
+    ],
+    ids=["client", "simulate", "sweep"],
+)
+def test_the_first_line_comes_before_the_participants_module_is_loaded(
+    tmp_path: Path, arguments: tuple[str, ...], first: str
+) -> None:
+    study = tmp_path / "wards"
+    write_study(study, FRAMEWORKS["numpy"])
+    module = study / "participant.py"
+    module.write_text(module.read_text(encoding="utf-8") + WAITS, encoding="utf-8")
+    os.mkfifo(study / "go")
+    running = subprocess.Popen(
+        [*ATOLL, *arguments], cwd=study, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        assert line.rstrip().endswith(first)
+        (study / "go").write_text("", encoding="utf-8")
+        running.communicate(timeout=WAIT_S)
+    finally:
+        running.kill()
+        running.wait()
