@@ -217,12 +217,10 @@ def _disk(folder: Path) -> tuple[int, int]:
 
 
 def _sizes_in(data: Path) -> dict[str, int]:
-    """Bytes of models, uploads and database below the data directory."""
-    return {
-        "models": _size_below(data / BLOBS_FOLDER),
-        "uploads": _size_below(data / SPOOL_FOLDER),
-        "database": sum(_size_of(path) for path in data.glob(f"{DATABASE_FILE}*")),
-    }
+    """Bytes of models, uploads and database below the data directory; of a database elsewhere nothing is said."""
+    sizes = {"models": _size_below(data / BLOBS_FOLDER), "uploads": _size_below(data / SPOOL_FOLDER)}
+    files = list(data.glob(f"{DATABASE_FILE}*"))
+    return sizes | {"database": sum(map(_size_of, files))} if files else sizes
 
 
 def _size_below(folder: Path) -> int:
