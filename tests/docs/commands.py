@@ -90,6 +90,8 @@ def arguments_of(words: list[str]) -> list[str] | None:
     if not places or places[-1] == len(words) - 1:
         return None
     rest = words[places[-1] + 1 :]
+    if words[0] == "kubectl":  # `--namespace atoll` is none of ours
+        return rest if words[places[-1] - 1] == "--" else None
     if words[0] == "docker":
         if words[1] == "run" and "--entrypoint" not in words:
             return [*_OF_IMAGE, *rest]
