@@ -123,6 +123,10 @@ class Difference:
             OSError: if rounding errors cannot be read or written.
         """
         payload = self._held.get(elements)
+        if payload is None and encoding is Encoding.FLOAT32 and not self._lane.runs_ahead:
+            room = torch.from_numpy(out.view(np.float32))
+            self._landed(self._launched(elements, encoding, encoded=True, room=room))
+            return
         if payload is None:
             flight, self._flight = self._flight, None
             if flight is None or flight.elements != elements:
@@ -165,8 +169,13 @@ class Difference:
         if ahead is not None:
             yield self._landed(ahead)
 
-    def _launched(self, elements: ElementRange, encoding: Encoding, *, encoded: bool) -> _Flight:
-        """Queue a chunk: local - global plus earlier rounding errors, scaled, and encoded if that is asked for."""
+    def _launched(
+        self, elements: ElementRange, encoding: Encoding, *, encoded: bool, room: Tensor | None = None
+    ) -> _Flight:
+        """Queue a chunk: local - global plus earlier rounding errors, scaled, and encoded if that is asked for.
+
+        ``room``: float32 memory on the weights' device for the values.
+        """
         first, lane, rounds = self._positions.of(elements), self._lane, encoding not in EXACT
         index = int(np.searchsorted(self._ends, first, side="right"))
         piece = self._base.pieces[index]
@@ -174,7 +183,7 @@ class Difference:
         start = self._base.of(index)[piece.sends[0] + begin :][: elements.size]
         with lane.beside(), torch.no_grad():
             local = _sent(piece)[begin : begin + elements.size]
-            values = local.to(torch.float32) - lane.load("start", start)
+            values = torch.sub(local.to(torch.float32), lane.load("start", start), out=room)
             if rounds and self._residuals.upload:
                 before = lane.host("before", elements.size)
                 self._residuals.read(first, before.numpy())
