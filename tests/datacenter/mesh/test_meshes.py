@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
 from atoll.datacenter.mesh import Meshes, ParallelDims
@@ -25,3 +26,21 @@ def test_each_rank_knows_its_place_in_every_view() -> None:
     assert [item["sparse"] for item in found] == [(p, 0, 0, e, t) for p in (0, 1) for e in (0, 1) for t in (0, 1)]
     assert [item["data"] for item in found] == [(p, s, 0, t) for p in (0, 1) for s in (0, 1) for t in (0, 1)]
     assert [item["loss"] for item in found] == [(s,) for _ in (0, 1) for s in (0, 1) for _ in (0, 1)]
+
+
+def groups(dims: dict[str, int]) -> tuple[int, list[int], list[int]]:
+    """Number of groups with more than one rank that this rank is in, and the ranks of losses by two ways."""
+    meshes = Meshes.build(ParallelDims(**dims), "cpu")
+    shared = [group for group in dist.distributed_c10d._world.pg_map if dist.get_world_size(group) > 1]
+    summed = meshes.data["batch", "cp"].mesh.flatten().tolist()
+    return len(shared), dist.get_process_group_ranks(meshes.loss.get_group()), summed
+
+
+@pytest.mark.parametrize(
+    ("dims", "count"), [({"dp_shard": 2, "tp": 2}, 5), ({"cp": 2, "tp": 2}, 5), ({"dp_shard": 2, "cp": 2}, 3)]
+)
+def test_losses_are_summed_over_a_group_that_is_there_already(dims: dict[str, int], count: int) -> None:
+    """A 2 x 2 job has the world's group and four of two ranks; it had one more for losses alone."""
+    for number, ranks, summed in run_ranks(groups, 4, dims):
+        assert number == count
+        assert ranks == summed

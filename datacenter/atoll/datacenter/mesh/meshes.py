@@ -20,7 +20,7 @@ class Meshes:
         dense: axes ``pp, dp_replicate, fsdp, tp``: for parameters that every token passes through.
         sparse: axes ``pp, dp_replicate, efsdp, ep, tp``: for experts; None if ``ep`` is 1.
         data: axes ``pp, batch, cp, tp``: for the input of each rank.
-        loss: axis ``loss``: the ranks over which token losses are summed.
+        loss: one axis: the ranks over which token losses are summed; that of ``data`` if it has the same ranks.
     """
 
     dims: ParallelDims
@@ -50,5 +50,12 @@ class Meshes:
             dense=view(pp=dims.pp, dp_replicate=dims.dp_replicate, fsdp=dims.fsdp, tp=dims.tp),
             sparse=sparse,
             data=data,
-            loss=data["batch", "cp"]._flatten("loss"),  # noqa: SLF001  # as above
+            loss=_loss(data, dims),
         )
+
+
+def _loss(data: DeviceMesh, dims: ParallelDims) -> DeviceMesh:
+    """Use the process group that is there already, where one of the two axes has one rank."""
+    if 1 in (dims.batch, dims.cp):
+        return data["batch" if dims.cp == 1 else "cp"]
+    return data["batch", "cp"]._flatten("loss")  # noqa: SLF001  # no public name for it yet
