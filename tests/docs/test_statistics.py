@@ -23,9 +23,10 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for snippet in snippets(PAGE):
         exec(compile(snippet, str(PAGE), "exec"), names)  # noqa: S102 - the page's own code
     ages = np.concatenate([names["Hospital"](number).table()["age"] for number in range(4)])
-    first, second, third = capsys.readouterr().out.splitlines()
+    first, second, split, third = capsys.readouterr().out.splitlines()
     assert first == "800 4 800 0"
     assert second.startswith(f"{ages.mean():.3f} {ages.std(ddof=1):.3f} ")
+    assert re.fullmatch(r"\d+ benign, \d+\.\d\d ± \d+\.\d\d years", split)
     assert re.fullmatch(r"\d+ ± 8\.4 rows, mean \d+\.\d ± 0\.\d+", third)
     np.testing.assert_allclose(names["features"].std(), 1, rtol=0.2)
 

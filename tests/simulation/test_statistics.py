@@ -45,6 +45,17 @@ def test_a_simulation_gives_the_figures_of_all_rows() -> None:
     assert not result.model["answer"].any()
 
 
+def test_figures_of_labels_come_with_the_run_and_its_report(tmp_path: Path) -> None:
+    asked = Statistics(numeric=("age",), categories={"sex": ("f", "m")}, by="sex")
+    result = Federation(Hospital, 4).run(Job(cohort=Cohort(size=4), statistics=asked), strict=True)
+    pooled = np.concatenate(TABLES)
+    older = result.statistics().column("age").group("f")
+    assert older.count == (pooled > 60).sum()
+    assert older.mean == pytest.approx(pooled[pooled > 60].mean(), rel=1e-12)
+    page = result.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{older.mean:.6g}" in page
+
+
 def test_a_run_of_training_has_no_statistics() -> None:
     class Still(Participant):
         def __init__(self, number: int) -> None: ...

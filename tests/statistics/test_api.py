@@ -12,6 +12,7 @@ PUBLIC = [
     "CategoryFindings",
     "Findings",
     "FindingsError",
+    "GroupFindings",
     "NoisedStatistics",
     "NumericErrors",
     "NumericFindings",

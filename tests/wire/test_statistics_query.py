@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,10 +32,32 @@ QUERY = StatisticsQuery(
 NOISED = StatisticsQuery(("age",), noised=NoisedStatistics(((0.0, 120.0),), 200))
 
 
-@pytest.mark.parametrize("query", [QUERY, NOISED])
+BY = replace(QUERY, by="sex")
+
+
+@pytest.mark.parametrize("query", [QUERY, NOISED, BY])
 def test_a_query_comes_back_from_its_message(query: StatisticsQuery) -> None:
     sent = query_to_proto(query).SerializeToString()
     assert query_from_proto(participation_pb2.StatisticsQuery.FromString(sent)) == query
+
+
+def test_groups_are_levels_other_values_and_none() -> None:
+    assert (QUERY.groups, BY.groups) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("query", "changes", "problem"),
+    [
+        (QUERY, {"by": "age"}, "by: 'age'; allowed is a column of categories: sex"),
+        (BY, {"numeric": ()}, "there is no column of numbers to split"),
+        (BY, {"noised": NoisedStatistics(((0.0, 1.0), (0.0, 1.0)), 9)}, "not with noise"),
+    ],
+)
+def test_what_cannot_be_split_by_label_is_refused(
+    query: StatisticsQuery, changes: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(WireError, match=problem):
+        replace(query, **changes)
 
 
 def test_a_query_with_noise_takes_one_round() -> None:

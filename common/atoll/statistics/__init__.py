@@ -14,7 +14,7 @@ makes of the sum of all answers, and ``findings`` for the figures. Everything he
 from atoll.statistics.answering import Answerer
 from atoll.statistics.columns import Table
 from atoll.statistics.errors import AnswersError, FindingsError, StatisticsError, TableError
-from atoll.statistics.figures import CategoryFindings, NumericErrors, NumericFindings, Quantile
+from atoll.statistics.figures import CategoryFindings, GroupFindings, NumericErrors, NumericFindings, Quantile
 from atoll.statistics.findings import Findings
 from atoll.statistics.noised import release_noised, row_norm
 from atoll.statistics.records import FIELDS
@@ -31,6 +31,7 @@ __all__ = [
     "CategoryFindings",
     "Findings",
     "FindingsError",
+    "GroupFindings",
     "NoisedStatistics",
     "NumericErrors",
     "NumericFindings",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from atoll.statistics.blocks import OTHER_AND_MISSING, packed
 from atoll.statistics.columns import Table
 from atoll.statistics.grid import OCTAVE_CELLS, cells_of, exact_squares, exact_sum, octave_presence, on_grid
+from atoll.statistics.grouping import Groups
 from atoll.statistics.limbs import (
     COUNT_LIMBS,
     SQUARE_LIMBS,
@@ -45,6 +46,7 @@ class Answerer:
         self._columns = columns_of(query, table)
         self.rows = self._columns.rows
         self._values, self._places = self._columns.values, self._columns.places
+        self._groups = Groups(query, self._columns)
         self._missing = [self.rows - values.size for values in self._values]
 
     def answer(self, number: int, released: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -80,20 +82,22 @@ class Answerer:
             "octaves": np.array(octaves, np.float64).reshape(-1, OCTAVE_CELLS),
             "cells": counts_to_limbs(rows),
             "cell_holders": (rows > 0).astype(np.float64),
+            **self._groups.counts(),
         }
 
     def _moments(self, state: State) -> dict[str, Floats]:
         columns, bins = len(self._values), self.query.bins
         sums, squares = np.zeros((columns, SUM_LIMBS)), np.zeros((columns, SQUARE_LIMBS))
-        cells = np.zeros((columns, bins), np.int64)
+        cells, kept = np.zeros((columns, bins), np.int64), {}
         for column in state.open_columns:
             found = state.range_of(column)
-            whole = self._on_grid(column, found.exponent)
+            whole = kept[column] = self._on_grid(column, found.exponent)
             sums[column] = to_limbs(exact_sum(whole), SUM_LIMBS)
             squares[column] = to_limbs(exact_squares(whole), SQUARE_LIMBS)
             cells[column] = cells_of(whole, found.low, found.high, found.high, bins)
         held = (cells > 0).astype(np.float64)
-        return {"sum": sums, "squares": squares, "bins": counts_to_limbs(cells), "bin_holders": held}
+        histograms = {"bins": counts_to_limbs(cells), "bin_holders": held}
+        return {"sum": sums, "squares": squares, **histograms, **self._groups.sums(kept)}
 
     def _inner(self, state: State) -> dict[str, Floats]:
         columns, shares, bins = len(self._values), len(self.query.shares), self.query.bins

@@ -7,8 +7,10 @@ each     ``rows``: rows of the table
 0        ``present``, ``missing``: rows with and without a value, for each numeric column;
          ``octaves``: 1 for each octave that has a value; ``cells``: rows of each category;
          ``holders``, ``cell_holders``: 1 if this participant has such a row
+         ``group_present``, ``group_holders``: the same of each column in each group of ``by``
 1        ``sum``, ``squares`` of the values on the grid, for each numeric column;
          ``bins``, ``bin_holders``: rows of each cell of the histogram
+         ``group_sum``, ``group_squares``: ``sum`` and ``squares`` of each group of ``by``
 2 ...    ``inner``: rows of each part of the cell in which a quantile lies; ``below``: rows below that cell
 =======  ==========================================================================================
 
@@ -33,7 +35,7 @@ OTHER_AND_MISSING = 2
 
 def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
     """The blocks of an answer in round ``number``, from 0, in their order."""
-    columns, cells = len(query.numeric), category_cells(query)
+    columns, cells, groups = len(query.numeric), category_cells(query), query.groups
     found: dict[str, Shape] = {"rows": (COUNT_LIMBS,)}
     if number == 0:
         found |= {
@@ -43,6 +45,8 @@ def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
             "octaves": (columns, OCTAVE_CELLS),
             "cells": (cells, COUNT_LIMBS),
             "cell_holders": (cells,),
+            "group_present": (columns, groups, COUNT_LIMBS),
+            "group_holders": (columns, groups),
         }
     elif number == 1:
         found |= {
@@ -50,6 +54,8 @@ def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
             "squares": (columns, SQUARE_LIMBS),
             "bins": (columns, query.bins, COUNT_LIMBS),
             "bin_holders": (columns, query.bins),
+            "group_sum": (columns, groups, SUM_LIMBS),
+            "group_squares": (columns, groups, SQUARE_LIMBS),
         }
     else:
         found |= {

@@ -15,8 +15,8 @@ from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
 from atoll.statistics.state import State
 from atoll.wire.statistics_query import StatisticsQuery
 
-_COUNTS = ("rows", "present", "missing", "cells", "bins", "inner", "below")
-_HOLDERS = ("holders", "cell_holders", "bin_holders", "octaves")
+_COUNTS = ("rows", "present", "missing", "cells", "bins", "inner", "below", "group_present")
+_HOLDERS = ("holders", "cell_holders", "bin_holders", "octaves", "group_holders")
 
 
 def check_sums(
@@ -63,6 +63,8 @@ def _first(query: StatisticsQuery, blocks: Mapping[str, Floats], rows: int) -> I
             yield f"column {name!r} has rows that neither have a value nor miss one"
         if (present[column] > 0) != bool(blocks["octaves"][column].any()):
             yield f"column {name!r} has values without a range"
+        if query.by and counts_from_limbs(blocks["group_present"][column]).sum() != present[column]:
+            yield f"the groups of column {name!r} do not add up to its values"
     cells, start = counts_from_limbs(blocks["cells"]), 0
     for category in query.categories:
         stop = start + len(category.levels) + OTHER_AND_MISSING
@@ -86,7 +88,14 @@ def _later(
                 yield f"the sum of column {name!r} is out of its range"
             if present * squares < total * total:
                 yield f"sum and sum of squares of column {name!r} contradict each other"
+            if query.by and not _adds_up(blocks, column, total, squares):
+                yield f"the sums of the groups of column {name!r} do not add up to its own"
             continue
         inside = counts_from_limbs(blocks["inner"][column]).sum(axis=-1) + counts_from_limbs(blocks["below"][column])
         if (inside > present).any():
             yield f"a quantile's cell of column {name!r} has more rows than the column"
+
+
+def _adds_up(blocks: Mapping[str, Floats], column: int, total: int, squares: int) -> bool:
+    sums = sum(from_limbs(limbs) for limbs in blocks["group_sum"][column])
+    return sums == total and sum(from_limbs(limbs) for limbs in blocks["group_squares"][column]) == squares

@@ -50,6 +50,27 @@ class NumericErrors:
 
 
 @dataclass(frozen=True)
+class GroupFindings:
+    """A numeric column over the rows of one label. What was suppressed is None.
+
+    Attributes:
+        kind: "level"; "other" for rows with another value of the label column, "missing" for those without one.
+        level: the label; empty for the other kinds.
+        count: rows with a value.
+        mean: exact as that of the whole column.
+        variance: with the divisor ``count - 1``.
+        deviation: the standard deviation.
+    """
+
+    kind: str
+    level: str
+    count: int | None
+    mean: float | None
+    variance: float | None
+    deviation: float | None
+
+
+@dataclass(frozen=True)
 class NumericFindings:
     """A numeric column over the rows of all participants. What was suppressed is None.
 
@@ -65,6 +86,7 @@ class NumericFindings:
         histogram: rows of each cell.
         quantiles: in the order of the job, between minimum and maximum if they were asked for.
         errors: standard errors in a private run; None: figures are exact.
+        groups: the same column over the rows of each label, if the job has ``by``: levels, other values, none.
     """
 
     name: str
@@ -78,6 +100,19 @@ class NumericFindings:
     histogram: tuple[int | None, ...]
     quantiles: tuple[Quantile, ...]
     errors: NumericErrors | None = None
+    groups: tuple[GroupFindings, ...] = ()
+
+    def group(self, level: str) -> GroupFindings:
+        """The figures of the rows of this label.
+
+        Raises:
+            FindingsError: if the job did not ask for it.
+        """
+        for found in self.groups:
+            if (found.kind, found.level) == ("level", level):
+                return found
+        asked = ", ".join(repr(one.level) for one in self.groups if one.kind == "level") or "none"
+        raise FindingsError(f"column {self.name!r} has no figures of label {level!r}; the job asked for: {asked}")
 
     def quantile(self, share: float) -> Quantile:
         """The quantile of this share.

@@ -12,14 +12,15 @@ from typing import Any, Self
 
 from atoll.statistics.blocks import OTHER_AND_MISSING
 from atoll.statistics.errors import FindingsError
-from atoll.statistics.figures import CategoryFindings, NumericErrors, NumericFindings, Quantile
+from atoll.statistics.figures import CategoryFindings, GroupFindings, NumericErrors, NumericFindings, Quantile
 from atoll.statistics.grid import GRID_BITS, Range, cell_width
+from atoll.statistics.hiding import SUPPRESSED
 from atoll.statistics.limbs import Floats, from_limbs
 from atoll.statistics.noised import NOISE, noised_sums
 from atoll.statistics.noised_figures import noised_categories, noised_numeric
 from atoll.statistics.records import Record, records_of
 from atoll.statistics.scaling import Scaling
-from atoll.statistics.state import SUPPRESSED, State
+from atoll.statistics.state import State
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
 FORMAT = "atoll.statistics/1"
@@ -163,7 +164,22 @@ def _numeric(state: State, column: int) -> NumericFindings:
         edges,
         counts[: len(edges) - 1],
         tuple(_quantiles(state, column, found)),
+        groups=tuple(_groups(state, column, found)),
     )
+
+
+def _groups(state: State, column: int, found: Range) -> Iterator[GroupFindings]:
+    query, tensors = state.query, state.tensors
+    levels = [level for category in query.categories if category.name == query.by for level in category.levels]
+    kinds = [*(("level", level) for level in levels), ("other", ""), ("missing", "")] if query.by else []
+    for place, (kind, level) in enumerate(kinds):
+        count = _released(tensors["groups/present"][column, place])
+        mean = variance = None
+        if count:
+            total = from_limbs(tensors["groups/sum"][column, place])
+            mean, variance = _moments(count, total, from_limbs(tensors["groups/squares"][column, place]), found)
+        deviation = None if variance is None else math.sqrt(variance)
+        yield GroupFindings(kind, level, count, mean, variance, deviation)
 
 
 def _moments(count: int, total: int, squares: int, found: Range) -> tuple[float, float | None]:
@@ -214,6 +230,7 @@ def _released(count: float) -> int | None:
 def _numeric_from(table: dict[str, Any]) -> NumericFindings:
     quantiles = tuple(Quantile(**one) for one in table["quantiles"])
     errors = table.get("errors")
-    made = {"errors": None if errors is None else NumericErrors(**errors)}
+    groups = tuple(GroupFindings(**one) for one in table.get("groups", ()))
+    made = {"errors": None if errors is None else NumericErrors(**errors), "groups": groups}
     lists = {"edges": tuple(table["edges"]), "histogram": tuple(table["histogram"]), "quantiles": quantiles}
     return NumericFindings(**{**table, **lists, **made})

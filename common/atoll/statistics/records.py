@@ -33,6 +33,9 @@ def _numeric(column: NumericFindings) -> Iterator[Record]:
     for low, high, rows in zip(column.edges[:-1], column.edges[1:], column.histogram, strict=True):
         error = None if column.errors is None else column.errors.histogram
         yield _record(column.name, "histogram", rows, low=low, high=high, error=error)
+    for group in column.groups:
+        for figure in ("count", "mean", "variance", "deviation"):
+            yield _record(column.name, f"{figure} of {group.kind}", getattr(group, figure), cell=group.level)
 
 
 def _record(

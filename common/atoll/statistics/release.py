@@ -18,10 +18,12 @@ from atoll.statistics.blocks import OTHER_AND_MISSING, unpacked
 from atoll.statistics.checks import check_sums
 from atoll.statistics.errors import AnswersError
 from atoll.statistics.grid import range_of
+from atoll.statistics.grouping import release_group_counts, release_group_sums
+from atoll.statistics.hiding import SUPPRESSED, Hiding
 from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
 from atoll.statistics.narrowing import Interval, narrowed
 from atoll.statistics.noised import ANSWER
-from atoll.statistics.state import SUPPRESSED, State
+from atoll.statistics.state import State
 from atoll.wire.statistics_query import StatisticsQuery
 
 Integers = npt.NDArray[np.int64]
@@ -58,6 +60,10 @@ class Release:
         else:
             self._refined(tensors, counts_from_limbs(blocks["inner"]), counts_from_limbs(blocks["below"]))
 
+    @property
+    def _hiding(self) -> Hiding:
+        return Hiding(self.query.min_rows, self.query.min_participants)
+
     def _check_same_rows(self, number: int, tensors: Mapping[str, Floats]) -> None:
         rows = [from_limbs(tensors["rows"][one]) for one in (0, number)]
         members = [int(tensors["participants"][one]) for one in (0, number)]
@@ -73,25 +79,29 @@ class Release:
         start = 0
         for category in self.query.categories:
             stop = start + len(category.levels) + OTHER_AND_MISSING
-            tensors["categories"][start:stop] = self._released(cells[start:stop], holders[start:stop])
+            tensors["categories"][start:stop] = self._hiding.released(cells[start:stop], holders[start:stop])
             start = stop
         present, missing = counts_from_limbs(blocks["present"]), counts_from_limbs(blocks["missing"])
         for column, count in enumerate(present):
-            if self._too_small(count, blocks["holders"][column]):
+            if self._hiding.too_small(int(count), blocks["holders"][column]):
                 tensors["numeric/present"][column] = tensors["numeric/missing"][column] = SUPPRESSED
                 continue
             found = range_of(blocks["octaves"][column] > 0)
             tensors["numeric/present"][column] = count
             tensors["numeric/missing"][column] = missing[column]
             tensors["numeric/range"][column] = (found.exponent, found.low, found.high)
+        if self.query.by:
+            release_group_counts(self.query, self._hiding, tensors, blocks)
 
     def _moments(self, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:
         state = State(self.query, tensors)
+        if self.query.by:
+            release_group_sums(tensors, blocks)
         counts = counts_from_limbs(blocks["bins"])
         for column in state.open_columns:
             tensors["numeric/sum"][column] = blocks["sum"][column]
             tensors["numeric/squares"][column] = blocks["squares"][column]
-            tensors["numeric/histogram"][column] = self._released(counts[column], blocks["bin_holders"][column])
+            tensors["numeric/histogram"][column] = self._hiding.released(counts[column], blocks["bin_holders"][column])
             found, rows = state.range_of(column), int(tensors["numeric/present"][column])
             for share in range(len(self.query.shares)):
                 rank = rank_of(self.query.shares[share], rows)
@@ -123,29 +133,6 @@ class Release:
         if self.query.shares[share] in {0.0, 1.0}:
             return True
         return min(rank, rows - rank + 1) >= self.query.min_rows
-
-    def _released(self, counts: Integers, holders: Floats) -> Floats:
-        """Counts of cells whose total is known, without those that are too small.
-
-        The rows of all hidden cells together follow from the total. If they are those of a single cell, or too few
-        themselves, the next smallest cell is hidden too.
-        """
-        small = np.array([self._too_small(*cell) for cell in zip(counts, holders, strict=True)], np.bool_)
-        others = np.flatnonzero(~small & (counts > 0))
-        if small.any() and others.size and not self._hide_each_other(counts[small], holders[small]):
-            small[others[np.argmin(counts[others])]] = True
-        return np.where(small, SUPPRESSED, counts.astype(np.float64))
-
-    def _hide_each_other(self, counts: Integers, holders: Floats) -> bool:
-        """Whether the sum of these cells tells none of them, and is no small cell itself.
-
-        Different cells may be of the same participants: those of all cells are at least those of the widest held.
-        """
-        return counts.size > 1 and not self._too_small(int(counts.sum()), float(holders.max()))
-
-    def _too_small(self, count: int, holders: float) -> bool:
-        """Whether a cell has rows, but too few, or of too few participants."""
-        return bool(count > 0 and (count < self.query.min_rows or holders < self.query.min_participants))
 
 
 def rank_of(share: float, rows: int) -> int:

@@ -13,6 +13,9 @@ tensor                         shape        meaning
 ``numeric/histogram``          (columns, b) rows of each cell of the range; -1: suppressed
 ``numeric/quantiles``          (columns,    edges of the cell of each quantile, in units of the resolution, and the
                                shares, 3)   1 if it may not be cut again; equal edges: suppressed
+``groups/present``             (columns, g) rows with a value in each group of ``by``; -1: suppressed
+``groups/sum``                 (columns,    their sum and sum of squares, as of the whole column; 0 where suppressed
+``groups/squares``             g, 5 or 8)
 ``categories``                 (cells,)     rows of each level, of other values, without a value; -1: suppressed
 ``answer``                     (n,)         0: the element range of participants' answers
 =============================  ===========  =====================================================================
@@ -33,8 +36,6 @@ from atoll.statistics.limbs import COUNT_LIMBS, SQUARE_LIMBS, SUM_LIMBS, Floats
 from atoll.statistics.noised import ANSWER, noised_shapes
 from atoll.wire.statistics_query import StatisticsQuery
 
-SUPPRESSED = -1.0
-
 
 def state_shapes(query: StatisticsQuery) -> dict[str, Shape]:
     """The tensors of the model, float64, in their order."""
@@ -51,6 +52,9 @@ def state_shapes(query: StatisticsQuery) -> dict[str, Shape]:
         "numeric/squares": (columns, SQUARE_LIMBS),
         "numeric/histogram": (columns, query.bins),
         "numeric/quantiles": (columns, shares, 3),
+        "groups/present": (columns, query.groups),
+        "groups/sum": (columns, query.groups, SUM_LIMBS),
+        "groups/squares": (columns, query.groups, SQUARE_LIMBS),
         "categories": (category_cells(query),),
         ANSWER: (answer_size(query),),
     }

@@ -57,6 +57,8 @@ class StatisticsQuery:
         refinements: rounds that make the cells of quantiles narrower.
         min_rows: a cell of fewer rows is not released.
         min_participants: a cell with rows of fewer participants is not released.
+        by: one of the columns of categories: count, mean and variance of each column of numbers for each of its levels
+            too; empty: none.
         noised: bounds of the answers in a run with privacy terms, whose sums get noise; None: sums are exact.
 
     Raises:
@@ -72,6 +74,7 @@ class StatisticsQuery:
     min_rows: int = 5
     min_participants: int = 3
     noised: NoisedStatistics | None = None
+    by: str = ""
 
     def __post_init__(self) -> None:
         names = (*self.numeric, *(column.name for column in self.categories))
@@ -86,6 +89,7 @@ class StatisticsQuery:
         _within("refinements", self.refinements, 0, MAX_REFINEMENTS)
         _within("min_rows", self.min_rows, 1, MAX_CELL)
         _within("min_participants", self.min_participants, 1, MAX_CELL)
+        self._check_by()
         if self.noised is not None:
             self._check_noised(self.noised)
         for share in self.quantiles:
@@ -93,6 +97,19 @@ class StatisticsQuery:
                 raise WireError(f"statistics.quantiles: {share}; allowed are numbers above 0 and below 1")
             if self.quantiles.count(share) > 1:
                 raise WireError(f"statistics.quantiles: {share} is there twice; name each once")
+
+    def _check_by(self) -> None:
+        known = [column.name for column in self.categories]
+        if self.by and self.by not in known:
+            raise WireError(
+                f"statistics.by: {self.by!r}; allowed is a column of categories: {', '.join(known) or 'none'}"
+            )
+        if self.by and not self.numeric:
+            raise WireError("statistics.by: there is no column of numbers to split; name one, or leave it out")
+        if self.by and self.noised is not None:
+            raise WireError(
+                "statistics.by: not with noise; leave it out, or ask for the rows of one label in a run of their own"
+            )
 
     def _check_noised(self, noised: NoisedStatistics) -> None:
         _within("max_rows", noised.max_rows, 1, MAX_NOISED_ROWS, "rows")
@@ -111,6 +128,12 @@ class StatisticsQuery:
     def shares(self) -> tuple[float, ...]:
         """The quantiles that are searched for: 0 and 1 stand for minimum and maximum."""
         return (0.0, *self.quantiles, 1.0) if self.minimum_and_maximum else self.quantiles
+
+    @property
+    def groups(self) -> int:
+        """Parts of the rows whose figures are asked for apart: levels of ``by``, other values, none; 0 without it."""
+        sizes = [len(column.levels) + 2 for column in self.categories if column.name == self.by]
+        return sizes[0] if sizes else 0
 
     @property
     def rounds(self) -> int:
@@ -136,6 +159,7 @@ def query_to_proto(query: StatisticsQuery) -> participation_pb2.StatisticsQuery:
         min_rows=query.min_rows,
         min_participants=query.min_participants,
         noised=noised,
+        by=query.by,
     )
 
 
@@ -155,6 +179,7 @@ def query_from_proto(message: participation_pb2.StatisticsQuery) -> StatisticsQu
         min_rows=message.min_rows,
         min_participants=message.min_participants,
         noised=_noised_from_proto(message.noised) if message.HasField("noised") else None,
+        by=message.by,
     )
 
 

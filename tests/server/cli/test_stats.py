@@ -9,8 +9,8 @@ import pytest
 
 from atoll.operator.errors import BadInputError
 from atoll.server.cli.stats import check_files, show_figures, stats
-from atoll.server.cli.stats_tables import bars, category_rows, numeric_columns, numeric_row
-from atoll.statistics import FIELDS, CategoryFindings, Findings, NumericErrors, NumericFindings, Quantile
+from atoll.server.cli.stats_tables import bars, category_rows, group_rows, numeric_columns, numeric_row
+from atoll.statistics import FIELDS, CategoryFindings, Findings, GroupFindings, NumericErrors, NumericFindings, Quantile
 from tests.server.cli.conftest import Fake, Invoke
 
 AGE = NumericFindings(
@@ -61,6 +61,20 @@ def test_errors_stand_beside_their_figures(capsys: pytest.CaptureFixture[str]) -
     written = capsys.readouterr()
     assert "123 ± 8 rows of 4 participants" in written.out
     assert "±: standard error of the noise" in written.err
+
+
+def test_figures_of_labels_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = (
+        GroupFindings("level", "f\x1b[2J", 80, 60.0, 4.0, 2.0),
+        GroupFindings("other", "", None, None, None, None),
+    )
+    found = replace(FOUND, numeric=(replace(AGE, groups=groups),))
+    shown = list(group_rows(found))
+    assert [row[2:] for row in shown] == [("80", "60", "2"), ("-", "-", "-")]
+    assert shown[1][1] == "(other)"
+    assert all(cell.isprintable() for row in shown for cell in row)
+    show_figures(found)
+    assert "label" in capsys.readouterr().out
 
 
 def test_names_do_not_control_the_terminal() -> None:

@@ -97,6 +97,8 @@ def test_a_job_in_python_is_the_file_and_reads_back() -> None:
         (NOISED.replace("max_rows", "refinements = 1\nmax_rows"), "would spend the budget once more"),
         (NOISED.replace("max_rows", "minimum_and_maximum = true\nmax_rows"), "one row decides them"),
         (NOISED.replace("max_rows", "min_rows = 9\nmax_rows"), "noise hides small cells"),
+        (NOISED.replace("max_rows", 'by = "sex"\nmax_rows'), "ask for the rows of one label in a run of their own"),
+        (JOB + 'by = "ward"\n', "statistics.by = \"ward\": 'ward'; allowed is a column of categories: sex"),
         (NOISED + "clip = 1.0\n", "privacy.clip = 1.0: does not go with [statistics]: it follows"),
         (NOISED + "adaptive = { initial = 1.0 }\n", "privacy.adaptive"),
         (NOISED + 'mechanism = "blt"\n', 'allowed is "gaussian"'),

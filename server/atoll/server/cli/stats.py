@@ -14,7 +14,14 @@ from atoll.operator.errors import BadInputError
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Command, StoppedError, writing
 from atoll.server.cli.output import console, json_option, print_json, print_table, transfers
-from atoll.server.cli.stats_tables import CATEGORY_COLUMNS, category_rows, numeric_columns, numeric_row
+from atoll.server.cli.stats_tables import (
+    CATEGORY_COLUMNS,
+    GROUP_COLUMNS,
+    category_rows,
+    group_rows,
+    numeric_columns,
+    numeric_row,
+)
 from atoll.server.cli.watch import NoticeSink, finish, follow
 from atoll.statistics import FIELDS
 from atoll.text.figures import counted
@@ -118,6 +125,8 @@ def show_figures(found: Findings) -> None:
     click.echo(f"{rows} of {counted(found.participants, 'participant')}")
     if found.numeric:
         print_table(numeric_columns(found), map(numeric_row, found.numeric), "")
+    if groups := list(group_rows(found)):
+        print_table(GROUP_COLUMNS, groups, "")
     if found.categories:
         print_table(CATEGORY_COLUMNS, category_rows(found), "")
     if any(row["value"] is None for row in found.records()):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 CATEGORY_COLUMNS = ("column", "value", "rows>", "share>")
 _DIGITS = 6
+GROUP_COLUMNS = ("column", "label", "count>", "mean>", "deviation>")
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = "·"
 
@@ -47,6 +48,15 @@ def _clear(found: NumericFindings) -> tuple[int | None, ...]:
         return found.histogram
     least = 2 * found.errors.histogram
     return tuple(None if rows is None or rows <= least else rows for rows in found.histogram)
+
+
+def group_rows(found: Findings) -> Iterator[tuple[str, ...]]:
+    """A row for each label of each numeric column, if the job asked for figures by label."""
+    for column in found.numeric:
+        for group in column.groups:
+            label = group.level if group.kind == "level" else f"({group.kind})"
+            figures = map(_figure, (group.count, group.mean, group.deviation))
+            yield (printable(column.name), printable(label), *figures)
 
 
 def bars(counts: Sequence[int | None]) -> str:

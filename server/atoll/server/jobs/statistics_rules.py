@@ -61,8 +61,8 @@ def statistics_conflicts(spec: JobTables) -> Iterator[tuple[str, str]]:
     if (elements := _elements(section)) > MAX_ANSWER:
         yield (
             "statistics.bins",
-            f"an answer would have {elements} numbers, at most {MAX_ANSWER}; lower it, or ask for fewer columns or "
-            "quantiles",
+            f"an answer would have {elements} numbers, at most {MAX_ANSWER}; lower it, or ask for fewer columns, "
+            "quantiles or labels",
         )
     yield from _every_member(spec, section, why)
     yield from noise_conflicts(spec, section)

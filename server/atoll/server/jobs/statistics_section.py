@@ -51,6 +51,14 @@ class Statistics(JobTable):
         ),
         Hint(allowed="a table: a list of values for each column", default="none"),
     ] = Field(default_factory=dict)
+    by: Annotated[
+        str,
+        Field(
+            description="One of `categories`: also count, mean and variance of each column of numbers for each of its "
+            "values. Not with `[privacy]`."
+        ),
+        Hint(default="none"),
+    ] = ""
     bins: Annotated[
         int,
         Field(
@@ -137,6 +145,7 @@ class Statistics(JobTable):
             self.min_rows,
             self.min_participants,
             self._noised,
+            self.by,
         )
 
     @property

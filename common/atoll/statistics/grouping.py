@@ -1,0 +1,86 @@
+"""Counts and sums of the rows of each label: a participant's, and which of them may be released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.grid import exact_squares, exact_sum
+from atoll.statistics.hiding import SUPPRESSED, Hiding
+from atoll.statistics.limbs import (
+    SQUARE_LIMBS,
+    SUM_LIMBS,
+    Floats,
+    counts_from_limbs,
+    counts_to_limbs,
+    to_limbs,
+)
+from atoll.statistics.tables import Columns
+from atoll.wire.statistics_query import StatisticsQuery
+
+Integers = npt.NDArray[np.int64]
+
+
+class Groups:
+    """The rows of a table by the label column of a query, which has ``by``.
+
+    Args:
+        query: what is asked.
+        columns: of the table.
+    """
+
+    def __init__(self, query: StatisticsQuery, columns: Columns) -> None:
+        self._size = query.groups
+        names = [column.name for column in query.categories]
+        labels = columns.places[names.index(query.by)] if query.by else np.zeros(columns.rows, np.int64)
+        self._labels = [labels[~np.isnan(values)] for values in columns.numbers]
+
+    def counts(self) -> dict[str, Floats]:
+        """The blocks of the first round."""
+        present = [np.bincount(labels, minlength=self._size)[: self._size] for labels in self._labels]
+        counts = np.array(present, np.int64).reshape(len(present), self._size)
+        return {"group_present": counts_to_limbs(counts), "group_holders": (counts > 0).astype(np.float64)}
+
+    def sums(self, whole: Mapping[int, Integers]) -> dict[str, Floats]:
+        """The blocks of the second round, of the columns whose values on the grid are given."""
+        columns = len(self._labels)
+        sums = np.zeros((columns, self._size, SUM_LIMBS))
+        squares = np.zeros((columns, self._size, SQUARE_LIMBS))
+        for column, values in whole.items():
+            for group in range(self._size):
+                part = values[self._labels[column] == group]
+                sums[column, group] = to_limbs(exact_sum(part), SUM_LIMBS)
+                squares[column, group] = to_limbs(exact_squares(part), SQUARE_LIMBS)
+        return {"group_sum": sums, "group_squares": squares}
+
+
+def release_group_counts(
+    query: StatisticsQuery, hiding: Hiding, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]
+) -> None:
+    """Release the rows of each group that may be, after the counts of categories and columns.
+
+    The figures of hidden groups follow, added up, from those of the whole column. So hidden groups hide each other, as
+    cells of one histogram do; and groups whose rows the table of categories hides are hidden here in every column,
+    because their values and missing values would add up to those rows.
+    """
+    names = [column.name for column in query.categories]
+    before = query.categories[: names.index(query.by)]
+    start = sum(len(column.levels) + OTHER_AND_MISSING for column in before)
+    hidden = tensors["categories"][start : start + query.groups] == SUPPRESSED
+    counts = counts_from_limbs(blocks["group_present"])
+    for column in range(len(query.numeric)):
+        if tensors["numeric/present"][column] == SUPPRESSED:
+            tensors["groups/present"][column] = SUPPRESSED
+        else:
+            released = hiding.released(counts[column], blocks["group_holders"][column], hidden)
+            tensors["groups/present"][column] = released
+
+
+def release_group_sums(tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:
+    """Release the sums of the groups whose rows are released."""
+    shown = (tensors["groups/present"] > 0)[..., np.newaxis]
+    tensors["groups/sum"][:] = np.where(shown, blocks["group_sum"], 0)
+    tensors["groups/squares"][:] = np.where(shown, blocks["group_squares"], 0)

@@ -1,0 +1,56 @@
+"""Which cells are hidden: those that are too small, and others without which their rows would follow from a total."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.statistics.limbs import Floats
+
+Integers = npt.NDArray[np.int64]
+SUPPRESSED = -1.0
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """The rules of one query.
+
+    Attributes:
+        min_rows: fewest rows of a cell that is released, unless it has none.
+        min_participants: fewest participants with rows in it.
+    """
+
+    min_rows: int
+    min_participants: int
+
+    def too_small(self, count: int, holders: float) -> bool:
+        """Whether a cell has rows, but too few, or of too few participants."""
+        return bool(count > 0 and (count < self.min_rows or holders < self.min_participants))
+
+    def released(self, counts: Integers, holders: Floats, also: npt.NDArray[np.bool_] | None = None) -> Floats:
+        """Counts of cells whose total is known, without those that are too small.
+
+        The rows of all hidden cells together follow from the total. If they are those of a single cell, or too few
+        themselves, the next smallest cell is hidden too.
+
+        Args:
+            counts: rows of each cell.
+            holders: participants with rows in each.
+            also: cells that are hidden for another reason.
+        """
+        small = np.array([self.too_small(*cell) for cell in zip(counts, holders, strict=True)], np.bool_)
+        hidden = small if also is None else small | also
+        others = np.flatnonzero(~hidden & (counts > 0))
+        some = hidden & (counts > 0)
+        if some.any() and others.size and not self._hide_each_other(counts[some], holders[some]):
+            hidden[others[np.argmin(counts[others])]] = True
+        return np.where(hidden, SUPPRESSED, counts.astype(np.float64))
+
+    def _hide_each_other(self, counts: Integers, holders: Floats) -> bool:
+        """Whether the sum of these cells tells none of them, and is no small cell itself.
+
+        Different cells may be of the same participants: those of all cells are at least those of the widest held.
+        """
+        return counts.size > 1 and not self.too_small(int(counts.sum()), float(holders.max()))
