@@ -87,7 +87,11 @@ def _edge(octave: int, exponent: int) -> int:
 
 
 def on_grid(values: Floats, exponent: int) -> Integers:
-    """The values as multiples of ``2^(exponent - 52)``, to the nearest, ties to even; magnitudes up to 2^52."""
+    """The values as multiples of ``2^(exponent - 52)``, to the nearest, ties to even; magnitudes up to 2^52.
+
+    Magnitudes below the lowest octave count as 0, as they do for the range.
+    """
+    values = np.where(np.abs(values) < np.ldexp(1.0, LOWEST_OCTAVE - 1), 0.0, values)
     return np.rint(np.ldexp(values, GRID_BITS - exponent)).astype(np.int64)
 
 
