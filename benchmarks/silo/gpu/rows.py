@@ -25,6 +25,7 @@ from benchmarks.silo.gpu.speed import batches_of, one_rank, seconds_of, trained
 
 COMMAND = "python -m benchmarks.silo gpu"
 MFU, OF_RECIPE, FLOAT8, PRIVATE, LOSS_IN_CHUNKS = 50.0, 0.98, 1.2, 1.5, 0.98
+_OPTIMISERS = ("muon", "adamw")
 
 Row: TypeAlias = Callable[[Size], Iterator[Figure]]
 
@@ -87,6 +88,13 @@ def document_masks(size: Size) -> Iterator[Figure]:
     yield Figure.stated(name, plain / masked, "times", COMMAND)
 
 
+def muon(size: Size) -> Iterator[Figure]:
+    """A step with Muon for the matrices of blocks beside one with AdamW for all."""
+    muons, adamws = (_alone(size.job(size.billion, size.batch, optimiser={"name": one}), size) for one in _OPTIMISERS)
+    name = f"Muon beside AdamW: {_model(size.job(size.billion, size.batch))}"
+    yield Figure.stated(name, adamws / muons, "times", COMMAND)
+
+
 def privacy(size: Size) -> Iterator[Figure]:
     """A step of DP-SGD by ghost clipping beside a plain one, both in float32 and not compiled."""
     common = {"precision": {"compute": "float32"}, "memory": {}}
@@ -111,6 +119,7 @@ ROWS: Mapping[str, Row] = {
     "float8": number_formats,
     "loss in chunks": loss_in_chunks,
     "document masks": document_masks,
+    "muon": muon,
     "privacy": privacy,
     "encoded update": encoded,
     "killed rank": killed,

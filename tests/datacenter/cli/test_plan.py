@@ -52,6 +52,13 @@ def test_every_number_says_its_formula(what: str) -> None:
     assert all(" = " in line for line in formulas)
 
 
+def test_a_job_with_muon_is_refused(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[job]\nname = "m"\nsteps = 1\n[model]\n[optimiser]\nname = "muon"\n', encoding="utf-8")
+    with pytest.raises(LayoutError, match='"muon": the time to gather and orthogonalise matrices is not predicted'):
+        run(str(job), "--gpus", "1")
+
+
 def test_a_layout_that_does_not_fit_is_shown_as_written(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     small = Path(EXAMPLE).read_text(encoding="utf-8").replace("global_batch = 8", "global_batch = 1")

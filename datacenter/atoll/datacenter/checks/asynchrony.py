@@ -40,6 +40,8 @@ def _problems(job: SiloJob, world_size: int) -> Iterator[str]:
         yield "[evaluation] is not available with [asynchrony], whose ranks have no common model: leave one of them out"
     if job.data.document_masks:
         yield "data.document_masks = true is not available with [asynchrony]: leave one of them out"
+    if job.optimiser.name == "muon":
+        yield 'optimiser.name = "muon" is not available with [asynchrony]: set "adamw" or "sgd"'
     for name, found in (("moe", job.model.moe), ("lora", job.model.lora)):
         if found is not None:
             yield f"[model.{name}] is not available with [asynchrony]: leave one of them out"

@@ -34,6 +34,24 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         yield from _plain(job, spec, dims)
         yield from _chunks(job, spec, dims)
         yield from _documents(job, spec, dims)
+        yield from _muon(job, spec)
+
+
+def _muon(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
+    """Refuse Muon where it has no matrices of its own, or would be wrong or far too slow."""
+    if job.optimiser.name != "muon":
+        return
+    refused = {
+        "a model whose spec names no blocks": (not spec.blocks, "Muon trains the matrices of repeated blocks alone"),
+        "[model.moe]": (job.model.moe is not None, "experts are stacked, and Muon takes single matrices"),
+        "data_parallel.cpu_offload = true": (
+            job.data_parallel.cpu_offload,
+            "matrices would be orthogonalised on the host",
+        ),
+    }
+    for what, (wanted, reason) in refused.items():
+        if wanted:
+            yield f'optimiser.name = "muon" with {what}: {reason}; set "adamw", or leave the other out'
 
 
 def _documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:

@@ -74,10 +74,14 @@ class Room:
 
 
 def held_bytes(job: SiloJob, parts: Sequence[nn.Module]) -> int:
-    """Return the bytes of this rank's parameters, and of the optimiser's states of those that are trained."""
+    """Return the bytes of this rank's parameters, and of the optimiser's states of those that are trained.
+
+    A lower bound with Muon: as if it trained every matrix.
+    """
     total = 0
     for parameter in (one for part in parts for one in part.parameters()):
         local, _ = local_shard(parameter)
-        states = state_elements(job) * MASTER_BYTES if parameter.requires_grad else 0
+        muon = job.optimiser.name == "muon" and parameter.dim() == 2
+        states = (state_elements(job) - muon) * MASTER_BYTES if parameter.requires_grad else 0
         total += local.numel() * (local.element_size() + states)
     return total

@@ -76,13 +76,20 @@ class BatchSection(Section):
 class OptimiserSection(Section):
     """Optimiser of the weights."""
 
-    name: Annotated[Literal["adamw", "sgd"], Field(description="AdamW (Loshchilov and Hutter 2019), or SGD.")] = "adamw"
+    name: Annotated[
+        Literal["adamw", "muon", "sgd"],
+        Field(
+            description="AdamW (Loshchilov and Hutter 2019); `muon`: Muon for the matrices of the blocks and AdamW for "
+            "the rest (Liu et al. 2025), with one learning rate; or SGD."
+        ),
+    ] = "adamw"
     lr: Annotated[float, Field(gt=0, description="Peak learning rate.")] = 3e-4
     betas: Annotated[
         tuple[float, float], Field(strict=False, description="Decay of AdamW's first and second moments.")
     ] = (0.9, 0.95)
     epsilon: Annotated[float, Field(gt=0, description="AdamW's epsilon.")] = 1e-8
     momentum: Annotated[float, Field(ge=0, lt=1, description="SGD's momentum.")] = 0.0
+    muon_momentum: Annotated[float, Field(ge=0, lt=1, description="Muon's momentum (Nesterov's).")] = 0.95
     weight_decay: Annotated[float, Field(ge=0, description="Decay of matrices; vectors do not decay.")] = 0.1
     max_grad_norm: Annotated[
         float | None,
@@ -90,13 +97,15 @@ class OptimiserSection(Section):
     ] = 1.0
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Find moments outside [0, 1), and settings of the other optimiser."""
+        """Find moments outside [0, 1), and settings of other optimisers."""
         if not all(0 <= beta < 1 for beta in self.betas):
             yield "betas", "allowed are two numbers from 0 up to, but not including, 1"
-        if self.name == "adamw":
-            yield from self.unused(("momentum",), 'name = "adamw"')
-        else:
-            yield from self.unused(("betas", "epsilon"), f'name = "{self.name}"')
+        unused = {
+            "adamw": ("momentum", "muon_momentum"),
+            "muon": ("momentum",),
+            "sgd": ("betas", "epsilon", "muon_momentum"),
+        }
+        yield from self.unused(unused[self.name], f'name = "{self.name}"')
 
 
 class ScheduleSection(Section):

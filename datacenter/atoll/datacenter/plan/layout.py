@@ -67,8 +67,8 @@ class Task:
 
 
 def state_elements(job: SiloJob) -> int:
-    """Return how many numbers the job's optimiser keeps for each parameter."""
-    return 2 if job.optimiser.name == "adamw" else int(job.optimiser.momentum > 0)
+    """Return how many numbers the job's optimiser keeps for each parameter; Muon one less for matrices of blocks."""
+    return int(job.optimiser.momentum > 0) if job.optimiser.name == "sgd" else 2
 
 
 @dataclass(frozen=True, slots=True)

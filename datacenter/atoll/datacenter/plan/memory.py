@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.plan.activations import Activations, activations_of
 from atoll.datacenter.plan.bubble import held
-from atoll.datacenter.plan.formula import Figure, given, smallest, total
+from atoll.datacenter.plan.formula import Figure, given, largest, smallest, total
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.traffic import dealt_elements, root_elements, sharded, unit_elements
 
@@ -104,7 +104,8 @@ def kept(task: Task, layout: Layout, share: Share) -> float:
     dealt = share.all_blocks * dealt_elements(task, layout).value
     elements = (share.all_blocks * unit + root - dealt) / layout.shards + dealt / layout.dims.efsdp
     frozen = task.shape.frozen
-    return elements * MASTER_BYTES * (1 if frozen else 1 + task.state_elements)
+    held = elements * MASTER_BYTES * (1 if frozen else 1 + task.state_elements)
+    return held if frozen else held - _spared(task, layout, share).value
 
 
 def _elements(task: Task, layout: Layout, share: Share) -> Figure:
@@ -133,7 +134,9 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     offloaded = task.job.data_parallel.cpu_offload
     parameters = NOTHING if offloaded else (master * kept_elements).called("parameters", "bytes")
     of_shard = NOTHING if offloaded else (master * learning).called("gradients", "bytes")
-    states = NOTHING if offloaded else (task.state_elements * master * learning).called("optimiser states", "bytes")
+    spared = _spared(task, layout, share)
+    states = task.state_elements * master * learning
+    states = NOTHING if offloaded else (states - spared if spared.value else states).called("optimiser states", "bytes")
     before = _gradients_between(task, layout, trained, of_shard)
     gathered = _gathered(task, layout, share, elements)
     kept = _in_flight(layout, share, acts).called("activations", "bytes")
@@ -152,7 +155,7 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
             gathered.backward + travelling + waiting,
         ),
         "gradients": Memory(parameters, finished, states, acts.working, logits, gathered.last_block + travelling),
-        "update": Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning)),
+        "update": Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning, spared)),
     }
 
 
@@ -230,8 +233,27 @@ def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
     return stages * each + end * stages / len(share.blocks)
 
 
-def _update(task: Task, learning: Figure) -> Figure:
-    """AdamW over many tensors at once holds one more float32 per parameter (square roots of second moments)."""
-    if task.job.data_parallel.cpu_offload or task.job.optimiser.name != "adamw":
+def _spared(task: Task, layout: Layout, share: Share) -> Figure:
+    """Muon keeps one number for an element of a block's matrices, AdamW two."""
+    if task.job.optimiser.name != "muon":
         return NOTHING
-    return (given("bytes of a float32", MASTER_BYTES) * learning).called("optimiser's temporaries", "bytes")
+    shape, tp = task.shape, given("tp", layout.dims.tp)
+    matrices = shape.adapters if shape.frozen else (shape.attention + shape.dense) / tp
+    of_rank = sharded(task, layout, 0, given("blocks on this rank", share.all_blocks) * matrices)
+    return (given("bytes of a float32", MASTER_BYTES) * of_rank).called("second moments that Muon lacks", "bytes")
+
+
+def _update(task: Task, learning: Figure, spared: Figure) -> Figure:
+    """AdamW over many tensors at once holds one more float32 per parameter (square roots of second moments).
+
+    Muon's matrices are updated one by one; the whole of the largest is held in float32 and four times in bfloat16.
+    """
+    if task.job.data_parallel.cpu_offload or task.job.optimiser.name == "sgd":
+        return NOTHING
+    temporaries = given("bytes of a float32", MASTER_BYTES) * learning
+    if task.job.optimiser.name == "adamw":
+        return temporaries.called("optimiser's temporaries", "bytes")
+    sizes = task.shape.sizes
+    matrix = sizes.dim * largest(sizes.ffn_dim, sizes.heads * sizes.head_dim)
+    whole = given("bytes of a matrix being orthogonalised", MASTER_BYTES + 4 * 2) * matrix
+    return (whole + temporaries - spared).called("optimiser's temporaries", "bytes")

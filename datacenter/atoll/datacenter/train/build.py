@@ -10,6 +10,7 @@ from atoll.datacenter.parallel.passes import Passes, PlainPasses
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.parallel.uneven import Stopwatch
 from atoll.datacenter.privacy.passes import PrivatePasses
+from atoll.datacenter.train.muon import is_hidden_matrix
 from atoll.datacenter.train.optimiser import make_optimiser
 from atoll.datacenter.train.scale import LossScale
 from atoll.datacenter.train.step import Step
@@ -36,7 +37,9 @@ def make_step(
         mechanism: required for a job with ``[privacy]``.
     """
     passes = make_passes(job, spec, meshes, device, mechanism)
-    optimiser = make_optimiser([parameter for part in passes.parts for parameter in part.parameters()], job.optimiser)
+    named = [pair for part in passes.parts for pair in part.named_parameters()]
+    hidden = [parameter for name, parameter in named if is_hidden_matrix(name, parameter, spec.blocks)]
+    optimiser = make_optimiser([parameter for _, parameter in named], job.optimiser, hidden)
     scaled = job.precision.compute == "float16"
     scale = LossScale(job.precision.initial_scale if scaled else 1.0, dynamic=scaled)
     return Step(passes, optimiser, job, meshes, scale, device)

@@ -12,22 +12,35 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from atoll.datacenter.train.muon import MuonAdamW
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from atoll.datacenter.job.training import OptimiserSection, ScheduleSection
 
 
-def make_optimiser(parameters: Iterable[nn.Parameter], section: OptimiserSection) -> torch.optim.Optimizer:
-    """Make AdamW or SGD over the trained parameters; matrices decay, vectors do not.
+def make_optimiser(
+    parameters: Iterable[nn.Parameter], section: OptimiserSection, hidden: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """Make the job's optimiser over the trained parameters; matrices decay, vectors do not.
 
     AdamW is fused: over DTensors the loop over parameters, which PyTorch takes otherwise, costs more of the host's time
     than the GPU needs for the update. One fused operation takes tensors of one mesh.
+
+    Args:
+        parameters: all parameters.
+        section: the job's ``[optimiser]``.
+        hidden: those of them that Muon trains, with ``name = "muon"``; see ``muon.is_hidden_matrix``.
     """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    by_muon = {id(parameter) for parameter in hidden} if section.name == "muon" else set()
     groups = [
         {"params": together, "weight_decay": section.weight_decay if decays else 0.0}
-        for (decays, _), together in _grouped(parameters).items()
+        for (decays, _), together in _grouped(one for one in trained if id(one) not in by_muon).items()
     ] or [{"params": []}]
+    if section.name == "muon":
+        return MuonAdamW([one for one in trained if id(one) in by_muon], groups, section)
     if section.name == "sgd":
         return torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum)
     return torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.epsilon, fused=True)
