@@ -56,6 +56,40 @@ def test_a_run_that_has_ended_can_only_be_repeated(browser: Browser, control: Wa
     assert 'href="/start?like=rabc"' in page
 
 
+@pytest.mark.parametrize("status", [control_pb2.RUN_STATUS_FINISHED, control_pb2.RUN_STATUS_CANCELLED])
+def test_a_run_that_has_finished_or_was_cancelled_can_be_extended(
+    browser: Browser, control: Watched, status: control_pb2.RunStatus.ValueType
+) -> None:
+    control.status, control.job_toml = status, TRAINING
+    assert 'action="/runs/rabc/extend"' in browser.get("/runs/rabc").text
+    answer = send(browser, "/runs/rabc/extend", rounds="7")
+    assert (answer.status, answer.headers["location"]) == (303, "/runs/rabc?done=extend")
+    (request,) = [one for one in control.asked if isinstance(one, control_pb2.ExtendRunRequest)]
+    assert (request.run, request.rounds) == ("rabc", 7)
+    page = browser.get(answer.headers["location"]).text
+    assert "goes on from its newest model" in page
+    assert "of 2, extended after 1 round" in page
+
+
+@pytest.mark.parametrize("rounds", ["", "0", "-1", "ten", "1.5", "9" * 30])
+def test_a_number_of_rounds_that_cannot_be_is_refused(browser: Browser, control: Watched, rounds: str) -> None:
+    answer = send(browser, "/runs/rabc/extend", rounds=rounds)
+    assert answer.status == 400
+    assert "rounds = " in answer.text
+    assert not [one for one in control.asked if isinstance(one, control_pb2.ExtendRunRequest)]
+
+
+def test_runs_that_cannot_be_extended_offer_no_such_button(browser: Browser, control: Watched) -> None:
+    for status, job in (
+        (control_pb2.RUN_STATUS_FAILED, TRAINING),
+        (control_pb2.RUN_STATUS_RUNNING, TRAINING),
+        (control_pb2.RUN_STATUS_FINISHED, f"{TRAINING}[privacy]\npopulation = 'people'\n"),
+        (control_pb2.RUN_STATUS_FINISHED, STATISTICS),
+    ):
+        control.status, control.job_toml = status, job
+        assert "/extend" not in browser.get("/runs/rabc").text
+
+
 def test_pausing_leads_back_to_the_run_and_says_what_comes(browser: Browser) -> None:
     answer = send(browser, "/runs/rabc/pause")
     assert (answer.status, answer.headers["location"]) == (303, "/runs/rabc?done=pause")

@@ -174,6 +174,8 @@ MISTAKES = (
     Mistake("tokens and addresses", "tokens would replace a file", "token new --data DATA -o job.toml", "job.toml"),
     Mistake("runs", "a run does not exist", "run show rabc --data DATA", "rabc"),
     Mistake("runs", "there is no run yet", "run model latest --data DATA -o model.safetensors", "run"),
+    Mistake("runs", "a run that does not exist is extended", "run extend rabc --rounds 20 --data DATA", "rabc"),
+    Mistake("runs", "a run is extended by no round", "run extend latest --rounds 0 --data DATA", "0"),
     Mistake("server", "the port is in use", "server start --data other --port PORT", "SERVER"),
     Mistake("server", "the evaluator has no function", "server start --data other --evaluator quality", "quality"),
     Mistake(

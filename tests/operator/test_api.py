@@ -70,7 +70,19 @@ OPERATOR = {
 }
 RUN = {
     "best",
-    *("cancel", "delete", "detail", "export", "follow", "follow_async", "histories", "history", "job", "ledger"),
+    *(
+        "cancel",
+        "delete",
+        "detail",
+        "export",
+        "extend",
+        "follow",
+        "follow_async",
+        "histories",
+        "history",
+        "job",
+        "ledger",
+    ),
     *("model", "model_ref", "pause", "report", "resume", "rounds", "save_model", "show", "statistics", "summary"),
     *("to_mlflow", "to_tensorboard", "wait"),
 }

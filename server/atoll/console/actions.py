@@ -1,4 +1,4 @@
-"""What changes something: start, pause, resume and cancel runs. Each comes from a form of the console's own."""
+"""What changes something: start, pause, resume, cancel and extend runs. Each comes from a form of the console's own."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 JOB_FILE = "job.toml"
 INITIAL, NEWEST = "initial", "newest"
 """With which model of another run a new one begins."""
+MAX_SHOWN = 40
+"""Maximum characters of a form's field that an error repeats."""
 MAX_REASON = 1000
 """Maximum characters of the reason for cancelling a run."""
 
@@ -49,6 +51,10 @@ class Actions:
     async def cancel(self, request: Request) -> Response:
         """End a run now."""
         return await self._done(request, "cancel", lambda run, form: run.cancel(form.get("reason", "")[:MAX_REASON]))
+
+    async def extend(self, request: Request) -> Response:
+        """Go on with a run that has ended."""
+        return await self._done(request, "extend", lambda run, form: run.extend(_rounds(form.get("rounds", ""))))
 
     def confirm_cancel(self, request: Request) -> Response:
         """Ask whether a run is to be ended."""
@@ -118,6 +124,17 @@ def submitted(operator: Operator, job: str, like: str, *, newest: bool) -> Run:
             return operator.submit(file)
         operator.run(like).save_model(weights, "latest" if newest else 0)
         return operator.submit(file, weights)
+
+
+def _rounds(text: str) -> int:
+    """The number of rounds in a form.
+
+    Raises:
+        BadInputError: if it is no number.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_COUNT))):
+        raise BadInputError(f"rounds = {text[:MAX_SHOWN]!r}: not a number of rounds", "give a whole number from 1")
+    return int(text)
 
 
 def _start(job: str, like: str, model: str = INITIAL, error: str = "") -> Mapping[str, object]:

@@ -60,6 +60,7 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
         Route("/runs/{run}/statistics", pages.statistics),
         Route("/runs/{run}/pause", actions.pause, methods=["POST"]),
         Route("/runs/{run}/resume", actions.resume, methods=["POST"]),
+        Route("/runs/{run}/extend", actions.extend, methods=["POST"]),
         Route("/runs/{run}/cancel", actions.confirm_cancel),
         Route("/runs/{run}/cancel", actions.cancel, methods=["POST"]),
         Route("/runs/{run}/privacy", ledger.run),

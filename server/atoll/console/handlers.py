@@ -34,6 +34,7 @@ NOTES = {
     "pause": "The run pauses when the round in work has ended.",
     "resume": "The run goes on.",
     "cancel": "The run is cancelled.",
+    "extend": "The run goes on from its newest model.",
     "start": "The run has begun.",
 }
 """What is said once an action is done."""

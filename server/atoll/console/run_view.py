@@ -127,7 +127,7 @@ def absent(recent: Sequence[RoundSummary]) -> tuple[Absent, ...]:
 def tiles(detail: RunDetail) -> Iterator[Tile]:
     """The headline figures."""
     run = detail.run
-    yield Tile("rounds released", f"{run.rounds_released}", f"of {run.rounds_total}")
+    yield Tile("rounds released", f"{run.rounds_released}", run.planned)
     if detail.rounds and not run.ended:
         yield _in_work(detail.rounds[-1])
     if detail.best is not None:

@@ -84,14 +84,14 @@ class TimedOutError(OperatorError):
     """The run had not ended within the time that it was waited for; it goes on."""
 
 
-def require_count(name: str, value: int) -> None:
-    """Refuse an argument ``name`` that the contract cannot carry.
+def require_count(name: str, value: int, least: int = 0) -> None:
+    """Refuse an argument ``name`` that the contract cannot carry, or that is below ``least``.
 
     Raises:
-        BadInputError: for a value that is not from 0 to 2^32 - 1.
+        BadInputError: for a value that is not from ``least`` to 2^32 - 1.
     """
-    if not 0 <= value <= MAX_COUNT:
-        raise BadInputError(f"{name} = {value}; allowed are whole numbers from 0 to {MAX_COUNT}")
+    if not least <= value <= MAX_COUNT:
+        raise BadInputError(f"{name} = {value}; allowed are whole numbers from {least} to {MAX_COUNT}")
 
 
 @contextmanager

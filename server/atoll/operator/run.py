@@ -208,6 +208,20 @@ class Run(Exportable):
         """End the run now; models that are released stay. Participants are told the reason."""
         return self._changed(self._calls.control.CancelRun, control_pb2.CancelRunRequest(run=self.id, reason=reason))
 
+    def extend(self, rounds: int) -> RunSummary:
+        """Go on with this run, which must have finished or been cancelled, for so many rounds from its newest model.
+
+        Args:
+            rounds: train rounds, 1 or more, beyond those that are released.
+
+        Raises:
+            BadInputError: if the number is out of range, or the run is private or one of statistics.
+            OperatorError: if it has not ended, has failed, or the server no longer keeps what it needs to go on.
+        """
+        require_count("rounds", rounds, least=1)
+        request = control_pb2.ExtendRunRequest(run=self.id, rounds=rounds)
+        return self._changed(self._calls.control.ExtendRun, request)
+
     def delete(self) -> tuple[PrunedStorage, ...]:
         """Delete the run, which must have ended, for good; what was removed."""
         request = control_pb2.DeleteRunRequest(run=self.id)
@@ -285,7 +299,12 @@ class Run(Exportable):
         return value_of(RunSummary, self._calls.call(method, request).summary)
 
 
-_Changed = control_pb2.PauseRunResponse | control_pb2.ResumeRunResponse | control_pb2.CancelRunResponse
+_Changed = (
+    control_pb2.PauseRunResponse
+    | control_pb2.ResumeRunResponse
+    | control_pb2.CancelRunResponse
+    | control_pb2.ExtendRunResponse
+)
 
 
 def checked(run: RunSummary) -> RunSummary:

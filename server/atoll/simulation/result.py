@@ -176,7 +176,7 @@ def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDet
         found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
         names = sorted({member.participant for member in found})
         people = participants.of(connection, names)
-        answer.rounds.append(numbering.numbered(views.past_round(row, found, people)))
+        answer.rounds.append(numbering.numbered(views.past_round(row, found, people), row.version))
     return detail_of(answer)
 
 

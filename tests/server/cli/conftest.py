@@ -80,6 +80,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.rounds = [a_round(0)]
         self.job_toml = "[job]"
         self.status = control_pb2.RUN_STATUS_RUNNING
+        self.extended_after: list[int] = []
         self.now = NOW
         self.warnings: list[str] = []
         self.populations: list[control_pb2.PopulationSummary] = []
@@ -116,7 +117,9 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             refuse(context, grpc.StatusCode.NOT_FOUND, detail)
         self.asked.append(request)
         shown = [item for item in self.rounds if not request.HasField("round") or item.round == request.round]
-        return control_pb2.GetRunResponse(summary=summary(self.status), rounds=shown, job_toml=self.job_toml)
+        found = summary(self.status)
+        found.extended_after.extend(self.extended_after)
+        return control_pb2.GetRunResponse(summary=found, rounds=shown, job_toml=self.job_toml)
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Context) -> Any:
         del request
@@ -136,6 +139,14 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
     def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> Any:
         del context
         return control_pb2.CancelRunResponse(summary=summary(control_pb2.RUN_STATUS_CANCELLED, reason=request.reason))
+
+    def ExtendRun(self, request: control_pb2.ExtendRunRequest, context: Context) -> Any:
+        self.asked.append(request)
+        if request.run == "rbusy":
+            detail = ErrorDetail("run.active", Fault.CALLER, "run rbusy is running", "wait for its end")
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
+        self.status, self.extended_after = control_pb2.RUN_STATUS_RUNNING, [*self.extended_after, 1]
+        return control_pb2.ExtendRunResponse(summary=summary())
 
     def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> Any:
         self.asked.append(request)

@@ -113,6 +113,7 @@ COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("run", "pause"): [("r1",)],
     ("run", "resume"): [("r1",)],
     ("run", "cancel"): [("r1",)],
+    ("run", "extend"): [("r1", "--rounds", "2")],
     ("run", "delete"): [("latest", "--yes"), ("latest",)],
     ("run", "model"): [("r1", "-o", "model.safetensors")],
     ("run", "report"): [("r1", "-o", "report.html")],

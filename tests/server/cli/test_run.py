@@ -129,6 +129,39 @@ def test_steering(invoke: Invoke) -> None:
     assert "the run is not paused" in resumed.stderr
 
 
+def test_extending(fake: Any, invoke: Invoke) -> None:
+    assert invoke(run, "extend", "rabc", "--rounds", "20").stdout == "run rabc (digits) is running, 1 round released\n"
+    (request,) = asked_for(fake, control_pb2.ExtendRunRequest)
+    assert (request.run, request.rounds) == ("rabc", 20)
+    assert "extended after 1 round\n" in invoke(run, "show", "rabc").stdout
+    assert json.loads(invoke(run, "show", "rabc", "--json").stdout)["run"]["extended_after"] == [1]
+    assert json.loads(invoke(run, "extend", "rabc", "--rounds", "1", "--json").stdout)["status"] == "running"
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "many", "5000000000"])
+def test_a_number_of_rounds_that_cannot_be_is_refused_before_anything_is_asked(
+    fake: Any, invoke: Invoke, rounds: str
+) -> None:
+    result = invoke(run, "extend", "rabc", "--rounds", rounds)
+    assert result.exit_code == 2
+    assert rounds in result.stderr
+    assert not asked_for(fake, control_pb2.ExtendRunRequest)
+
+
+def test_a_run_that_goes_on_is_not_extended(invoke: Invoke) -> None:
+    result = invoke(run, "extend", "rbusy", "--rounds", "2")
+    assert result.exit_code == 1
+    assert "run rbusy is running\nWhat to do: wait for its end" in result.stderr
+
+
+def test_an_extension_can_be_watched(fake: Any, invoke: Invoke) -> None:
+    last = control_pb2.WatchRunResponse(summary=summary(control_pb2.RUN_STATUS_FINISHED, released=2))
+    fake.control.watches.append([control_pb2.WatchRunResponse(summary=summary()), last])
+    result = invoke(run, "extend", "rabc", "--rounds", "1", "--watch", "--json")
+    assert result.exit_code == 0
+    assert [json.loads(line)["run"]["status"] for line in result.stdout.splitlines()] == ["running", "finished"]
+
+
 def test_delete_asks_first(fake: Any, invoke: Invoke) -> None:
     refused = invoke(run, "delete", "rabc", "rdef", answer="n\n")
     assert refused.exit_code == 2

@@ -9,6 +9,7 @@ from atoll.server.rounds import (
     DropSpools,
     Effect,
     Event,
+    ExtendRequested,
     LateMode,
     MemberStatus,
     Phase,
@@ -24,6 +25,7 @@ from atoll.server.rounds import (
     SumLost,
     UpdateRef,
     Weighting,
+    planned_round,
     trained_before,
 )
 from tests.server.rounds.participants import Upload
@@ -69,17 +71,25 @@ class Invariants:
     def check(self, world: World, before: RunState, event: Event, result: Step) -> None:
         after = result.state
         assert after is before or after != before, f"{event} changed nothing but made a new state"
-        assert after is before or not before.status.ended, f"{event} changed a run that had ended"
+        goes_on = not before.status.ended or isinstance(event, ExtendRequested)
+        assert after is before or goes_on, f"{event} changed a run that had ended"
         self.check_set_is_fixed(before, event, after)
         for effect in result.effects:
             self.check_effect(world, after, effect)
         if after is not before:
             if after.round is not None:
                 reference_terms(world.policy, after.round)
-                expected = trained_before(world.policy.evaluate_every, after.round.key.round)
-                assert after.round.version == expected, "the round's number does not tell its version"
+                self.check_number(world, after, after.round)
             self.check_bounded(world.policy, after)
             self.check_nothing_lost(world, after)
+
+    @staticmethod
+    def check_number(world: World, state: RunState, rnd: RoundState) -> None:
+        """The number that a round was planned with tells its version; without an extension it is the round's own."""
+        planned = planned_round(state.policy, rnd)
+        assert rnd.version == trained_before(state.policy.evaluate_every, planned)
+        if not any(isinstance(event, ExtendRequested) for event, _ in world.durable.log):
+            assert rnd.key.round == planned
 
     def check_set_is_fixed(self, before: RunState, event: Event, after: RunState) -> None:
         """From AGGREGATED on, neither the set nor its sum changes; but a secret draw's sum that is lost shrinks."""
@@ -187,5 +197,5 @@ def check_end(world: World, checked: Invariants) -> None:
     lost = Counter(event.key for event, _ in durable.log if isinstance(event, SumLost))
     assert all(times <= 1 + lost[key] for key, times in summed.items()), "one round was summed twice"
     if state.status is RunStatus.FINISHED:
-        assert state.version == world.policy.rounds
+        assert state.version == state.policy.rounds or state.stopping
     assert not checked.released.keys() - durable.spools.keys() - durable.acknowledged.keys()

@@ -36,7 +36,9 @@ def play(seed: int, extra: Check | None = None) -> World:
     rng = Random(seed)
     policy = random_policy(rng)
     population = 2 * policy.straggler.cohort_size + rng.randint(0, 2)
-    return play_policy(seed, policy, population, Faults(), rng.randint(20, 250), extra=extra)
+    ticks, later = rng.randint(20, 250), Random(f"{seed}: extensions")
+    extensions = tuple(later.randint(1, 2) for _ in range(later.choice((0, 0, 1, 2))))
+    return play_policy(seed, policy, population, Faults(), ticks, extra=extra, extensions=extensions)
 
 
 def play_policy(
@@ -47,11 +49,15 @@ def play_policy(
     fault_ticks: int = 0,
     crash_at: int | None = None,
     extra: Check | None = None,
+    extensions: tuple[int, ...] = (),
 ) -> World:
-    """One schedule of a given policy: faults for this many ticks, then calm until the end."""
+    """One schedule of a given policy: faults for this many ticks, then calm until the end.
+
+    A run that finishes or is cancelled is extended by so many rounds each time.
+    """
     checked = Invariants()
     checks = [checked.check, *([extra] if extra else [])]
-    world = World(seed, policy, population, faults, checks, crash_at)
+    world = World(seed, policy, population, faults, checks, crash_at, extensions)
     world.run(fault_ticks, limit=2000)
     check_end(world, checked)
     return world

@@ -25,6 +25,7 @@ from atoll.server.rounds import (
     Effect,
     EffectFailed,
     Event,
+    ExtendRequested,
     Finish,
     Fold,
     Invite,
@@ -136,6 +137,7 @@ class World:
         faults: Faults,
         checks: "list[Check]",
         crash_at: int | None = None,
+        extensions: tuple[int, ...] = (),
     ) -> None:
         self.seed = seed
         self.rng = Random(seed)
@@ -143,6 +145,7 @@ class World:
         self.population = tuple(f"p{i}" for i in range(population))
         self.faults = faults
         self.crash_at = crash_at
+        self.extensions = extensions
         self.crash_points = 0
         self.restarts = 0
         self.now = 1e9
@@ -313,8 +316,8 @@ class World:
 
     def draw(self, effect: DrawCohort) -> None:
         def work() -> Event:
-            # A draw is a function of seed and round, so a crash repeats it.
-            rng = Random(f"{self.seed}/{effect.key.round}.{effect.key.attempt}")
+            # A draw is a function of seed and planned round, so a crash repeats it.
+            rng = Random(f"{self.seed}/{effect.planned_round}.{effect.key.attempt}")
             clumsy = self.chance(self.faults.misbehave)
             online = [p for p in self.population if clumsy or p not in effect.excluded]
             if self.policy.straggler.patience is not Patience.GOAL:
@@ -397,6 +400,14 @@ class World:
         for participant in effect.participants:
             self.participants.forget(effect.key, participant)
 
+    def extend(self) -> bool:
+        """Extend the run that has ended, if that is still to be done; an operator repeats what a crash has lost."""
+        done = sum(isinstance(event, ExtendRequested) for event, _ in self.durable.log)
+        if done == len(self.extensions) or self.state.status is RunStatus.FAILED:
+            return False
+        self.post(ExtendRequested(self.extensions[done]))
+        return True
+
     def run(self, fault_ticks: int, limit: int) -> RunStatus:
         """Faults for a while, then none until the run has ended.
 
@@ -404,14 +415,16 @@ class World:
             AssertionError: it is stuck.
         """
         for _ in range(fault_ticks):
-            if self.state.status.ended and not self.volatile.inbox:
+            if not self.state.status.ended or self.volatile.inbox:
+                self.tick()
+            elif not self.extend():
                 break
-            self.tick()
         self.faults = CALM
         for _ in range(limit):
             if self.state.status.ended:
-                return self.state.status
-            if self.state.status is RunStatus.PAUSED:
+                if not self.extend():
+                    return self.state.status
+            elif self.state.status is RunStatus.PAUSED:
                 self.post(ResumeRequested())
             elif not self.tick():
                 raise AssertionError(f"stuck: {self.state}")

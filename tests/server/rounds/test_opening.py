@@ -33,7 +33,9 @@ from tests.server.rounds.scenario import CARRY, GRID, Story, policy
 def test_a_started_run_asks_for_its_first_cohort() -> None:
     story = Story().on(Started())
     assert story.stands() is Situation.CREATED
-    assert story.effects == (DrawCohort(RoundKey(0, 0), RoundKind.TRAIN, invited=3, needed=1, excluded=()),)
+    assert story.effects == (
+        DrawCohort(RoundKey(0, 0), RoundKind.TRAIN, invited=3, needed=1, excluded=(), planned_round=0),
+    )
 
 
 def test_a_run_paused_before_its_start_starts_paused() -> None:
@@ -122,7 +124,7 @@ def test_a_carried_update_counts_from_the_opening_on_and_lowers_the_number_invit
     story = Story(policy(late=CARRY)).closing()
     story.on(story.report("pc")).release()
     assert story.effect(DrawCohort) == DrawCohort(
-        RoundKey(1, 0), RoundKind.TRAIN, invited=2, needed=0, excluded=("pc",)
+        RoundKey(1, 0), RoundKind.TRAIN, invited=2, needed=0, excluded=("pc",), planned_round=1
     )
     story.on(story.drawn("pa", "pb"))
     assert story.effect(PrepareRound).carried[0].factor == 0.5  # (1 + 1) ** -1
@@ -166,7 +168,9 @@ def test_carried_updates_alone_may_reach_the_goal() -> None:
 def test_an_evaluate_round_takes_no_carried_update() -> None:
     story = Story(policy(late=CARRY, evaluate_every=1)).closing()
     story.on(story.report("pc")).release()
-    assert story.effect(DrawCohort) == DrawCohort(RoundKey(1, 0), RoundKind.EVALUATE, invited=3, needed=1, excluded=())
+    assert story.effect(DrawCohort) == DrawCohort(
+        RoundKey(1, 0), RoundKind.EVALUATE, invited=3, needed=1, excluded=(), planned_round=1
+    )
     story.on(story.drawn("pa", "pb", "pc"))
     assert story.round.carried == ()
     assert len(story.state.carried) == 1

@@ -88,17 +88,21 @@ def test_no_seed_is_called_rare_for_what_others_do(played: Played) -> None:
     assert {seed for move, seed in played.first.items() if move in listed and seed not in FEW} == set(RARE)
 
 
+@pytest.mark.parametrize("extensions", [(), (2,)])
 @pytest.mark.parametrize("mode", LateMode)
 @pytest.mark.parametrize("patience", Patience)
-def test_a_crash_at_any_point_leaves_the_same_final_model(mode: LateMode, patience: Patience) -> None:
+def test_a_crash_at_any_point_leaves_the_same_final_model(
+    mode: LateMode, patience: Patience, extensions: tuple[int, ...]
+) -> None:
     """One crash between any two of step, persist and each effect, for every point of the run."""
     quorum = 2 if patience is Patience.GOAL else 0
     straggler = StragglerPolicy(3, patience=patience, quorum=quorum, late=LatePolicy(mode))
     policy = RunPolicy(3, straggler, evaluate_every=2, final_evaluation=True)
-    undisturbed = play_policy(1, policy, 5, CALM)
+    undisturbed = play_policy(1, policy, 5, CALM, extensions=extensions)
+    assert undisturbed.state.version == 3 + sum(extensions)
     assert undisturbed.crash_points > 60
     for at in range(1, undisturbed.crash_points + 1):
-        world = play_policy(1, policy, 5, CALM, crash_at=at)
+        world = play_policy(1, policy, 5, CALM, crash_at=at, extensions=extensions)
         assert world.restarts == 1
         assert world.state.model == undisturbed.state.model
         assert world.durable.published == undisturbed.durable.published

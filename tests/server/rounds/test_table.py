@@ -18,6 +18,7 @@ from atoll.server.rounds import (
     Declined,
     EffectFailed,
     Event,
+    ExtendRequested,
     IllegalTransition,
     MemberFailed,
     Move,
@@ -61,6 +62,7 @@ def events_of(key: RoundKey) -> tuple[Event, ...]:
         PauseRequested(),
         ResumeRequested(),
         CancelRequested("no"),
+        ExtendRequested(1),
         EffectFailed(key, "Publish", "no"),
         BudgetSpent(key, "no"),
         SumLost(key, "no", ()),
@@ -89,7 +91,7 @@ EVENT_TYPES = tuple(type(event) for event in events_of(RoundKey(0, 0)))
 
 
 def test_the_table_knows_every_event_and_every_situation() -> None:
-    assert len(EVENT_TYPES) == 20
+    assert len(EVENT_TYPES) == 21
     assert {event for _, event in TABLE} == set(EVENT_TYPES)
     assert {here for here, _ in TABLE} == IGNORED.keys() == set(Situation)
     assert states().keys() == set(RESTS)
@@ -137,14 +139,14 @@ def test_an_event_about_a_round_that_has_not_begun_is_refused(here: Situation) -
         step(states()[here], DeadlinePassed(RoundKey(7, 0)), 0.0)
 
 
-def test_every_situation_is_reachable_and_none_but_the_end_is_a_trap() -> None:
+def test_every_situation_is_reachable_and_only_an_extension_leads_out_of_the_end() -> None:
     arrows = {(here, there) for (here, _), move in TABLE.items() for there in move.to}
     reached = {Situation.NEW}
     while more := {there for here, there in arrows if here in reached} - reached:
         reached |= more
     assert reached == set(Situation) - {Situation.PAST}
-    ends = {here for here in reached if not any(a == here != b for a, b in arrows)}
-    assert ends == {Situation.ENDED}
+    assert {here for here, _ in arrows} - {Situation.PAST} == reached
+    assert {event for (here, event), move in TABLE.items() if here is Situation.ENDED and move.to} == {ExtendRequested}
 
 
 def test_a_handler_that_ends_where_the_table_does_not_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,11 @@ and writes its output anew. After a change of the engine, or to add a file, run
 and read the difference.
 
 The first line that is no comment gives the policy, for example ``policy cohort=2 over_selection=1.5 rounds=1``. The
-<<<<<<< HEAD
-settings are named as in ``StragglerPolicy``, ``LatePolicy`` and ``RunPolicy``, with ``cohort`` for ``cohort_size`` and
-``late`` for ``mode``. Rounds are shown as operators see them: ``1`` is the first round, ``1.2`` its second attempt. An
-event is about the live round unless it ends in ``@`` and a round: ``reported pc 10 @1``. A cohort has weights after a
-colon, and after an equals sign the name under which the job requires the member: ``drawn pa:20 pb=north``.
-=======
 settings are named as in ``StragglerPolicy``, ``LatePolicy`` and ``RunPolicy``, with ``cohort`` for ``cohort_size``
 and ``late`` for ``mode``; ``best=eval/loss:min`` and ``stop=eval/loss:min:2`` (patience 2) judge models. Rounds are
 shown as operators see them: ``1`` is the first round, ``1.2`` its second attempt. An event is about the live round
-unless it ends in ``@`` and a round: ``reported pc 10 @1``.
->>>>>>> ba7b36e (Choose the best model by a metric of participants or server, and stop runs whose models get no better)
+unless it ends in ``@`` and a round: ``reported pc 10 @1``. A cohort has weights after a colon, and after an equals sign
+the name under which the job requires the member: ``drawn pa:20 pb=north``.
 """
 
 import sys
@@ -38,6 +32,7 @@ from atoll.server.rounds import (
     Declined,
     EffectFailed,
     Event,
+    ExtendRequested,
     LateMode,
     LatePolicy,
     MemberFailed,
@@ -253,6 +248,7 @@ _OPERATOR: dict[str, Callable[[str], Event]] = {
     "pause": lambda _: PauseRequested(),
     "resume": lambda _: ResumeRequested(),
     "cancel": CancelRequested,
+    "extend": lambda rounds: ExtendRequested(int(rounds)),
 }
 _FROM_MEMBERS: dict[str, Callable[[RoundKey, str, str], Event]] = {
     "accepted": lambda key, name, _: Accepted(key, name),

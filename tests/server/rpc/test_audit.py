@@ -55,6 +55,8 @@ async def test_of_a_run(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await control.PauseRun(control_pb2.PauseRunRequest(run=run), timeout=WAIT_S)
     await control.ResumeRun(control_pb2.ResumeRunRequest(run=run), timeout=WAIT_S)
     await control.CancelRun(control_pb2.CancelRunRequest(run=run, reason="wrong\ndata"), timeout=WAIT_S)
+    await control.ExtendRun(control_pb2.ExtendRunRequest(run=run, rounds=2), timeout=WAIT_S)
+    await control.CancelRun(control_pb2.CancelRunRequest(run=run, reason="again"), timeout=WAIT_S)
     await control.DeleteRun(control_pb2.DeleteRunRequest(run=run), timeout=WAIT_S)
     found = [message for level, message in told(caplog, "run", run) if level == "INFO" and "by operator" in message]
     assert found == [
@@ -62,6 +64,8 @@ async def test_of_a_run(world: World, caplog: pytest.LogCaptureFixture) -> None:
         f"run {run} paused by operator admin",
         f"run {run} resumed by operator admin",
         rf"run {run} cancelled by operator admin: wrong\ndata",
+        f"run {run} extended by 2 rounds by operator admin",
+        f"run {run} cancelled by operator admin: again",
         f"run {run} deleted by operator admin",
     ]
 

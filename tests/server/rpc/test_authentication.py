@@ -40,6 +40,7 @@ CALLERS = {
         "PauseRun": OPERATOR,
         "ResumeRun": OPERATOR,
         "CancelRun": OPERATOR,
+        "ExtendRun": OPERATOR,
         "DeleteRun": OPERATOR,
         "GetRunModel": OPERATOR,
         "CreateToken": OPERATOR,

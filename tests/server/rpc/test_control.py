@@ -225,7 +225,7 @@ class TestRuns:
         assert set(live.phases_s) == {"draw", "prepare"}
 
     @pytest.mark.parametrize(
-        "name", ["GetRun", "PauseRun", "ResumeRun", "CancelRun", "DeleteRun", "GetRunModel", "WatchRun"]
+        "name", ["GetRun", "PauseRun", "ResumeRun", "CancelRun", "ExtendRun", "DeleteRun", "GetRunModel", "WatchRun"]
     )
     async def test_an_unknown_run_is_not_found(self, world: World, name: str) -> None:
         request = getattr(control_pb2, f"{name}Request")(run="rzzzzzzzzzzzz")

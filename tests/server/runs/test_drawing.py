@@ -26,7 +26,7 @@ def spec(**changes: Any) -> JobSpec:
 
 
 def wanted(count: int = 2, *, kind: RoundKind = RoundKind.TRAIN, needed: int = 1, excluded: Any = ()) -> DrawCohort:
-    return DrawCohort(KEY, kind, count, needed, tuple(excluded))
+    return DrawCohort(KEY, kind, count, needed, tuple(excluded), KEY.round)
 
 
 async def draw(federation: Federation, effect: DrawCohort, job_spec: JobSpec, run: str = "r") -> CohortDrawn:

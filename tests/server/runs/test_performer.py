@@ -175,10 +175,12 @@ class TestDraws:
         performer, pool = federation.active(run).performer, federation.coordinator._pool
         await performer._tasks.close()  # the engine's own draw, which waits for participants
         alice, bob = await federation.clients("alice", "bob")
-        performer.begin(DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=()))
+        performer.begin(DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=(), planned_round=0))
         assert pool._taken("another run") == {alice.name, bob.name}
         bob.leave()
-        performer.begin(DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=(alice.name,)))
+        performer.begin(
+            DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=(alice.name,), planned_round=0)
+        )
         assert pool._taken("another run") == set()
         other = await federation.submit(job(size=1))
         assert (await alice.next("participate")).key.run == other

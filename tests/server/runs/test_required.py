@@ -30,7 +30,7 @@ async def hospitals(federation: Federation, **organisations: str) -> dict[str, C
 
 
 def drawn(federation: Federation, text: bytes, count: int, kind: RoundKind = RoundKind.TRAIN) -> CohortDrawn | object:
-    effect = DrawCohort(KEY, kind, count, 1, ())
+    effect = DrawCohort(KEY, kind, count, 1, (), KEY.round)
     return federation.coordinator._pool.draw(effect, "r", parse_job(text))
 
 
@@ -57,7 +57,7 @@ class TestTheDraw:
         there = await hospitals(federation, a="north", b="south", c="east")
         there["a"].leave()
         heard: asyncio.Queue[str] = asyncio.Queue()
-        effect = DrawCohort(KEY, RoundKind.TRAIN, 2, 1, ())
+        effect = DrawCohort(KEY, RoundKind.TRAIN, 2, 1, (), KEY.round)
         spec = parse_job(requiring('["north"]', size=2))
         waiting = federation.coordinator._pool.draw(effect, "r", spec, heard.put_nowait)
         assert not isinstance(waiting, CohortDrawn)

@@ -41,6 +41,15 @@ async def test_status_and_model_change(with_run: Store) -> None:
         await with_run.writer.run(runs.set_model, "rother", OTHER_DIGEST, rounds_released=1)
 
 
+async def test_an_extension_changes_the_number_of_rounds_and_the_checksum(with_run: Store) -> None:
+    for released, total in ((20, 30), (25, 26)):
+        await with_run.writer.run(runs.extend, RUN, rounds_total=total, released=released)
+    longer = dataclasses.replace(run(), rounds_total=26, extended_after=(20, 25))
+    assert await with_run.reader.run(runs.get, RUN) == longer
+    with pytest.raises(RecordMissingError):
+        await with_run.writer.run(runs.extend, "rother", rounds_total=2, released=1)
+
+
 async def test_lists(with_run: Store) -> None:
     older, ended = run("rolder", NOW - 1), dataclasses.replace(run("rended", NOW + 1), status="finished")
     for record in (older, ended):

@@ -147,6 +147,7 @@ class RunSummary(google.protobuf.message.Message):
     CREATED_AT_FIELD_NUMBER: builtins.int
     FINISHED_AT_FIELD_NUMBER: builtins.int
     MODEL_BLOB_FIELD_NUMBER: builtins.int
+    EXTENDED_AFTER_FIELD_NUMBER: builtins.int
     run: builtins.str
     name: builtins.str
     status: Global___RunStatus.ValueType
@@ -158,6 +159,10 @@ class RunSummary(google.protobuf.message.Message):
     """Seconds since the epoch, UTC; absent while it has not ended."""
     finished_at: builtins.float
     model_blob: builtins.str
+    @property
+    def extended_after(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """For each extension of the run, the number of models released before it."""
+
     def __init__(
         self,
         *,
@@ -170,9 +175,10 @@ class RunSummary(google.protobuf.message.Message):
         created_at: builtins.float = ...,
         finished_at: builtins.float | None = ...,
         model_blob: builtins.str = ...,
+        extended_after: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_finished_at", b"_finished_at", "finished_at", b"finished_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_finished_at", b"_finished_at", "created_at", b"created_at", "finished_at", b"finished_at", "model_blob", b"model_blob", "name", b"name", "reason", b"reason", "rounds_released", b"rounds_released", "rounds_total", b"rounds_total", "run", b"run", "status", b"status"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_finished_at", b"_finished_at", "created_at", b"created_at", "extended_after", b"extended_after", "finished_at", b"finished_at", "model_blob", b"model_blob", "name", b"name", "reason", b"reason", "rounds_released", b"rounds_released", "rounds_total", b"rounds_total", "run", b"run", "status", b"status"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_finished_at", b"_finished_at"]) -> typing.Literal["finished_at"] | None: ...
 
 Global___RunSummary: typing_extensions.TypeAlias = RunSummary
@@ -731,6 +737,42 @@ class CancelRunResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["summary", b"summary"]) -> None: ...
 
 Global___CancelRunResponse: typing_extensions.TypeAlias = CancelRunResponse
+
+@typing.final
+class ExtendRunRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    ROUNDS_FIELD_NUMBER: builtins.int
+    run: builtins.str
+    rounds: builtins.int
+    """Train rounds from its newest model on."""
+    def __init__(
+        self,
+        *,
+        run: builtins.str = ...,
+        rounds: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rounds", b"rounds", "run", b"run"]) -> None: ...
+
+Global___ExtendRunRequest: typing_extensions.TypeAlias = ExtendRunRequest
+
+@typing.final
+class ExtendRunResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: builtins.int
+    @property
+    def summary(self) -> Global___RunSummary: ...
+    def __init__(
+        self,
+        *,
+        summary: Global___RunSummary | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["summary", b"summary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["summary", b"summary"]) -> None: ...
+
+Global___ExtendRunResponse: typing_extensions.TypeAlias = ExtendRunResponse
 
 @typing.final
 class DeleteRunRequest(google.protobuf.message.Message):

@@ -74,6 +74,11 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunResponse.FromString,
                 _registered_method=True)
+        self.ExtendRun = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ExtendRun',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ExtendRunRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ExtendRunResponse.FromString,
+                _registered_method=True)
         self.DeleteRun = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/DeleteRun',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunRequest.SerializeToString,
@@ -200,6 +205,13 @@ class ControlServiceServicer(object):
 
     def CancelRun(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtendRun(self, request, context):
+        """Goes on with a run that has finished or was cancelled.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -347,6 +359,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.CancelRun,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunResponse.SerializeToString,
+            ),
+            'ExtendRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendRun,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ExtendRunRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ExtendRunResponse.SerializeToString,
             ),
             'DeleteRun': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRun,
@@ -640,6 +657,33 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/CancelRun',
             atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExtendRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ExtendRun',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ExtendRunRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ExtendRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -153,6 +153,22 @@ _ControlServiceCancelRunType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceExtendRunType = typing_extensions.TypeVar(
+    '_ControlServiceExtendRunType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ExtendRunRequest,
+        atoll.wire.v1.control_pb2.ExtendRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ExtendRunRequest,
+        atoll.wire.v1.control_pb2.ExtendRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ExtendRunRequest,
+        atoll.wire.v1.control_pb2.ExtendRunResponse,
+    ],
+)
+
 _ControlServiceDeleteRunType = typing_extensions.TypeVar(
     '_ControlServiceDeleteRunType',
     grpc.UnaryUnaryMultiCallable[
@@ -393,7 +409,7 @@ _ControlServiceLimitPopulationType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -427,6 +443,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.CancelRunRequest,
             atoll.wire.v1.control_pb2.CancelRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ExtendRunRequest,
+            atoll.wire.v1.control_pb2.ExtendRunResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.DeleteRunRequest,
@@ -525,6 +545,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.CancelRunResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ExtendRunRequest,
+            atoll.wire.v1.control_pb2.ExtendRunResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.DeleteRunRequest,
             atoll.wire.v1.control_pb2.DeleteRunResponse,
         ],
@@ -604,6 +628,9 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
 
     CancelRun: _ControlServiceCancelRunType
 
+    ExtendRun: _ControlServiceExtendRunType
+    """Goes on with a run that has finished or was cancelled."""
+
     DeleteRun: _ControlServiceDeleteRunType
     """Deletes a run that has ended: its record, its event log, and the models that
     no other run has.
@@ -679,6 +706,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.CancelRunRequest,
         atoll.wire.v1.control_pb2.CancelRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ExtendRunRequest,
+        atoll.wire.v1.control_pb2.ExtendRunResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.DeleteRunRequest,
@@ -800,6 +831,14 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.CancelRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.CancelRunResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CancelRunResponse]]: ...
+
+    @abc.abstractmethod
+    def ExtendRun(
+        self,
+        request: atoll.wire.v1.control_pb2.ExtendRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.ExtendRunResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ExtendRunResponse]]:
+        """Goes on with a run that has finished or was cancelled."""
 
     @abc.abstractmethod
     def DeleteRun(

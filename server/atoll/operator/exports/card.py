@@ -119,7 +119,9 @@ def _introduction(model: ExportedModel) -> Iterator[str]:
     how = "a simulation of federated training" if model.simulated else "federated training"
     after = counted(model.round, "round")
     yield f"The model after {after} of {how} with Atoll {__version__}. {_where_data_was(model)}\n"
-    yield f"- Run: {plain(run.run)}, {plain(run.status)}, {run.rounds_released} of {run.rounds_total} rounds released"
+    released = f"{run.rounds_released} of {run.rounds_total} rounds released"
+    extended = f", {run.extension}" if run.extension else ""
+    yield f"- Run: {plain(run.run)}, {plain(run.status)}, {released}{extended}"
     yield f"- Digest of the weights: {plain(model.blob)}"
     yield f"- Parameters: {model.layout.size:,} in {counted(len(model.layout.spans), 'tensor')}\n"
 

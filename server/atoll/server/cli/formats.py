@@ -50,9 +50,11 @@ def shortened(reason: str, most_chars: int = REASON_CHARS) -> str:
 
 
 def reason_lines(run: RunSummary) -> Iterator[str]:
-    """The whole reason, if the table has only its beginning."""
+    """The whole reason, if the table has only its beginning; then where the run was extended."""
     if shortened(run.reason) != run.reason:
         yield f"{run.status}: {run.reason}"
+    if run.extension:
+        yield run.extension
 
 
 def best_lines(detail: RunDetail) -> Iterator[str]:

@@ -190,6 +190,22 @@ def cancel(client: Operator, *, run_id: str, reason: str, json_output: bool) -> 
 
 
 @run.command()
+@run_argument
+@click.option("--rounds", required=True, type=click.IntRange(1), help="Further rounds, from its newest model on.")
+@click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
+@json_option
+@connected
+def extend(client: Operator, *, run_id: str, rounds: int, watch_it: bool, json_output: bool) -> None:
+    """Go on with a run that has finished or was cancelled; it keeps its history and the optimiser's state."""
+    found = client.run(run_id)
+    extended = found.extend(rounds)
+    if watch_it:
+        finish(watch(found, json_output=json_output))
+    else:
+        _show_state(extended, json_output)
+
+
+@run.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

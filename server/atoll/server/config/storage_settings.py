@@ -56,9 +56,9 @@ class StorageSettings(BaseModel):
         Field(
             ge=0,
             le=36_500,
-            description="Days after which the event log of an ended run, and its models except the first, the best "
-            "and the last, are removed. These, and what `atoll run show` and `report` need, stay until "
-            "`atoll run delete`.",
+            description="Days after which the event log of an ended run, its optimiser's state, and its models except "
+            "the first, the best and the last, are removed. From then on `atoll run extend` is refused. These models, "
+            "and what `atoll run show` and `report` need, stay until `atoll run delete`.",
         ),
     ] = 30.0
     keep_credentials_days: Annotated[

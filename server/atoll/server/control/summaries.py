@@ -28,6 +28,7 @@ class RunSummary:
         status: running, paused, finished, failed or cancelled.
         reason: why it failed, was paused or cancelled; empty otherwise.
         model_blob: name of the newest released model's blob.
+        extended_after: for each extension, the number of models released before it.
     """
 
     run: str
@@ -39,11 +40,26 @@ class RunSummary:
     created_at: float
     finished_at: float | None
     model_blob: str
+    extended_after: tuple[int, ...] = ()
 
     @property
     def ended(self) -> bool:
         """Whether the run is over."""
         return self.status in ENDED
+
+    @property
+    def planned(self) -> str:
+        """In words how many rounds are planned, and where the run was extended."""
+        return f"of {self.rounds_total}, {self.extension}" if self.extension else f"of {self.rounds_total}"
+
+    @property
+    def extension(self) -> str:
+        """In words after how many rounds the run was extended; empty if it was not."""
+        if not self.extended_after:
+            return ""
+        *earlier, last = map(str, self.extended_after)
+        after = f"{', '.join(earlier)} and {last}" if earlier else last
+        return f"extended after {after} round{'' if after == '1' else 's'}"
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,11 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
     if detail.best is not None:
         best = detail.best
         yield Tile(f"best {best.metric}", f"{best.value:.4g}", f"after {counted(best.round, 'round')}")
-    yield Tile("rounds released", f"{detail.run.rounds_released}", f"of {detail.run.rounds_total}")
+    yield Tile(
+        "rounds released",
+        f"{detail.run.rounds_released}",
+        detail.run.planned,
+    )
     times = [item.duration_s for item in detail.rounds if item.released and item.duration_s is not None]
     if any(times):
         yield Tile("median round", duration(median(times)), f"open to close; slowest {duration(max(times))}")

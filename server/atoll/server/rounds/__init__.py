@@ -78,6 +78,7 @@ from atoll.server.rounds.events import (
     Declined,
     EffectFailed,
     Event,
+    ExtendRequested,
     MemberFailed,
     PauseRequested,
     Published,
@@ -90,7 +91,7 @@ from atoll.server.rounds.events import (
     SumLost,
     WentSilent,
 )
-from atoll.server.rounds.lifecycle import trained_before
+from atoll.server.rounds.lifecycle import planned_round, trained_before
 from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.rounds.roster import Member, MemberStatus, Roster
 from atoll.server.rounds.run_state import (
@@ -129,6 +130,7 @@ __all__ = [
     "Effect",
     "EffectFailed",
     "Event",
+    "ExtendRequested",
     "Finish",
     "Fold",
     "IllegalTransition",
@@ -182,6 +184,7 @@ __all__ = [
     "WentSilent",
     "aggregate_of",
     "initial",
+    "planned_round",
     "replay",
     "resume",
     "situation",

@@ -25,6 +25,7 @@ class DrawCohort:
         invited: participants wanted, over-selection included (Poisson samplers have their own rate).
         needed: fewest participants with which the quorum can be met.
         excluded: participants whose carried update waits for this round, sorted.
+        planned_round: the number from which the draw follows; see ``lifecycle.planned_round``.
     """
 
     key: RoundKey
@@ -32,6 +33,7 @@ class DrawCohort:
     invited: int
     needed: int
     excluded: tuple[str, ...]
+    planned_round: int
 
 
 @dataclass(frozen=True, slots=True)

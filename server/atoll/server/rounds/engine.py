@@ -9,6 +9,7 @@ from atoll.server.rounds.errors import IllegalTransition, RoundError
 from atoll.server.rounds.events import (
     CancelRequested,
     Event,
+    ExtendRequested,
     PauseRequested,
     Rejected,
     ResumeRequested,
@@ -67,7 +68,7 @@ def step(state: RunState, event: Event, now: float) -> Step:
 
 def row_of(state: RunState, event: Event, here: Situation) -> Situation:
     """The table's row for the event: the run's situation, or PAST when it is about an earlier round."""
-    if isinstance(event, Started | PauseRequested | ResumeRequested | CancelRequested):
+    if isinstance(event, _OF_THE_RUN):
         return here
     rnd = state.round
     if rnd is None or event.key > rnd.key:
@@ -79,6 +80,8 @@ def row_of(state: RunState, event: Event, here: Situation) -> Situation:
     return Situation.PAST
 
 
+_OF_THE_RUN = (Started, PauseRequested, ResumeRequested, CancelRequested, ExtendRequested)
+"""Events about the run as a whole, without a round's key."""
 _SET_MAY_SHRINK = (Situation.SAMPLED, Situation.OPEN, Situation.CLOSING)
 
 

@@ -257,6 +257,22 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtendRequested:
+    """The operator extends a run that has ended: it goes on for ``rounds`` train rounds from its newest model.
+
+    Raises:
+        ValueError: fewer than 1 round.
+    """
+
+    rounds: int
+    kind: Literal["extend_requested"] = "extend_requested"
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds = {self.rounds}: a run is extended by 1 round or more")
+
+
+@dataclass(frozen=True, slots=True)
 class EffectFailed:
     """An effect can never be done (disk lost, model unreadable): the run fails."""
 
@@ -309,6 +325,7 @@ Event = (
     | PauseRequested
     | ResumeRequested
     | CancelRequested
+    | ExtendRequested
     | EffectFailed
     | BudgetSpent
     | SumLost

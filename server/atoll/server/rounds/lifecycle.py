@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from atoll.server.rounds.effects import DrawCohort, DropSpools, Effect, Finish, RecordMember, RecordRound, Stop
-from atoll.server.rounds.policy import LateMode
+from atoll.server.rounds.policy import LateMode, RunPolicy
 from atoll.server.rounds.roster import Member, MemberStatus
 from atoll.server.rounds.run_state import Carried, PastRound, Phase, RoundKind, RoundState, RunState, RunStatus
 from atoll.server.rounds.step import Step, live
@@ -23,8 +23,8 @@ def next_kind(state: RunState) -> RoundKind | None:
     policy, version, last = state.policy, state.version, state.round
     complete = version >= policy.rounds or state.stopping != ""
     due = policy.evaluate_every > 0 and version > 0 and version % policy.evaluate_every == 0
-    evaluated = last is not None and last.kind is RoundKind.EVALUATE
-    if not evaluated and (due or (complete and policy.final_evaluation)):
+    begun = last is not None and last.version == version  # a round with this model; it is evaluated before it trains
+    if not begun and (due or (complete and policy.final_evaluation)):
         return RoundKind.EVALUATE
     return None if complete else RoundKind.TRAIN
 
@@ -35,6 +35,19 @@ def trained_before(evaluate_every: int, number: int) -> int:
     After every ``evaluate_every`` train rounds one number belongs to an evaluation, whether it was released or skipped.
     """
     return number - number // (evaluate_every + 1) if evaluate_every else number
+
+
+def planned_round(policy: RunPolicy, rnd: RoundState) -> int:
+    """The number that the round would have in a run that had all its rounds in its job and was never broken off.
+
+    Draws and the seeds of tasks follow from it, so that a run which was extended draws and trains as one that was
+    submitted with all its rounds. In such a run it is the round's own number. A final evaluation before an extension,
+    and a round that was cancelled, have numbers that the other run gives to later rounds.
+    """
+    every, version = policy.evaluate_every, rnd.version
+    evaluated = version // every if every else 0
+    itself = rnd.kind is RoundKind.EVALUATE and every > 0 and version > 0 and version % every == 0
+    return version + evaluated - itself
 
 
 def attempts_left(state: RunState, key: RoundKey) -> bool:
@@ -76,7 +89,8 @@ def draw(state: RunState) -> DrawCohort:
     train = rnd.kind is RoundKind.TRAIN
     excluded = tuple(sorted({c.update.participant for c in state.carried})) if train else ()
     needed = max(0, straggler.quorum - len(excluded))
-    return DrawCohort(rnd.key, rnd.kind, straggler.invited(len(excluded)), needed, excluded)
+    planned = planned_round(state.policy, rnd)
+    return DrawCohort(rnd.key, rnd.kind, straggler.invited(len(excluded)), needed, excluded, planned)
 
 
 def pause(state: RunState, reason: str = "") -> Step:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from atoll.server.rounds.closing import stop, void
+from atoll.server.rounds.errors import IllegalTransition
 from atoll.server.rounds.events import (
     BudgetSpent,
     CancelRequested,
     EffectFailed,
+    ExtendRequested,
     PauseRequested,
     ResumeRequested,
 )
@@ -65,6 +67,32 @@ def on_cancel_charged(state: RunState, event: CancelRequested, now: float) -> St
     """The round is charged already: publish it first, then end the run."""
     del now
     return Step(state if state.cancel_requested is not None else replace(state, cancel_requested=event.reason))
+
+
+def on_extend(state: RunState, event: ExtendRequested, now: float) -> Step:
+    """Go on from the newest model for so many more train rounds.
+
+    What the rule for stopping has measured stays. If it ended the run, it waits for its patience anew: the operator has
+    decided against it. A round that was cancelled begins again under the next number.
+
+    Raises:
+        IllegalTransition: the run has failed: what made it fail would do so again.
+    """
+    if state.status is RunStatus.FAILED:
+        raise IllegalTransition(state.run_id, "ended", event.kind, "the run has failed")
+    progress = state.progress
+    if state.stopping and progress is not None:
+        progress = replace(progress, since=0)
+    running = replace(
+        state,
+        policy=replace(state.policy, rounds=state.version + event.rounds),
+        status=RunStatus.RUNNING,
+        past=state.past[-1:],  # of older rounds all members were told to stop; cancelled ones would pile up
+        reason="",
+        progress=progress,
+        stopping="",
+    )
+    return advance(running, now)
 
 
 def on_effect_failed(state: RunState, event: EffectFailed, now: float) -> Step:

@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """How a run stands as a whole. The last three are final."""
+    """How a run stands as a whole. The last three have ended: only an extension makes such a run go on."""
 
     SUBMITTED = "submitted"
     RUNNING = "running"
@@ -45,7 +45,7 @@ class RunStatus(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether no event can change the run any more."""
+        """Whether the run is over. Only an extension can change it then."""
         return self in (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 

@@ -23,6 +23,7 @@ from atoll.server.rounds.events import (
     DeadlinePassed,
     Declined,
     EffectFailed,
+    ExtendRequested,
     MemberFailed,
     PauseRequested,
     Published,
@@ -171,7 +172,8 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (PAUSED, Charged): Move(publication.on_charged_paused, (CHARGED,)),
     (PAUSED, CancelRequested): CANCEL,
     (PAUSED, EffectFailed): FAIL,
-    # over; pausing or resuming it is refused as the operator's mistake
+    # over, unless it is extended; a failed run is not, and pausing or resuming is refused as the operator's mistake
+    (ENDED, ExtendRequested): Move(operator_events.on_extend, (CREATED,)),
     (ENDED, Accepted): TURN_AWAY,
     (ENDED, Reported): Move(late_reports.on_reported_ended),
     # about a round before the live one, in every situation but ENDED

@@ -112,7 +112,9 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
             run = runs.get(connection, request.run)
             newest = rounds.newest(connection, run.id, limit=MAX_ROUNDS, only=only, since=request.since)
             numbering = views.RoundNumbering.of(run.job_toml)
-            shown = bounds.newest_rounds([numbering.numbered(views.past_round(row, (), {})) for row in newest])
+            shown = bounds.newest_rounds(
+                [numbering.numbered(views.past_round(row, (), {}), row.version) for row in newest]
+            )
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
             summary = views.run_summary(run)
@@ -193,6 +195,13 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         await self._coordinator.cancel(request.run, request.reason)
         _log_order(request.run, "cancelled", operator, request.reason)
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
+
+    async def ExtendRun(self, request: control_pb2.ExtendRunRequest, context: Context) -> control_pb2.ExtendRunResponse:
+        """Go on with a run that has ended."""
+        operator = await self._authenticator.operator(context)
+        await self._coordinator.extend(request.run, request.rounds)
+        _log_order(request.run, f"extended by {request.rounds} rounds", operator)
+        return control_pb2.ExtendRunResponse(summary=await self._summary(request.run))
 
     async def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> control_pb2.DeleteRunResponse:
         """Delete a run that has ended."""
@@ -285,7 +294,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
                 members = rounds.members_of(connection, run_id, last.round, last.attempt)
                 people = participants.of(connection, sorted({member.participant for member in members}))
                 numbering = views.RoundNumbering.of(runs.get(connection, run_id).job_toml)
-                return bounds.fitted(numbering.numbered(views.past_round(last, members, people)))
+                return bounds.fitted(numbering.numbered(views.past_round(last, members, people), last.version))
             return None
 
         return await self._services.reader.run(work)

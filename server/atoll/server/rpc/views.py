@@ -36,7 +36,12 @@ _UNPLACED = {"version": 0, "fragment": None, "fragments": 1}
 def run_summary(run: runs.Run) -> control_pb2.RunSummary:
     """A run from its row."""
     return message_of(
-        control_pb2.RunSummary, run, run=run.id, status=_STATUSES[RunStatus(run.status)], model_blob=run.current_model
+        control_pb2.RunSummary,
+        run,
+        run=run.id,
+        status=_STATUSES[RunStatus(run.status)],
+        model_blob=run.current_model,
+        extended_after=[int(released) for released in run.extended_after or ()],
     )
 
 
@@ -109,9 +114,12 @@ class RoundNumbering:
             return cls()
         return cls(spec.aggregation.fragments, spec.evaluation.every)
 
-    def numbered(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
-        """The round with its place among the train rounds, and the fragment of the model that it updates."""
-        found.version = trained_before(self.evaluate_every, found.round)
+    def numbered(self, found: control_pb2.RoundSummary, version: int | None = None) -> control_pb2.RoundSummary:
+        """The round with its place among the train rounds, and the fragment of the model that it updates.
+
+        ``version`` is the model that it handed out, as recorded; None for a round of an earlier version of the server.
+        """
+        found.version = trained_before(self.evaluate_every, found.round) if version is None else version
         if self.fragments > 1 and found.kind == RoundKind.TRAIN:
             found.fragment = found.version % self.fragments
             found.fragments = self.fragments

@@ -36,7 +36,7 @@ class LiveRound:
         found = views.live_round(self.state, self.live, self.server_metrics, self.at)
         if members:
             found.members.extend(views.live_member(member, self.live) for member in self.live.roster)
-        return bounds.fitted(self.numbering.numbered(found))
+        return bounds.fitted(self.numbering.numbered(found, self.live.version))
 
 
 @dataclass

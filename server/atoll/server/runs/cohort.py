@@ -67,7 +67,7 @@ def cohort_from(
             eligible=drawable.everyone,
             size=max(0, effect.invited - len(required)),
             seed=secrets.randbits(SECRET_BITS) if secret else _seed(spec),
-            round=effect.key.round,
+            round=effect.planned_round,
             attempt=effect.key.attempt,
             history=known,
             rate=spec.cohort.rate,

@@ -46,6 +46,7 @@ from atoll.server.rounds import (
 )
 from atoll.server.runs.drawing import CohortPool
 from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.extending import Extended, Extender, not_ended
 from atoll.server.runs.invitations import max_weight, stop_message
 from atoll.server.runs.janitor import Janitor
 from atoll.server.runs.journal import SqlJournal
@@ -121,6 +122,7 @@ class Coordinator:
         self.janitor = Janitor(
             services, storage, lambda: {*self._active, *self._resuming}, renewal_grace_s=certificates.grace_s
         )
+        self._extender = Extender(services, self._journal, self.janitor, storage)
         self._open = False
         self._leaving = False
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
@@ -157,6 +159,7 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop taking events; every run stays as its log says."""
+        await self._extender.stop()
         await self.janitor.stop()
         for active in list(self._active.values()):
             await active.driver.stop()
@@ -220,6 +223,25 @@ class Coordinator:
     async def cancel(self, run_id: str, reason: str) -> None:
         """Cancel a run now. Raises as ``pause``."""
         await self._order(run_id, CancelRequested(reason[:MAX_REASON_CHARS] or "cancelled by the operator"))
+
+    async def extend(self, run_id: str, rounds: int) -> None:
+        """Go on with a run that has finished or was cancelled, for so many train rounds from its newest model.
+
+        Raises:
+            UnavailableError: if the server is starting or stopping.
+            ServerError: as ``Extender.extend``.
+        """
+        self._check_open()
+        if self._leaving:
+            raise UnavailableError("server.stopping", "the server is stopping", "try again", retry_after_s=1.0)
+        active = self._active.get(run_id)
+        if active is not None:
+            raise not_ended(run_id, active.driver.state.status)
+        await self._extender.extend(run_id, rounds, self._go_on)
+
+    def _go_on(self, extended: Extended) -> None:
+        run, seq = extended.run, extended.entry.next_seq
+        self._activate(run, extended.spec, extended.layout, extended.state, seq, promise=Promise())
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
         """Revoke a participant at once; its open streams end.
@@ -440,7 +462,9 @@ class Coordinator:
         before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
         self._rosters[driver.run] = now
         if driver.state.status.ended:
-            self._active.pop(driver.run, None)
+            ended = self._active.pop(driver.run, None)
+            if ended is not None:
+                self._extender.note_end(driver.run, ended.performer)
             del self._rosters[driver.run]
         self._services.sessions.touch(now.changed_since(before))
         self._budgets.follow(driver.state)
@@ -449,7 +473,7 @@ class Coordinator:
         active = self._active.get(run_id)
         if active is None:
             run = await self._services.reader.run(lambda connection: runs.get(connection, run_id))
-            raise ConflictError("run.ended", f"run {run_id} has {run.status} already", "submit a new run")
+            raise ConflictError("run.ended", f"run {run_id} has {run.status} already", "extend it, or submit a new run")
         await active.driver.post(event)
 
     def _most_bytes(self, active: ActiveRun, elements: int) -> int:

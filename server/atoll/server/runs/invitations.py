@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec, fragments_of
-from atoll.server.rounds import Member, RoundKey, RoundKind, RoundState, RunState, Weighting
+from atoll.server.rounds import Member, RoundKey, RoundKind, RoundState, RunState, Weighting, planned_round
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.runs.run_privacy import RunPrivacy
@@ -63,7 +63,7 @@ class Invitations:
             remaining_s=max(0.0, remaining_s),
             max_weight=max_weight(state, member.declared_weight),
             traceparent=traceparent,
-            seed=None if seed is None else task_seed(seed, live.key.round, member.participant),
+            seed=None if seed is None else task_seed(seed, planned_round(state.policy, live), member.participant),
         )
         return Invitation(self._shared_by_all(state, live), own.SerializeToString())
 
@@ -89,7 +89,7 @@ class Invitations:
             key=_key(self.run, live.key),
             run_name=spec.job.name,
             kind=_KINDS[live.kind] if statistics is None else participation_pb2.Participate.KIND_STATISTICS,
-            rounds_total=spec.job.rounds,
+            rounds_total=state.policy.rounds,
             settings=settings_to_proto(spec.training),
             cohort_size=told,
             encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),

@@ -14,8 +14,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,6 +81,12 @@ class Janitor:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Remove nothing meanwhile; begins when the current removal is done."""
+        async with self._turn:
+            yield
 
     async def tidy(self, *, dry_run: bool = False, fresh_s: float = _FRESH_S) -> tuple[Pruned, ...]:
         """Remove what is no longer needed, and return what that was.

@@ -16,6 +16,7 @@ from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.rounds import (
     Effect,
     Event,
+    ExtendRequested,
     Finish,
     RecordMember,
     RecordRound,
@@ -120,6 +121,7 @@ class SqlJournal:
 
         def work(connection: Connection) -> None:
             event_log.append(connection, entry.run, rows)
+            _record_extension(connection, entry)
             _record_status(connection, entry.before, entry.after)
             _record_all(connection, entry)
             _record_best(connection, entry.before, entry.after)
@@ -274,6 +276,13 @@ def _record_effect(connection: Connection, after: RunState, effect: Effect, at: 
             runs.set_status(connection, run, effect.status.value, reason=effect.reason, finished_at=at)
         case _:
             pass
+
+
+def _record_extension(connection: Connection, entry: Entry) -> None:
+    """Record the new number of rounds; an extension is the first event of an ended run."""
+    if any(isinstance(played.event, ExtendRequested) for played in entry.logged):
+        total, released = entry.after.policy.rounds, entry.before.version
+        runs.extend(connection, entry.run, rounds_total=total, released=released)
 
 
 def _record_status(connection: Connection, before: RunState, after: RunState) -> None:

@@ -123,6 +123,10 @@ class RunPerformer:
         """Start a run that was submitted; returns when that is durable."""
         await self._tasks.answer(Started())
 
+    async def ended(self) -> None:
+        """Wait until the work on the run's end is done: it removes uploads, also those of a later round."""
+        await self._tasks.ended(lambda _: True)
+
     @property
     def trouble(self) -> str:
         """What the run is retrying and why; empty if nothing. Why it broke down, if it did.

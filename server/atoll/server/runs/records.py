@@ -109,6 +109,7 @@ def round_record(run: str, state: RoundState, metrics: Mapping[str, float]) -> r
         deadline_at=state.deadline_at or None,
         closed_at=state.ended_at or None,
         model=state.digest or None,
+        version=state.version,
         metrics=tuple(sorted(metrics.items())),
         durations_s=tuple(phase_seconds(state).items()),
     )

@@ -93,7 +93,7 @@ async def examined(
     check_statistics_layout(spec, layout)
     await _check_model(services, layout, initial_blob)
     initial_blob, layout = await _trained_first(services, spec, layout, initial_blob)
-    _check_evaluator(services, spec)
+    check_evaluator(services, spec)
     await services.reader.run(check_required, spec)
     promise = await services.call(promise_of, spec, elements)
     await _check_room(services, layout, spec, elements, promise.kept_bytes(elements))
@@ -154,7 +154,12 @@ async def _check_room(services: Services, layout: Layout, spec: JobSpec, element
     await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes + kept_bytes)
 
 
-def _check_evaluator(services: Services, spec: JobSpec) -> None:
+def check_evaluator(services: Services, spec: JobSpec) -> None:
+    """Refuse a job whose evaluator the server lacks, or whose deciding metric no evaluator measures.
+
+    Raises:
+        InvalidRequestError: naming the metric, or the evaluators that there are.
+    """
     name = spec.evaluation.server
     for metric in to_run_policy(spec).deciding_metrics if name is None else ():
         if metric.startswith(SERVER_METRIC):

@@ -19,7 +19,11 @@ _SENT = ("reported", "rejected")
 
 @dataclass(frozen=True)
 class Round:
-    """One attempt of one round. ``durations_s`` names phases; ``seed`` is within a signed 64-bit integer."""
+    """One attempt of one round.
+
+    ``durations_s`` names phases; ``seed`` is within a signed 64-bit integer. ``version`` is the model that it handed
+    out, in train rounds released before; None for a round of an earlier version of the server.
+    """
 
     run_id: str
     round: int
@@ -38,6 +42,7 @@ class Round:
     deadline_at: float | None = None
     closed_at: float | None = None
     model: str | None = None
+    version: int | None = None
     metrics: NamedNumbers = ()
     durations_s: NamedNumbers = ()
 

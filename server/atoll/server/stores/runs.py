@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -22,7 +22,8 @@ class Run:
     ``layout`` is the model's layout as its protobuf message; ``initial_model``, ``current_model`` and ``best_model``
     are blob names. The best model is chosen by the metric that the job's ``[retention]`` names, and ``best_value`` is
     its value; ``keep_models`` is the number of models to keep, None for the server's own setting; ``seed`` is that of
-    the participants' random numbers, None for a run of an earlier version.
+    the participants' random numbers, None for a run of an earlier version. ``rounds_total`` grows when the run is
+    extended, and ``extended_after`` has the number of models that were released by then, for each extension.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Run:
     best_value: float | None = None
     keep_models: int | None = None
     seed: int | None = None
+    extended_after: tuple[float, ...] | None = None
 
     @property
     def title(self) -> str:
@@ -50,7 +52,7 @@ class Run:
 
     @property
     def checksum(self) -> str:
-        """A checksum over the submitted fields, which never change; the status follows from the event log."""
+        """A checksum over the submitted fields; the status follows from the event log. Only ``extend`` changes one."""
         seed = () if self.seed is None else (self.seed,)  # without a seed as in versions before there were seeds
         job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models, *seed)
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
@@ -127,6 +129,19 @@ def set_status(
         RecordMissingError: no such run.
     """
     _change(connection, run_id, {"status": status, "reason": reason, "finished_at": finished_at})
+
+
+def extend(connection: Connection, run_id: str, *, rounds_total: int, released: int) -> None:
+    """Record that a run goes on to ``rounds_total`` rounds, after so many released ones.
+
+    Raises:
+        RecordMissingError: no such run.
+        StoreDamagedError: if a field that was submitted was changed on disk.
+    """
+    run = get(connection, run_id)
+    longer = replace(run, rounds_total=rounds_total, extended_after=(*(run.extended_after or ()), released))
+    values = {"rounds_total": rounds_total, "extended_after": longer.extended_after, "checksum": longer.checksum}
+    _change(connection, run_id, values)
 
 
 def set_model(connection: Connection, run_id: str, blob: str, *, rounds_released: int) -> None:

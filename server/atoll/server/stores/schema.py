@@ -114,6 +114,7 @@ runs = Table(
     Column("submitted_by", _NAME, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("finished_at", Double),
+    Column("extended_after", NumbersText),
     Column("checksum", String(32), nullable=False),
     Index(None, "created_at"),
 )
@@ -159,6 +160,7 @@ rounds = Table(
     Column("deadline_at", Double),
     Column("closed_at", Double),
     Column("model", _DIGEST),
+    Column("version", Integer),
     Column("metrics", NamedNumbersText, nullable=False),
     Column("durations_s", NamedNumbersText, nullable=False),
 )
