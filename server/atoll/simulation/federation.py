@@ -106,7 +106,8 @@ class Federation:
             progress: called with the released rounds and all, after each change. True: a bar where stderr is a
                 terminal, or in a notebook, and nothing elsewhere; False: nothing.
             folder: keeps the state, so that the same call goes on in the middle of a round if this process is killed,
-                and ends with the same bits. Once the run has ended, the same call gives its result at once.
+                and ends with the same bits. Once the run has ended, the same call gives its result at once, and
+                one with more ``job.rounds`` goes on from there.
 
         Raises:
             SetupError: if the job cannot be played by this federation, its workers cannot have what is asked for, or

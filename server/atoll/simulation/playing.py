@@ -16,7 +16,7 @@ from atoll.server.jobs import JobSpec, trained_first
 from atoll.server.runs.drawing import looks_back
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.sessions import Introduction
-from atoll.server.stores import BlobStore
+from atoll.server.stores import BlobStore, runs
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from atoll.server.stores.store import BLOBS_FOLDER
 from atoll.settings import to_toml
@@ -27,7 +27,7 @@ from atoll.simulation.population import Population
 from atoll.simulation.progress import Progress
 from atoll.simulation.result import Result, detail_from, read, weights_of
 from atoll.simulation.resuming.boundaries import Boundaries
-from atoll.simulation.resuming.kept_state import put_begin
+from atoll.simulation.resuming.kept_state import KeptState, put_begin
 from atoll.simulation.resuming.participant_folders import ParticipantFolders
 from atoll.simulation.resuming.results_folder import PARTICIPANTS_FOLDER, ResultsFolder
 from atoll.simulation.simulated_server import SimulatedServer
@@ -184,7 +184,15 @@ class Simulation:
         await self._participants.go_on(_introductions(facts), kept.boundary.attended, kept.tasks)
         await server.coordinator.start()
         self._participants.go_on_reporting()
+        if self._plan.results is not None and self._plan.results.extends:
+            await self._extend(server, kept)
         return kept.boundary.run
+
+    async def _extend(self, server: SimulatedServer, kept: KeptState) -> None:
+        """Go on with a run that has ended; the next commit has the extension with what is asked for now."""
+        await server.services.writer.run(put_begin, self._plan.asked, kept.facts)
+        run = await server.services.reader.run(runs.get, kept.boundary.run)
+        await server.coordinator.extend(run.id, self._plan.job.job.rounds - run.rounds_released)
 
     async def _facts(self) -> dict[str, Facts]:
         people, examples = self._plan.people, self._plan.examples
@@ -230,7 +238,7 @@ class Simulation:
 
 
 def finished(plan: Plan) -> Result | None:
-    """The result of a simulation that has ended in its folder; None if it has not.
+    """The result of a simulation that has ended in its folder; None if it has not, or if more rounds are asked for.
 
     Raises:
         RunFailedError: if the run failed.
@@ -240,6 +248,8 @@ def finished(plan: Plan) -> Result | None:
         return None
     at = kept.boundary
     detail = read(plan.folder, lambda connection: detail_from(connection, at.run, members=False))
+    if plan.results is not None and plan.results.extends and detail.run.status == "finished":
+        return None
     blobs = DirectoryBlobStore(plan.folder / BLOBS_FOLDER)
     try:
         return _result(plan, blobs, detail, at.seconds, at.second)

@@ -14,7 +14,7 @@ from typing import Any
 
 from atoll.server.aggregation import Grid
 from atoll.server.ingest.node import SumKey
-from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState
+from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, planned_round
 from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
@@ -195,7 +195,9 @@ class VirtualParticipants:
             return
         opening = _opening(key, called.shared, active, self._server)
         await self._pool.open(opening)
-        live = RoundInWork(opening, self._arrivals(key, called.requests, carries=_carries(active.driver.state)))
+        state = active.driver.state
+        planned = key[1] if state.round is None else planned_round(state.policy, state.round)
+        live = RoundInWork(opening, self._arrivals(key, called.requests, planned, carries=_carries(state)))
         self._expect(live, active)
         self._rounds[key] = live
         await self._report(live, active)
@@ -221,14 +223,17 @@ class VirtualParticipants:
         if not live.arrivals and not live.handed_in:
             self._rounds.pop(live.opening.key, None)
 
-    def _arrivals(self, key: Key, requests: Sequence[TaskRequest], *, carries: bool) -> list[Arrival]:
-        """When each member reports or drops out; without those that never do."""
+    def _arrivals(self, key: Key, requests: Sequence[TaskRequest], planned: int, *, carries: bool) -> list[Arrival]:
+        """When each member reports or drops out; without those that never do.
+
+        Behaviour follows from the number that the round was ``planned`` with, as the draw does.
+        """
         now, found = asyncio.get_running_loop().time(), []
         for request in requests:
             name, number = request.participant, self._population.number_of(request.participant)
             start = max(now, self._busy_until.get(name, 0.0))
-            task_s = self._behaviour.task_s(number, key[1])
-            share = self._behaviour.leaves_after(number, key[1], key[2])
+            task_s = self._behaviour.task_s(number, planned)
+            share = self._behaviour.leaves_after(number, planned, key[2])
             if share is not None:
                 found.append(Arrival(start + share * task_s, number, request, reports=False))
                 continue

@@ -22,6 +22,9 @@ from atoll.simulation.population import Population
 _SHOWN = 3
 _TASKS = 64
 """Participants whose seconds for a task are compared, where a function says them."""
+_ROUNDS = "job.job.rounds"
+_FIXED = ("job.privacy.", "job.statistics.")
+"""Sections of jobs whose number of rounds cannot change: noise is made for it, or it follows from the query."""
 _FILE = "job.model.initial"
 """Left out of the comparison, which has the model itself."""
 
@@ -54,6 +57,17 @@ def asked_for(
         "the values of initial": _digest(*model.pieces()),
         **_behaviour(behaviour, people),
     }
+
+
+def further_rounds(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a simulation asks for more rounds than one before, of a kind that can go on after its end."""
+    more = int(now[_ROUNDS]) > int(before[_ROUNDS])
+    return more and not any(name.startswith(_FIXED) for name in now)
+
+
+def with_rounds_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for before, with the number of rounds that is asked for now."""
+    return {**before, _ROUNDS: now[_ROUNDS]}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.store import BLOBS_FOLDER, PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.simulation.errors import SetupError
 from atoll.simulation.result import read
-from atoll.simulation.resuming.asked import differences
+from atoll.simulation.resuming.asked import differences, further_rounds, with_rounds_of
 from atoll.simulation.resuming.kept_state import KeptState, kept_state
 
 log = logging.getLogger(__name__)
@@ -39,25 +39,30 @@ class ResultsFolder:
     Attributes:
         path: the folder.
         kept: its last commit; None if nothing was committed yet.
+        extends: whether its run has ended, and more rounds are asked for.
     """
 
     path: Path
     kept: KeptState | None
+    extends: bool = False
 
     @classmethod
     @contextlib.contextmanager
     def taken(cls, path: Path, asked: Mapping[str, Any]) -> Iterator[ResultsFolder]:
         """Use a folder, made if it does not exist, for what is asked for; it is at the last commit then.
 
+        It may hold a run that has ended with fewer rounds.
+
         Raises:
             SetupError: if another process uses it, or it holds another simulation or something else.
         """
         with _locked(path):
             kept = _kept(path)
-            found = cls(path, kept)
+            extends = kept is not None and kept.boundary.ended and further_rounds(kept.asked, asked)
+            found = cls(path, kept, extends)
             if kept is None:
                 found._empty()
-            elif said := differences(kept.asked, asked):
+            elif said := differences(with_rounds_of(kept.asked, asked) if extends else kept.asked, asked):
                 raise SetupError(
                     f"folder = {path} holds another simulation: {said}; ask for the same again, or give another folder"
                 )
