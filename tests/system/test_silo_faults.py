@@ -6,23 +6,27 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from atoll.datacenter.checkpoint.folder import step_folder
 from atoll.datacenter.checkpoint.manifest import read_manifest
 from atoll.datacenter.job import SiloJob
+from atoll.wire.encoding import Encoding, as_received
 from tests.patience import WAIT_S, kept
 from tests.system.conftest import Serve
-from tests.system.diloco import diloco
+from tests.system.diloco import Worker, diloco
 from tests.system.operators import seconds_since
 from tests.system.processes import Nursery
 from tests.system.proxy import Proxy, Weather
-from tests.system.silos import JOB, STEPS, Hold, Silo, initial_of, job_of, outer_job
+from tests.system.silos import JOB, OUTER, STEPS, Hold, Sections, Silo, initial_of, job_of, outer_job
 
 pytestmark = pytest.mark.system
 ROUNDS = 3
+Weights = dict[str, npt.NDArray[Any]]
 TOLERANCE = 2e-5
 """Of four rounds, each of which carries the rounding of those before on with momentum; a wrong sum differs by 1e-3."""
 REPORTS_AGAIN_S = 30.0
@@ -133,3 +137,49 @@ def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
     assert (released.attempt, [member.weight for member in released.members]) == (0, expected.tokens[0])
     for name, value in server.operator.arrays(run).items():
         np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
+
+
+def test_what_was_rounded_off_before_a_kill_is_sent_after_it(processes: Nursery, serve: Serve, tmp_path: Path) -> None:
+    """Once an update has counted the silo is killed: its newest checkpoint is from before the report."""
+    server, initial = serve("rounding"), initial_of(JOB, tmp_path)
+    job, rounds = job_of(checkpoint={"folder": "kept", "every_steps": 2}), 3
+    silo = Silo(processes, "silo", server, 1, job)
+    aggregation = {**OUTER["aggregation"], "encoding": "int4"}
+    run = server.operator.submit(outer_job("rounding", rounds, 1, aggregation=aggregation), initial)
+    held = Hold(tmp_path / "killed", 0, STEPS + 1, "data")
+    silo.start(held)
+    silo.reported(0)
+    held.wait()
+    silo.process.kill()
+    silo.start()
+    server.operator.finished(run, WAIT_S)
+
+    found = server.operator.arrays(run)
+    assert agreement(found, rounded(job, tmp_path, initial, rounds, lost=False)) > 0.95
+    assert agreement(found, rounded(job, tmp_path, initial, rounds, lost=True)) < 0.5
+
+
+def agreement(found: Weights, wanted: Weights) -> float:
+    """Share of elements that are the same; of the others a quotient fell to the other side of a rounding."""
+    same = [np.abs(found[name] - value) < 1e-6 for name, value in wanted.items()]
+    return float(np.mean(np.concatenate([one.reshape(-1) for one in same])))
+
+
+def rounded(job: Sections, folder: Path, initial: Weights, rounds: int, *, lost: bool) -> Weights:
+    """DiLoCo of one silo in int4 with error feedback; ``lost``: the first update's errors are forgotten."""
+    worker = Worker.of(SiloJob.model_validate(job), folder)
+    weights = {name: np.array(value, np.float64) for name, value in initial.items()}
+    moments = {name: np.zeros_like(value) for name, value in weights.items()}
+    errors = {name: np.zeros_like(value) for name, value in initial.items()}
+    for number in range(rounds):
+        start = {name: value.astype(np.float32) for name, value in weights.items()}
+        change, _ = worker.trained(start)
+        for name, value in start.items():
+            whole = (change[name] + errors[name]).reshape(-1)
+            received = as_received(whole, Encoding.INT4_BLOCK)
+            errors[name] = np.zeros_like(value) if lost and not number else (whole - received).reshape(value.shape)
+            mean = received.reshape(value.shape).astype(np.float64)
+            moments[name] = 0.9 * moments[name] + mean
+            weights[name] = value + 0.7 * (mean + 0.9 * moments[name])
+    worker.loader.close()
+    return {name: value.astype(np.float32) for name, value in weights.items()}
