@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from atoll.server.cli.formats import closing_lines, has_secret_draw, round_line
+from atoll.operator.run_job import has_secret_draw
+from atoll.server.cli.formats import closing_lines, round_line
 from atoll.server.cli.run import run
 from atoll.server.control import MemberSummary, RoundSummary, RunDetail
 from atoll.server.control.names import names_of
