@@ -59,6 +59,8 @@ class Terminal:
         except subprocess.TimeoutExpired:
             raise self._error(f"still runs after {timeout_s:g} s") from None
         if code:
+            with self._news:  # for the message: jobs may hold the terminal open
+                self._news.wait_for(lambda: self._ours < 0, _ENDS_WITHIN_S)
             raise self._error(f"ended with {code}")
         self._note("")
 

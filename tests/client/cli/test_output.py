@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from atoll.client import RoundKey, events
 from atoll.client.cli import output
 from atoll.client.cli.output import HumanLines, JsonLines, bar, describe
+from tests.patience import WAIT_S
 
 KEY = RoundKey("r1", 2, 0)
 EVERY = [
@@ -126,3 +129,36 @@ def test_what_a_server_says_does_nothing_to_the_participants_terminal(
     lines()(event)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.isprintable()
+
+
+class Counted(Terminal):
+    """Knows that it was written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
+
+
+def test_seconds_are_counted_on_a_terminal_while_something_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Counted()
+    with HumanLines(terminal).during("loading mine:Site"):
+        assert capsys.readouterr().out.endswith("loading mine:Site\n"), "before anything is counted"
+        assert terminal.written.wait(WAIT_S)
+    assert re.fullmatch(r"(\r\d+ s)+\r\x1b\[K", terminal.getvalue())
+
+
+def test_elsewhere_nothing_is_counted_and_json_has_no_line(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    quiet = io.StringIO()
+    with HumanLines(quiet).during("loading mine:Site"):
+        pass
+    assert quiet.getvalue() == ""
+    capsys.readouterr()
+    with caplog.at_level("INFO", "atoll.client"), JsonLines().during("loading mine:Site"):
+        assert "loading mine:Site" in caplog.text
+    assert capsys.readouterr().out == ""

@@ -119,7 +119,7 @@ class Ended(Exportable):
     def _ledger_to_export(self) -> None:
         return None
 
-    def _model_to_export(self, *_: object) -> NoReturn:
+    def _model_to_export(self, which: Which, data: object, steps: object) -> NoReturn:
         raise NotImplementedError
 
 

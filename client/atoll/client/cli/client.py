@@ -66,11 +66,10 @@ def start(
     keep_chunks()
     shown = JsonLines() if options["as_json"] else HumanLines()
     observer = _sharing_cores(shown, options["threads"])
-    say = shown.say if isinstance(shown, HumanLines) else log.info
     access = Access(read_token(token), state, options["server"], options["insecure"], options["participant"])
-    say(f"loading {trainer}")
-    participant = make_participant(trainer, dict(arguments))
-    say("connecting to the server")
+    with shown.during(f"loading {trainer}"):
+        participant = make_participant(trainer, dict(arguments))
+    shown.say("connecting to the server")
     run(
         participant,
         access,

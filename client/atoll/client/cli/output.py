@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import click
@@ -16,10 +18,12 @@ from atoll.client._clock import now_s
 from atoll.text.figures import counted
 from atoll.text.printable import printable
 
+log = logging.getLogger("atoll.client")
 BAR_AFTER_S = 1.0
 PROGRESS_EVERY_S = 1.0
 _BAR_WIDTH = 30
 _BAR_EVERY_S = 0.1
+_COUNT_EVERY_S = 0.5
 _WHOLE = 1e15
 
 
@@ -31,6 +35,16 @@ class JsonLines:
 
     def __init__(self) -> None:
         self._told_at = 0.0
+
+    def say(self, text: str) -> None:
+        """What goes on before there are events is for people: it is logged."""
+        log.info("%s", text)
+
+    @contextmanager
+    def during(self, text: str) -> Iterator[None]:
+        """The same."""
+        self.say(text)
+        yield
 
     def __call__(self, event: events.Event) -> None:
         """Print one event."""
@@ -55,6 +69,30 @@ class HumanLines:
         """Show what goes on before there are events."""
         with self._lock:
             click.echo(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+
+    @contextmanager
+    def during(self, text: str) -> Iterator[None]:
+        """Show what goes on, and on a terminal for how many seconds."""
+        self.say(text)
+        if not self._bars:
+            yield
+            return
+        ended = threading.Event()
+        counting = threading.Thread(target=self._count, args=(ended,), daemon=True)
+        counting.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            counting.join()
+            self._bar_to.write("\r\033[K")
+            self._bar_to.flush()
+
+    def _count(self, ended: threading.Event) -> None:
+        began = now_s()
+        while not ended.wait(_COUNT_EVERY_S):
+            self._bar_to.write(f"\r{now_s() - began:.0f} s")
+            self._bar_to.flush()
 
     def __call__(self, event: events.Event) -> None:
         """Show one event."""

@@ -1,15 +1,16 @@
-"""Shell completion of runs and participants: asks the server, for a few seconds at most, and is silent if it cannot."""
+"""Shell completion: asks the server, for a few seconds at most, and is silent if it cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from atoll.operator import Operator, OperatorError, Timeouts
+from atoll.operator import Operator, OperatorError, Run, Timeouts
 from atoll.operator.ledger import LATEST
+from atoll.server.control.best import judging_metrics
 
 MOST = 50
 """Maximum number of runs that are offered, the newest."""
@@ -36,6 +37,22 @@ def complete_participants(context: click.Context, _: click.Parameter, incomplete
     ]
 
 
+def complete_metrics(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The metrics that can decide between the models of the run RUN."""
+    found = _asked(context, lambda operator: judging_metrics(_run_named(operator, context).detail().rounds))
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def complete_models(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """After how many rounds the run RUN has released a model, the newest first; 0 for the initial one."""
+    found = _asked(context, lambda operator: range(_run_named(operator, context).summary().rounds_released, -1, -1))
+    return [CompletionItem(str(number)) for number in found if str(number).startswith(incomplete)][:MOST]
+
+
+def _run_named(operator: Operator, context: click.Context) -> Run:
+    return operator.run(context.params.get("run_id") or LATEST)
+
+
 def _runs(context: click.Context) -> Iterator[CompletionItem]:
     found = _asked(context, lambda operator: [(run.run, run.name, run.status) for run in operator.runs(MOST)])
     if found:
@@ -47,7 +64,7 @@ def _runs(context: click.Context) -> Iterator[CompletionItem]:
             yield CompletionItem(name, help=f"{run}, {status}")
 
 
-def _asked(context: click.Context, question: Callable[[Operator], list[Item]]) -> list[Item]:
+def _asked(context: click.Context, question: Callable[[Operator], Sequence[Item]]) -> Sequence[Item]:
     """What the server answers; nothing if it cannot be asked: a shell has no place for an error."""
     given = context.params
     try:

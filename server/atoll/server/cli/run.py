@@ -15,7 +15,7 @@ from atoll.operator.ledger import LATEST
 from atoll.operator.models import Which
 from atoll.operator.run_job import has_secret_draw
 from atoll.server.cli.comparison import show_comparison
-from atoll.server.cli.completion import complete_runs, run_argument
+from atoll.server.cli.completion import complete_metrics, complete_models, complete_runs, run_argument
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group
 from atoll.server.cli.formats import (
@@ -105,7 +105,12 @@ def list_runs(client: Operator, *, limit: int, json_output: bool) -> None:
 )
 @click.option("--round", "label", metavar="ROUND", help="The timeline of one round: 7, or 7.2 for its second attempt.")
 @click.option("--by-participant", is_flag=True, help="How evaluations differ between participants.")
-@click.option("--metric", metavar="NAME", help="With --by-participant: eval/NAME; default: the job's, or the first.")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    shell_complete=complete_metrics,
+    help="With --by-participant: eval/NAME; default: the job's, or the first.",
+)
 @json_option
 @connected
 def show(  # one argument for each option
@@ -228,10 +233,21 @@ def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The safetensors file."
 )
-@click.option("--round", "number", type=click.IntRange(0), help="After this many rounds; 0: the initial model.")
+@click.option(
+    "--round",
+    "number",
+    type=click.IntRange(0),
+    shell_complete=complete_models,
+    help="After this many rounds; 0: the initial model.",
+)
 @click.option("--averaged", is_flag=True, help="The mean of the released models, of a run with [iterate_averaging].")
 @click.option("--best", is_flag=True, help="The best model by the metric that the job names, or by --metric.")
-@click.option("--metric", metavar="NAME", help="With --best: another metric, eval/NAME or server/NAME.")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    shell_complete=complete_metrics,
+    help="With --best: another metric, eval/NAME or server/NAME.",
+)
 @click.option("--mode", type=click.Choice(["max", "min"]), help="With --metric: which values are better.")
 @json_option
 @connected

@@ -15,7 +15,7 @@ from atoll.operator.exports.mlflow import DEFAULT_EXPERIMENT
 from atoll.operator.history import Mode
 from atoll.operator.models import Which
 from atoll.operator.table_files import writer_for
-from atoll.server.cli.completion import complete_runs, run_argument
+from atoll.server.cli.completion import complete_metrics, complete_runs, run_argument
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Command, StoppedError
 from atoll.server.cli.output import busy, json_option, print_json, transfers
@@ -51,9 +51,19 @@ def history(client: Operator, *, run_id: str, output: Path, by_participant: bool
     "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="A new or empty folder."
 )
 @click.option("--best", is_flag=True, help="The best model by the metric that the job names, or by --metric.")
-@click.option("--metric", metavar="NAME", help="With --best: another metric, eval/NAME or server/NAME.")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    shell_complete=complete_metrics,
+    help="With --best: another metric, eval/NAME or server/NAME.",
+)
 @click.option("--mode", type=click.Choice(["max", "min"]), help="With --metric: which values are better.")
-@click.option("--data-statistics", metavar="RUN", help="A run of statistics, whose figures describe the data.")
+@click.option(
+    "--data-statistics",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="A run of statistics, whose figures describe the data.",
+)
 @json_option
 @connected
 def export(
