@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from atoll.datacenter.federation.lane import Lane
+from atoll.datacenter.federation.lane import Lane, weights_device
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import World
 from tests.datacenter.federation.late_lane import LateLane
+from tests.datacenter.training import small
 
 
 def test_a_cpu_copies_nothing() -> None:
@@ -33,3 +36,13 @@ def test_the_emulation_shows_a_result_that_was_not_waited_for() -> None:
     assert not torch.equal(found, values)
     wait()
     assert torch.equal(found, values)
+
+
+def test_offloaded_weights_are_encoded_on_the_host() -> None:
+    world = World(0, 2, 0, torch.device("cuda", 0))
+    kept, offloaded = (
+        SiloJob.model_validate(small(data_parallel={"method": "zero3", "cpu_offload": offload}))
+        for offload in (False, True)
+    )
+    assert weights_device(kept, world) == world.device
+    assert weights_device(offloaded, world) == torch.device("cpu")

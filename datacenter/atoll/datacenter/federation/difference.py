@@ -123,7 +123,8 @@ class Difference:
             OSError: if rounding errors cannot be read or written.
         """
         payload = self._held.get(elements)
-        if payload is None and encoding is Encoding.FLOAT32 and not self._lane.runs_ahead:
+        in_place = self._lane.device.type == "cpu" and not self._lane.runs_ahead
+        if payload is None and encoding is Encoding.FLOAT32 and in_place:
             room = torch.from_numpy(out.view(np.float32))
             self._landed(self._launched(elements, encoding, encoded=True, room=room))
             return
@@ -183,7 +184,7 @@ class Difference:
         start = self._base.of(index)[piece.sends[0] + begin :][: elements.size]
         with lane.beside(), torch.no_grad():
             local = _sent(piece)[begin : begin + elements.size]
-            values = torch.sub(local.to(torch.float32), lane.load("start", start), out=room)
+            values = torch.sub(local.to(lane.device, torch.float32), lane.load("start", start), out=room)
             if rounds and self._residuals.upload:
                 before = lane.host("before", elements.size)
                 self._residuals.read(first, before.numpy())

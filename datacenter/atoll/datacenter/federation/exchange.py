@@ -19,7 +19,7 @@ from atoll.datacenter.checkpoint.state import MODEL
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.base import Base
 from atoll.datacenter.federation.difference import Difference
-from atoll.datacenter.federation.lane import Lane
+from atoll.datacenter.federation.lane import Lane, weights_device
 from atoll.datacenter.federation.match import wanted_tensors
 from atoll.datacenter.federation.orders import RoundError
 from atoll.datacenter.federation.pieces import pieces_of
@@ -65,7 +65,7 @@ class Exchange:
         self, trainer: Trainer, orders: Orders, current: CurrentRound, residuals: Residuals, scratch: Path
     ) -> None:
         self._trainer, self._orders, self._current, self._residuals = trainer, orders, current, residuals
-        self._scratch, self._lane = scratch, Lane(trainer.world.device)
+        self._scratch, self._lane = scratch, Lane(weights_device(trainer.job, trainer.world))
         self._layout: Layout | None = None
         self._base: Base | None = None
         self._following = ""

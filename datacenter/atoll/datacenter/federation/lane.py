@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import World
 
 TURNS = 2
 """Chunks in work at a time."""
@@ -21,12 +26,15 @@ class Lane:
     """See the module. One thread at a time uses it.
 
     Args:
-        device: device of the weights.
+        device: device of the weights, see ``weights_device``.
         plain: use the device's default stream and pageable memory on a GPU too, to compare.
+
+    Attributes:
+        device: the same.
     """
 
     def __init__(self, device: torch.device, *, plain: bool = False) -> None:
-        self._device = device
+        self.device = device
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda" and not plain:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -41,7 +49,7 @@ class Lane:
     def follow(self) -> None:
         """Let what comes wait for what has been queued on the device so far, by this thread."""
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def beside(self) -> AbstractContextManager[object]:
         """Enter the side stream for the next chunk; the last but one must have been waited for."""
@@ -54,14 +62,14 @@ class Lane:
 
     def load(self, name: str, values: Tensor) -> Tensor:
         """Return values of the host on the device, as float32."""
-        if self._device.type == "cpu":
+        if self.device.type == "cpu":
             return values.to(torch.float32)
         if self._stream is None:
-            return values.to(self._device, torch.float32)
+            return values.to(self.device, torch.float32)
         room = self.host(name, values.numel())
         if room.data_ptr() != values.data_ptr():
             room.copy_(values)
-        return room.to(self._device, non_blocking=True)
+        return room.to(self.device, non_blocking=True)
 
     def fetch(self, name: str, values: Tensor) -> Tensor:
         """Return values of the device on the host, where they are once the chunk has been waited for."""
@@ -86,6 +94,11 @@ class Lane:
         if found is None or found.numel() < size or found.dtype != dtype:
             found = self._room[key] = torch.empty(size, dtype=dtype, pin_memory=self._stream is not None)
         return found[:size]
+
+
+def weights_device(job: SiloJob, world: World) -> torch.device:
+    """Return where a job keeps its weights between steps: not on the GPU if they are offloaded."""
+    return torch.device("cpu") if job.data_parallel.cpu_offload else world.device
 
 
 def _nothing() -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
-
+from atoll.datacenter.federation.lane import weights_device
 from atoll.datacenter.machine.compute import device_memory_bytes
 from atoll.datacenter.mesh.shards import local_shard
 from atoll.datacenter.plan.layout import MASTER_BYTES, Task, layout_of, state_elements
@@ -47,12 +46,11 @@ class Room:
     def of(cls, job: SiloJob, parts: Sequence[nn.Module], world: World) -> Room:
         """Return the room of a job, whose parts of the model this rank holds. Not collective."""
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
-        device = torch.device("cpu") if job.data_parallel.cpu_offload else world.device
         task, needed = None, float(held_bytes(job, parts))
         if job.model.kind == "llama":
             task = Task.of(job, fused_norm=world.device.type == "cuda")
             needed = needed_bytes(task, layout_of(job, world.size))
-        return cls(needed, device_memory_bytes(device, per_node), task, world.size, per_node)
+        return cls(needed, device_memory_bytes(weights_device(job, world), per_node), task, world.size, per_node)
 
     def objection(self) -> str | None:
         """Return why no round can be done, with a remedy; None if nothing is known against it."""
