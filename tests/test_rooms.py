@@ -90,7 +90,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "operator": (
         ("errors", "html"),
-        ("choosing", "completing", "job_options", "naming", "run_job", "tables"),
+        ("choosing", "completing", "job_options", "naming", "paging", "run_job", "tables"),
         ("comparison", "connecting", "table_files"),
         ("calls", "history"),
         ("following", "ledger", "models", "notebook", "statistics"),

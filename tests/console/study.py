@@ -91,6 +91,20 @@ def study() -> Watched:
     spending = control_pb2.RunSpending(
         run="rabc", name="chest-x-ray", epsilon=3.29, delta=1e-5, target=8, releases=40, first_at=NOW, last_at=NOW + 800
     )
+    made.log_lines = [
+        control_pb2.LogLine(
+            number=2,
+            logged_at=NOW + 700,
+            level=control_pb2.LOG_LEVEL_WARNING,
+            logger="atoll.server.telemetry.round_log",
+            message="member failed: ValueError: column 'age' has 3 missing values",
+            run="rabc",
+            participant=participant(5),
+        ),
+        control_pb2.LogLine(
+            number=1, logged_at=NOW, level=control_pb2.LOG_LEVEL_INFO, message="run rabc submitted by operator alice"
+        ),
+    ]
     made.populations = [
         control_pb2.PopulationSummary(
             population="hospitals",

@@ -40,6 +40,7 @@ PAGES = (
     f"/participants/{participant(5)}",
     "/privacy",
     "/privacy/hospitals",
+    "/log",
     "/start?like=rabc",
     "/nothing",
 )

@@ -23,6 +23,8 @@ PAGES = (
     "/start?like=r1",
     "/privacy",
     "/privacy/p",
+    "/log",
+    "/log?level=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
     "/participants",
     "/participants?organisation=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
     "/runs/%3Cscript%3Ealert(1)%3C%2Fscript%3E/rounds/1",

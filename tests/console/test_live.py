@@ -48,6 +48,13 @@ def test_the_list_of_participants_tells_of_its_state(browser: Browser) -> None:
         assert next(events) == ("changed", "0 participants connected")
 
 
+def test_the_log_tells_of_new_lines(browser: Browser, control: Watched) -> None:
+    with browser.events("/events/log") as events:
+        assert next(events)[0] == "changed"
+        control.log_lines = [control_pb2.LogLine(number=7, level=control_pb2.LOG_LEVEL_ERROR, message="disk is full")]
+        assert next(events) == ("changed", "the newest lines")
+
+
 def test_a_console_that_stops_ends_the_streams(console: Running, browser: Browser, control: Watched) -> None:
     with browser.events(EVENTS) as events:
         control.changes.put(change(1))

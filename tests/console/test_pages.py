@@ -142,6 +142,20 @@ def test_the_servers_refusals_are_shown_with_what_to_do(browser: Browser) -> Non
     assert "atoll run list" in answer.text
 
 
+def test_the_log_has_its_newest_lines_from_a_level_on(browser: Browser, control: Watched) -> None:
+    assert "No such line is kept." in browser.get("/log").text
+    control.log_lines = [
+        control_pb2.LogLine(number=2, level=control_pb2.LOG_LEVEL_ERROR, message="disk is full", run="rabc"),
+        control_pb2.LogLine(number=1, level=control_pb2.LOG_LEVEL_INFO, message="starting"),
+    ]
+    every, errors = browser.get("/log").text, browser.get("/log?level=error").text
+    assert "disk is full" in every
+    assert '<a class="id" href="/runs/rabc">' in every
+    assert "starting" in every
+    assert "disk is full" in errors
+    assert "starting" not in errors
+
+
 def test_a_server_that_is_away_is_said(browser: Browser, fake: Fake) -> None:
     fake.stop()
     answer = browser.get("/")

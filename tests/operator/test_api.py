@@ -27,6 +27,7 @@ PUBLIC = [
     "Job",
     "JobFileError",
     "LearnedWindow",
+    "LogLine",
     "MemberSummary",
     "Model",
     "NewOperator",
@@ -65,7 +66,7 @@ PUBLIC = [
 OPERATOR = {
     *("address", "charges", "close", "compare", "connect", "limit_population", "make_operator", "make_tokens"),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
-    *("health", "participant_named", "prune", "revoke", "revoke_operator"),
+    *("health", "log_lines", "participant_named", "prune", "revoke", "revoke_operator"),
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {

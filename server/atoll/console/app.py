@@ -72,6 +72,8 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
         Route("/participants/{participant}", pages.participant),
         Route("/events/runs", pages.runs_events),
         Route("/events/participants", pages.participants_events),
+        Route("/log", pages.log),
+        Route("/events/log", pages.log_events),
         Mount("/static", StaticFiles(packages=[("atoll.console", "static")])),
     ]
     made = Starlette(

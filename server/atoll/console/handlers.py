@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Literal
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -30,6 +30,8 @@ MAX_RUNS = 10_000
 PARTICIPANTS_PER_PAGE = 200
 LIST_INTERVAL_S = 2.0
 """Seconds between two looks at a list that is shown: the server has a stream of one run's changes, none of lists."""
+MAX_LOG_LINES = 200
+_LEVELS: Mapping[str, Literal["info", "warning", "error"]] = {"warning": "warning", "error": "error"}
 NOTES = {
     "pause": "The run pauses when the round in work has ended.",
     "resume": "The run goes on.",
@@ -105,6 +107,12 @@ class Pages:
             raise HTTPException(404, f"there is no participant {name}")
         return self._page(request, "participant.html.j2", found=found, privacy=privacy)
 
+    def log(self, request: Request) -> Response:
+        """The newest lines of the server's log."""
+        level = _LEVELS.get(request.query_params.get("level", ""), "info")
+        lines = tuple(self._reader.operator.log_lines(MAX_LOG_LINES, level=level))
+        return self._page(request, "log.html.j2", lines=lines, level=level, most=MAX_LOG_LINES)
+
     async def run_events(self, request: Request) -> Response:
         """That a run has changed."""
         run = await run_in_threadpool(self._reader.operator.run, request.path_params["run"])
@@ -123,6 +131,10 @@ class Pages:
         """That participants have come or gone."""
         return self._events(request, polled(self._connected_seen, LIST_INTERVAL_S))
 
+    async def log_events(self, request: Request) -> Response:
+        """That the log has a new line."""
+        return self._events(request, polled(self._log_seen, LIST_INTERVAL_S))
+
     def _events(self, request: Request, changes: AsyncIterator[str]) -> Response:
         session = session_of(request)
         return self._live.answer(changes, lambda: self._access.is_open(session))
@@ -135,6 +147,9 @@ class Pages:
     def _connected_seen(self) -> tuple[object, str]:
         connected = self._reader.operator.health().connected
         return connected, f"{counted(connected, 'participant')} connected"
+
+    def _log_seen(self) -> tuple[object, str]:
+        return tuple(self._reader.operator.log_lines(1)), "the newest lines"
 
     def _page(self, request: Request, name: str, **values: object) -> Response:
         return page(name, values, address=self._reader.address, session=session_of(request))

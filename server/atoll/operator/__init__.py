@@ -30,6 +30,7 @@ from atoll.operator.run import Run
 from atoll.server.control import (
     ChargesPage,
     ChargeSummary,
+    LogLine,
     MemberSummary,
     NewTokens,
     OperatorSummary,
@@ -91,6 +92,7 @@ __all__ = [
     "Job",
     "JobFileError",
     "LearnedWindow",
+    "LogLine",
     "MemberSummary",
     "Model",
     "NewOperator",

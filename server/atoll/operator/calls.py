@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from atoll.operator.errors import BadInputError, UnreachableError, translated
+from atoll.operator.paging import Answer, Asked, pages
 from atoll.server.control import make_readable
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, transfer_pb2_grpc
 
@@ -87,6 +88,11 @@ class Calls:
             answer = method(request, timeout=timeout_s or self.timeouts.call_s, metadata=self.target.metadata)
         make_readable(answer)
         return answer
+
+    def pages(self, method: Callable[..., Answer], request: Asked) -> Iterator[Answer]:
+        """The answers to a request for a list, page by page. Raises as ``call``."""
+        untyped: Callable[..., Any] = method  # an answer is a message and has a mark: Python has no type for both
+        return pages(lambda asked: self.call(untyped, asked), request)
 
     def stream(self, method: Callable[..., Any], request: object, timeout_s: float, *, wait: bool = False) -> Any:
         """A call with many answers, not yet read; with ``wait`` it waits for a server that is away."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from atoll.operator.errors import BadInputError, OperatorError, require_count, where_listed
 from atoll.operator.naming import run_called
+from atoll.operator.paging import pages
 from atoll.server.control import (
     ChargesPage,
     ChargeSummary,
@@ -92,13 +93,8 @@ class LedgerQueries(ABC):
 
     def populations(self, *, verify: bool = False) -> tuple[PopulationSummary, ...]:
         """What has been spent of each population's privacy; ``verify`` has their chains verified from the beginning."""
-        found: list[PopulationSummary] = []
-        after, more = "", True
-        while more:
-            answer = self._list_populations(control_pb2.ListPopulationsRequest(after=after, verify=verify))
-            found += values_of(PopulationSummary, answer.populations)
-            after, more = answer.next, bool(answer.next)
-        return tuple(found)
+        answers = pages(self._list_populations, control_pb2.ListPopulationsRequest(verify=verify))
+        return tuple(one for answer in answers for one in values_of(PopulationSummary, answer.populations))
 
     def population(self, name: str, *, verify: bool = False) -> PopulationSummary:
         """What has been spent of one population's privacy.
@@ -106,11 +102,11 @@ class LedgerQueries(ABC):
         Raises:
             OperatorError: if there is no such population.
         """
-        answer = self._list_populations(control_pb2.ListPopulationsRequest(population=name, verify=verify))
-        found = next((one for one in answer.populations if one.population == name), None)
-        if found is None:
+        request = control_pb2.ListPopulationsRequest(population=name, verify=verify)
+        found = self._list_populations(request).populations if name else ()  # without a name it would list them all
+        if not found:
             raise OperatorError(f"there is no population {name!r}", where_listed("population.missing"))
-        return value_of(PopulationSummary, found)
+        return value_of(PopulationSummary, found[0])
 
     def charges(self, population: str, *, start: int = 0) -> ChargesPage:
         """A page of a population's charges, from number ``start`` of its chain on."""

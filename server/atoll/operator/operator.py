@@ -22,6 +22,7 @@ from atoll.operator.run import Run
 from atoll.operator.server_ledger import ServerLedger
 from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
+    LogLine,
     NewTokens,
     OperatorCertificate,
     OperatorSummary,
@@ -50,6 +51,12 @@ _KINDS = {
     "edge": enrolment_pb2.PARTICIPANT_KIND_EDGE,
     "silo": enrolment_pb2.PARTICIPANT_KIND_SILO,
 }
+_LEVELS = {
+    "info": control_pb2.LOG_LEVEL_INFO,
+    "warning": control_pb2.LOG_LEVEL_WARNING,
+    "error": control_pb2.LOG_LEVEL_ERROR,
+}
+LogLevel = Literal["info", "warning", "error"]
 _NO_MODEL = 'give the initial weights, or add `initial = "FILE.safetensors"` to the [model] section'
 
 
@@ -209,12 +216,9 @@ class Operator(ServerLedger):
 
     def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[ParticipantSummary]:
         """All enrolled participants, or those that are connected, or of one organisation; page by page."""
-        after, more = "", True
-        while more:
-            request = control_pb2.ListParticipantsRequest(after=after, connected=connected, organisation=organisation)
-            answer = self._calls.call(self._control.ListParticipants, request)
+        request = control_pb2.ListParticipantsRequest(connected=connected, organisation=organisation)
+        for answer in self._calls.pages(self._control.ListParticipants, request):
             yield from values_of(ParticipantSummary, answer.participants)
-            after, more = answer.next, bool(answer.next)
 
     def participant_named(self, text: str) -> str:
         """The id of a participant: by its id, by an organisation or a label (``site=ward-7``) that only it has.
@@ -248,12 +252,9 @@ class Operator(ServerLedger):
 
     def tokens(self, *, unused: bool = False) -> Iterator[TokenSummary]:
         """All join tokens, or the unused ones, the newest first, without their secrets; page by page."""
-        after, more = "", True
-        while more:
-            request = control_pb2.ListTokensRequest(after=after, unused=unused)
-            answer = self._calls.call(self._control.ListTokens, request)
+        request = control_pb2.ListTokensRequest(unused=unused)
+        for answer in self._calls.pages(self._control.ListTokens, request):
             yield from values_of(TokenSummary, answer.tokens)
-            after, more = answer.next, bool(answer.next)
 
     def make_operator(self, name: str, lifetime_s: float = 90 * DAY_S) -> NewOperator:
         """Make a credential for an operator; in your own name it renews yours. The key is made here."""
@@ -295,6 +296,20 @@ class Operator(ServerLedger):
         )
         answer = self._calls.call(self._control.LimitPopulation, request, self._calls.timeouts.ledger_s)
         return value_of(PopulationSummary, answer.population)
+
+    def log_lines(self, limit: int | None = None, *, level: LogLevel = "info") -> Iterator[LogLine]:
+        """The newest lines of the server's log that it keeps, the newest first.
+
+        Args:
+            limit: how many at most; None: all that are kept.
+            level: the least severity.
+        """
+        require_count("limit", limit or 0)
+        if level not in _LEVELS:
+            raise BadInputError(f"level = {level!r}; allowed are {', '.join(_LEVELS)}")
+        request = control_pb2.ListLogLinesRequest(limit=limit or 0, level=_LEVELS[level])
+        answers = self._calls.pages(self._control.ListLogLines, request)
+        return itertools.islice((line for answer in answers for line in values_of(LogLine, answer.lines)), limit)
 
     def prune(self, *, dry_run: bool = False) -> tuple[PrunedStorage, ...]:
         """Have the server remove what nothing needs, or (``dry_run``) list it."""

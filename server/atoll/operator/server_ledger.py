@@ -26,12 +26,8 @@ class ServerLedger(LedgerQueries):
 
     def _runs(self, page: int) -> Iterator[RunSummary]:
         """The runs, the newest first; ``page`` at a time (0: as many as the server gives)."""
-        after, more = "", True
-        while more:
-            request = control_pb2.ListRunsRequest(limit=page, after=after)
-            answer = self._calls.call(self._control.ListRuns, request)
+        for answer in self._calls.pages(self._control.ListRuns, control_pb2.ListRunsRequest(limit=page)):
             yield from values_of(RunSummary, answer.runs)
-            after, more = answer.next, bool(answer.next)
 
     def _named_runs(self) -> Iterator[tuple[str, str, str]]:
         return ((run.run, run.name, run.status) for run in self._runs(0))

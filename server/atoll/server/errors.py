@@ -28,15 +28,21 @@ from atoll.wire.status import ErrorDetail, Fault, Recovery
 
 
 class LogText(str):
-    """Text of an error for the log, which carries the error's ``code`` beside the line."""
+    """Text of an error for the log, which carries the error's ``code`` beside the line.
 
-    __slots__ = ("code",)
+    Attributes:
+        code: the error's.
+        travels: the text without the place on this machine, for operators elsewhere.
+    """
+
+    __slots__ = ("code", "travels")
     code: str
+    travels: str
 
-    def __new__(cls, text: str, code: str) -> LogText:
-        """Text with its error's code."""
+    def __new__(cls, text: str, code: str, travels: str) -> LogText:
+        """Text with its error's code, and what of it may leave this machine."""
         made = super().__new__(cls, text)
-        made.code = code
+        made.code, made.travels = code, travels
         return made
 
 
@@ -77,7 +83,8 @@ class ServerError(Exception):
     @property
     def logged(self) -> LogText:
         """Place, message and remedy: for logs, and for operators on this machine."""
-        return LogText(f"{self.where}: {self.detail}" if self.where else str(self.detail), self.detail.code)
+        said = str(self.detail)
+        return LogText(f"{self.where}: {said}" if self.where else said, self.detail.code, said)
 
 
 class CallerError(ServerError):

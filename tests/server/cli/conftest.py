@@ -84,6 +84,8 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.now = NOW
         self.warnings: list[str] = []
         self.populations: list[control_pb2.PopulationSummary] = []
+        self.log_lines: list[control_pb2.LogLine] = []
+        """The newest first."""
 
     def UploadModel(self, request_iterator: Iterator[control_pb2.UploadModelRequest], context: Context) -> Any:
         del context
@@ -216,6 +218,15 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
     def GetServerInfo(self, request: control_pb2.GetServerInfoRequest, context: Context) -> Any:
         del request, context
         return control_pb2.GetServerInfoResponse(version="9.9", now=self.now, disk_free_bytes=10**12)
+
+    def ListLogLines(self, request: control_pb2.ListLogLinesRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        page = max(1, request.limit)
+        shown = [one for one in self.log_lines if one.level >= request.level and one.number < int(request.after or 99)]
+        return control_pb2.ListLogLinesResponse(
+            lines=shown[:page], next=str(shown[page - 1].number) if len(shown) > page else ""
+        )
 
     def ListPopulations(self, request: control_pb2.ListPopulationsRequest, context: Context) -> Any:
         del request, context

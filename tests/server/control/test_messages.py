@@ -92,6 +92,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (control.NewTokens, control_pb2.CreateTokenResponse),
     (control.ParticipantSummary, control_pb2.ParticipantSummary),
     (control.ServerInfo, control_pb2.GetServerInfoResponse),
+    (control.LogLine, control_pb2.LogLine),
     (control.PrunedStorage, control_pb2.PrunedStorage),
     (control.RunSpending, control_pb2.RunSpending),
     (control.PopulationSummary, control_pb2.PopulationSummary),

@@ -51,6 +51,7 @@ CALLERS = {
         "ListOperators": OPERATOR,
         "RevokeOperator": OPERATOR,
         "GetServerInfo": OPERATOR,
+        "ListLogLines": OPERATOR,
         "PruneStorage": OPERATOR,
         "ListPopulations": OPERATOR,
         "ListCharges": OPERATOR,

@@ -44,6 +44,25 @@ RUN_STATUS_FAILED: RunStatus.ValueType  # 4
 RUN_STATUS_CANCELLED: RunStatus.ValueType  # 5
 Global___RunStatus: typing_extensions.TypeAlias = RunStatus
 
+class _LogLevel:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _LogLevelEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_LogLevel.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LOG_LEVEL_UNSPECIFIED: _LogLevel.ValueType  # 0
+    LOG_LEVEL_INFO: _LogLevel.ValueType  # 1
+    LOG_LEVEL_WARNING: _LogLevel.ValueType  # 2
+    LOG_LEVEL_ERROR: _LogLevel.ValueType  # 3
+
+class LogLevel(_LogLevel, metaclass=_LogLevelEnumTypeWrapper): ...
+
+LOG_LEVEL_UNSPECIFIED: LogLevel.ValueType  # 0
+LOG_LEVEL_INFO: LogLevel.ValueType  # 1
+LOG_LEVEL_WARNING: LogLevel.ValueType  # 2
+LOG_LEVEL_ERROR: LogLevel.ValueType  # 3
+Global___LogLevel: typing_extensions.TypeAlias = LogLevel
+
 @typing.final
 class UploadModelRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1322,6 +1341,95 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["connected", b"connected", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "evaluators", b"evaluators", "now", b"now", "protocol", b"protocol", "started_at", b"started_at", "version", b"version", "workers", b"workers"]) -> None: ...
 
 Global___GetServerInfoResponse: typing_extensions.TypeAlias = GetServerInfoResponse
+
+@typing.final
+class LogLine(google.protobuf.message.Message):
+    """A line of the log of the process that decides; workers have logs of their own."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    LOGGED_AT_FIELD_NUMBER: builtins.int
+    LEVEL_FIELD_NUMBER: builtins.int
+    LOGGER_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    PARTICIPANT_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
+    CODE_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Rises from line to line; begins again when the server starts."""
+    logged_at: builtins.float
+    level: Global___LogLevel.ValueType
+    logger: builtins.str
+    message: builtins.str
+    """Printable, without files of the server's machine and without tracebacks."""
+    run: builtins.str
+    """What the line is about; empty where it is about none."""
+    participant: builtins.str
+    operator: builtins.str
+    code: builtins.str
+    """Of an error."""
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        logged_at: builtins.float = ...,
+        level: Global___LogLevel.ValueType = ...,
+        logger: builtins.str = ...,
+        message: builtins.str = ...,
+        run: builtins.str = ...,
+        participant: builtins.str = ...,
+        operator: builtins.str = ...,
+        code: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "level", b"level", "logged_at", b"logged_at", "logger", b"logger", "message", b"message", "number", b"number", "operator", b"operator", "participant", b"participant", "run", b"run"]) -> None: ...
+
+Global___LogLine: typing_extensions.TypeAlias = LogLine
+
+@typing.final
+class ListLogLinesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    LEVEL_FIELD_NUMBER: builtins.int
+    limit: builtins.int
+    """Maximum number of lines; 0: as many as one answer has."""
+    after: builtins.str
+    """The next of the answer before."""
+    level: Global___LogLevel.ValueType
+    """The least severity; unspecified: every line."""
+    def __init__(
+        self,
+        *,
+        limit: builtins.int = ...,
+        after: builtins.str = ...,
+        level: Global___LogLevel.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "level", b"level", "limit", b"limit"]) -> None: ...
+
+Global___ListLogLinesRequest: typing_extensions.TypeAlias = ListLogLinesRequest
+
+@typing.final
+class ListLogLinesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """Where older lines begin; empty if there are none."""
+    @property
+    def lines(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogLine]: ...
+    def __init__(
+        self,
+        *,
+        lines: collections.abc.Iterable[Global___LogLine] | None = ...,
+        next: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lines", b"lines", "next", b"next"]) -> None: ...
+
+Global___ListLogLinesResponse: typing_extensions.TypeAlias = ListLogLinesResponse
 
 @typing.final
 class PruneStorageRequest(google.protobuf.message.Message):

@@ -129,6 +129,11 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoResponse.FromString,
                 _registered_method=True)
+        self.ListLogLines = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ListLogLines',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesResponse.FromString,
+                _registered_method=True)
         self.PruneStorage = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/PruneStorage',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
@@ -282,6 +287,13 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLogLines(self, request, context):
+        """The newest lines of the server's log, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PruneStorage(self, request, context):
         """Removes files and rows that nothing needs any more, or lists them (dry_run).
         """
@@ -414,6 +426,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.GetServerInfo,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoResponse.SerializeToString,
+            ),
+            'ListLogLines': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLogLines,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesResponse.SerializeToString,
             ),
             'PruneStorage': grpc.unary_unary_rpc_method_handler(
                     servicer.PruneStorage,
@@ -954,6 +971,33 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/GetServerInfo',
             atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLogLines(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ListLogLines',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -329,6 +329,22 @@ _ControlServiceGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceListLogLinesType = typing_extensions.TypeVar(
+    '_ControlServiceListLogLinesType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListLogLinesRequest,
+        atoll.wire.v1.control_pb2.ListLogLinesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListLogLinesRequest,
+        atoll.wire.v1.control_pb2.ListLogLinesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListLogLinesRequest,
+        atoll.wire.v1.control_pb2.ListLogLinesResponse,
+    ],
+)
+
 _ControlServicePruneStorageType = typing_extensions.TypeVar(
     '_ControlServicePruneStorageType',
     grpc.UnaryUnaryMultiCallable[
@@ -409,7 +425,7 @@ _ControlServiceLimitPopulationType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -487,6 +503,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.GetServerInfoRequest,
             atoll.wire.v1.control_pb2.GetServerInfoResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListLogLinesRequest,
+            atoll.wire.v1.control_pb2.ListLogLinesResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.PruneStorageRequest,
@@ -589,6 +609,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.GetServerInfoResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListLogLinesRequest,
+            atoll.wire.v1.control_pb2.ListLogLinesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.PruneStorageRequest,
             atoll.wire.v1.control_pb2.PruneStorageResponse,
         ],
@@ -658,6 +682,9 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     """
 
     GetServerInfo: _ControlServiceGetServerInfoType
+
+    ListLogLines: _ControlServiceListLogLinesType
+    """The newest lines of the server's log, the newest first."""
 
     PruneStorage: _ControlServicePruneStorageType
     """Removes files and rows that nothing needs any more, or lists them (dry_run)."""
@@ -750,6 +777,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.GetServerInfoRequest,
         atoll.wire.v1.control_pb2.GetServerInfoResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListLogLinesRequest,
+        atoll.wire.v1.control_pb2.ListLogLinesResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.PruneStorageRequest,
@@ -917,6 +948,14 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.GetServerInfoResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.GetServerInfoResponse]]: ...
+
+    @abc.abstractmethod
+    def ListLogLines(
+        self,
+        request: atoll.wire.v1.control_pb2.ListLogLinesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.ListLogLinesResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListLogLinesResponse]]:
+        """The newest lines of the server's log, the newest first."""
 
     @abc.abstractmethod
     def PruneStorage(

@@ -283,6 +283,28 @@ class ServerInfo:
 
 
 @dataclass(frozen=True)
+class LogLine:
+    """A line of the server's log.
+
+    Attributes:
+        number: rises from line to line; begins again when the server starts.
+        level: info, warning or error.
+        run: what it is about, as are ``participant`` and ``operator``; empty where it is about none.
+        code: of an error.
+    """
+
+    number: int
+    logged_at: float
+    level: str
+    logger: str
+    message: str
+    run: str = ""
+    participant: str = ""
+    operator: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class PrunedStorage:
     """What was removed, or would be: items of one ``kind`` and one run (empty: of no run)."""
 

@@ -6,13 +6,16 @@ an error of the server's own kinds carries its ``code``, whether the error is an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import time
+from collections.abc import Iterator
 
 from atoll.server.errors import LogText, ServerError
 from atoll.server.telemetry.context import known
+from atoll.server.telemetry.recent_log import LOGGER, RecentLog
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.status import ErrorDetail
 
@@ -74,6 +77,17 @@ def _code_of(record: logging.LogRecord) -> str:
         if isinstance(code, str) and code and isinstance(detail, ErrorDetail | LogText):
             return code
     return ""
+
+
+@contextlib.contextmanager
+def kept_in(recent: RecentLog) -> Iterator[None]:
+    """Inside the block this process's lines are kept for operators too."""
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(recent)
+    try:
+        yield
+    finally:
+        logger.removeHandler(recent)
 
 
 _settings = ("info", False)

@@ -28,6 +28,7 @@ from atoll.server.privacy import ledger
 from atoll.server.process.clock import SteadyClock
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.process.logs import ContextFilter, kept_in
 from atoll.server.process.metrics_pages import MetricsPages
 from atoll.server.process.warming import Warming
 from atoll.server.process.worker_pool import WorkerPool
@@ -49,6 +50,7 @@ from atoll.server.runs.sessions import ComeBack, Sessions, come_back
 from atoll.server.stores import Reader, Store, database_place
 from atoll.server.stores.store import SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
+from atoll.server.telemetry.recent_log import RecentLog
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.run_telemetry import RunTelemetry
 from atoll.server.telemetry.tracing import tracer_of
@@ -103,6 +105,8 @@ class Daemon:
         self._figures = NodeFigures()
         self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
         self._workers: WorkerPool | None = None
+        self._recent_log = RecentLog()
+        self._recent_log.addFilter(ContextFilter())
         self._serving = False
 
     async def start(self) -> Addresses:
@@ -135,6 +139,7 @@ class Daemon:
 
     async def _start(self) -> Addresses:
         config, loop = self._config, asyncio.get_running_loop()
+        self._closing.enter_context(kept_in(self._recent_log))
         evaluators = load_evaluators(config.evaluators)
         room = config.storage.room(config.data)
         if database_place.find(config.data) is None:
@@ -280,6 +285,7 @@ class Daemon:
             services=services,
             authenticator=authenticator,
             facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
+            recent_log=self._recent_log,
         )
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)

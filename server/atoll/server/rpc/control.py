@@ -17,6 +17,7 @@ from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
 from atoll.server.rpc.access_handlers import AccessHandlers
 from atoll.server.rpc.authentication import Context, Watch
+from atoll.server.rpc.log_handlers import LogHandlers
 from atoll.server.rpc.operator_handlers import page_size
 from atoll.server.rpc.privacy_handlers import PrivacyHandlers
 from atoll.server.rpc.watching import LiveRound, ShownMembers
@@ -45,7 +46,7 @@ WATCH_PAUSE = 4
 """After a message the server pauses for this many times as long as the message took to make."""
 
 
-class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
+class ControlService(AccessHandlers, LogHandlers, PrivacyHandlers, ControlServiceServicer):
     """All handlers: those about runs, models and the server here, the others in the base classes."""
 
     async def UploadModel(

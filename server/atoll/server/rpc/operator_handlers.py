@@ -10,6 +10,7 @@ from atoll.server.access.operators import Operators
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.services import Services
+from atoll.server.telemetry.recent_log import RecentLog
 
 MAX_LISTED = 1000
 """Maximum number of rows in one answer; the answer says where the next page begins."""
@@ -37,6 +38,7 @@ class OperatorHandlers:
         services: Services,
         authenticator: Authenticator,
         facts: ServerFacts,
+        recent_log: RecentLog,
     ) -> None:
         self._coordinator = coordinator
         self._certificates = certificates
@@ -44,6 +46,7 @@ class OperatorHandlers:
         self._services = services
         self._authenticator = authenticator
         self._facts = facts
+        self._recent_log = recent_log
 
 
 def page_size(asked: int) -> int:
