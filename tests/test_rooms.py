@@ -149,7 +149,7 @@ LAYERS: dict[str, Layers] = {
         ("_session",),
         ("_fake_rounds", "participate"),
         ("cli", "testing", "torch"),
-        ("demo", "in_process", "opacus", "silo", "torch_batched"),
+        ("demo", "in_process", "opacus", "silo", "torch_batched", "torch_personal"),
         ("__init__",),
     ),
     "datacenter": (
@@ -182,6 +182,7 @@ DOES_IO = {
 ADAPTERS = {
     "atoll.client.torch",
     "atoll.client.torch_batched",
+    "atoll.client.torch_personal",
     "atoll.client.opacus",
     "atoll.client._telemetry.otel",
     "atoll.datacenter.demo.participant",

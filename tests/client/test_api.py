@@ -70,6 +70,7 @@ PUBLIC_MODULES = {
     "testing",
     "torch",
     "torch_batched",
+    "torch_personal",
     "update",
 }
 """Modules and folders that users may import; all others begin with an underscore."""

@@ -22,8 +22,9 @@ must come from elsewhere (``atoll.client.opacus`` draws noise and samples from t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -104,13 +105,17 @@ class TorchParticipant(Participant):
         """Whether there are batches to evaluate on."""
         return self.evaluation is not None
 
+    def shared(self) -> Mapping[str, torch.Tensor]:
+        """The module's tensors that are those of the global model."""
+        return travelling(self.module, self._buffers)
+
     def fit(self, model: Model, task: Task) -> Update:
         """Load the global model and train; the update has views of the module's tensors."""
         with self._randomness(task), held(self.module, task):
             return self._fit(model, task)
 
     def _fit(self, model: Model, task: Task) -> Update:
-        tensors = travelling(self.module, self._buffers)
+        tensors = self.shared()
         load(tensors, model)
         epochs = task.settings.integer("epochs", 1)
         pull = proximal_pull(self.module, model, task.proximal_mu)
@@ -141,7 +146,7 @@ class TorchParticipant(Participant):
             return self._evaluate(model, task)
 
     def _evaluate(self, model: Model, task: Task) -> Evaluation:
-        load(travelling(self.module, self._buffers), model)
+        load(self.shared(), model)
         self.module.eval()
         sums: dict[str, float] = {}
         seen = 0
@@ -193,14 +198,14 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def layout_of(module: torch.nn.Module, buffers: Buffers = "average") -> Layout:
-    """The layout of a module's tensors.
+def layout_of(module: torch.nn.Module, buffers: Buffers = "average", local: Sequence[str] = ()) -> Layout:
+    """The layout of a module's tensors, without those that ``local`` names.
 
     Raises:
-        UsageError: for parameters of element types that the wire does not have.
+        UsageError: for parameters of element types that the wire does not have, or as ``travelling``.
     """
     specs = []
-    for name, tensor in travelling(module, buffers).items():
+    for name, tensor in travelling(module, buffers, local).items():
         dtype = _DTYPES.get(tensor.dtype)
         if dtype is None:
             raise UsageError(f"parameter {name!r} is {tensor.dtype}; those that travel are {', '.join(Dtype)}")
@@ -208,18 +213,30 @@ def layout_of(module: torch.nn.Module, buffers: Buffers = "average") -> Layout:
     return Layout(tuple(specs))
 
 
-def save_initial(module: torch.nn.Module, path: str | Path, buffers: Buffers = "average") -> None:
-    """Write the module's tensors as the safetensors file that an operator submits a run with."""
-    layout = layout_of(module, buffers)
-    arrays = (np.ascontiguousarray(to_array(tensor)) for tensor in travelling(module, buffers).values())
+def save_initial(
+    module: torch.nn.Module, path: str | Path, buffers: Buffers = "average", local: Sequence[str] = ()
+) -> None:
+    """Write the module's tensors as the safetensors file that an operator submits a run with.
+
+    Args:
+        module: the whole model.
+        path: of the file.
+        buffers: see ``TorchParticipant``.
+        local: names of tensors that stay with participants, with ``*`` and ``?``; see ``atoll.client.torch_personal``.
+
+    Raises:
+        UsageError: as ``layout_of``.
+    """
+    layout = layout_of(module, buffers, local)
+    arrays = (np.ascontiguousarray(to_array(tensor)) for tensor in travelling(module, buffers, local).values())
     safetensors.write(Path(path), layout, (array.reshape(-1).view(np.uint8).data for array in arrays))
 
 
-def travelling(module: torch.nn.Module, buffers: Buffers) -> dict[str, torch.Tensor]:
+def travelling(module: torch.nn.Module, buffers: Buffers, local: Sequence[str] = ()) -> dict[str, torch.Tensor]:
     """The tensors of a module that are sent, by name; see the docstring of this Python module.
 
     Raises:
-        UsageError: for another value of ``buffers``.
+        UsageError: for another value of ``buffers``, or if a name of ``local`` matches no tensor, or they match all.
     """
     if buffers not in ("average", "local"):
         raise UsageError(f"buffers={buffers!r}; allowed are 'average' and 'local'")
@@ -228,7 +245,18 @@ def travelling(module: torch.nn.Module, buffers: Buffers) -> dict[str, torch.Ten
         saved = module.state_dict(keep_vars=True)
         floating = ((name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point())
         found.update((name, buffer) for name, buffer in floating if name in saved)
-    return found
+    return _without(found, local)
+
+
+def _without(found: dict[str, torch.Tensor], local: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The tensors that no pattern of ``local`` matches."""
+    for pattern in local:
+        if not any(fnmatchcase(name, pattern) for name in found):
+            raise UsageError(f"local: no tensor is named {pattern!r}; there are: {', '.join(found)}")
+    shared = {name: tensor for name, tensor in found.items() if not any(fnmatchcase(name, one) for one in local)}
+    if not shared:
+        raise UsageError(f"local: {', '.join(local)} match every tensor: nothing would be trained together")
+    return shared
 
 
 def load(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
@@ -314,7 +342,8 @@ def proximal_pull(module: torch.nn.Module, model: Model, mu: float) -> Callable[
     """Adds FedProx's gradient mu * (w - w_global) to each parameter's (Li et al. 2020, eq. 2)."""
     if mu == 0.0:
         return lambda: None
-    pairs = [(p, as_tensor(model, name).to(p.device)) for name, p in module.named_parameters() if p.requires_grad]
+    anchored = [(name, p) for name, p in module.named_parameters() if name in model]
+    pairs = [(p, as_tensor(model, name).to(p.device)) for name, p in anchored if p.requires_grad]
 
     def pull() -> None:
         with torch.no_grad():
