@@ -18,10 +18,12 @@ import yaml
 
 from atoll.client._study.frameworks import FRAMEWORKS
 from atoll.client._study.project import write_study
+from atoll.console.site import DEFAULT_PORT
 from atoll.formats.arrays import load
+from tests.console.browser import Browser
 from tests.docs.commands import ROOT, Typed, arguments_of, check, words_of
-from tests.system.processes import nursery
-from tests.system.servers import Server, serving
+from tests.system.processes import ATOLL, nursery
+from tests.system.servers import Server, free_ports, serving
 from tests.system.studies import shell
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8"))
@@ -83,6 +85,30 @@ def test_services_wait_for_what_they_need() -> None:
         assert SERVICES[name]["depends_on"] == {"tokens": {"condition": "service_completed_successfully"}}
         assert SERVICES[name]["healthcheck"] == {"disable": True}, "the image's check is for a server"
     assert "HEALTHCHECK" in DOCKERFILE
+
+
+def test_the_console_is_published_on_loopback_alone() -> None:
+    console = SERVICES["console"]
+    assert console["depends_on"] == {"server": {"condition": "service_healthy"}}
+    assert console["ports"] == [f"127.0.0.1:{DEFAULT_PORT}:{DEFAULT_PORT}"]
+    assert f"http://127.0.0.1:{DEFAULT_PORT}" in console["command"]
+    assert "console" in SERVICES["server"]["build"]["args"]["EXTRAS"].split(",")
+
+
+@pytest.mark.system
+def test_its_console_opens_by_the_link_that_it_prints(tmp_path: Path) -> None:
+    with nursery(tmp_path / "volumes") as processes, serving(processes, "federation") as server:
+        port = free_ports()
+        words = [
+            word.replace("0.0.0.0", "127.0.0.1").replace(str(DEFAULT_PORT), str(port))  # noqa: S104 - of a container
+            for word in command_of("console")[1:]
+        ]
+        at = ("--port", str(port), "--server", server.address, "--data", str(server.data))
+        process = processes.start((*ATOLL, *words, *at), "console")
+        link = process.wait_for(lambda lines: next((one for one in lines if "/open/" in one), None), "link")
+        browser = Browser(port)
+        assert browser.open(link).status == 200
+        assert "There is no run yet." in browser.get("/").text
 
 
 @pytest.mark.system

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from atoll.operator.errors import BadInputError, UnreachableError, translated
-from atoll.operator.paging import Answer, Asked, pages
+from atoll.operator.paging import Answer, Request, pages
 from atoll.server.control import make_readable
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, transfer_pb2_grpc
 
@@ -89,7 +89,7 @@ class Calls:
         make_readable(answer)
         return answer
 
-    def pages(self, method: Callable[..., Answer], request: Asked) -> Iterator[Answer]:
+    def pages(self, method: Callable[..., Answer], request: Request) -> Iterator[Answer]:
         """The answers to a request for a list, page by page. Raises as ``call``."""
         untyped: Callable[..., Any] = method  # an answer is a message and has a mark: Python has no type for both
         return pages(lambda asked: self.call(untyped, asked), request)
