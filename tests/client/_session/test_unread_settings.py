@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tests.client.conftest import Start
     from tests.client.harness import Federation as Server
 
-WARNING = "setting 'learning_rat' of [training] is not read, and 'learning_rate' is missing: is it mistyped in the job?"
+WARNING = (
+    "setting 'learning_rat' of [training] is not read, and 'learning_rate' is asked for: is it mistyped in the job?"
+)
 
 
 class Reading(AddOne):
@@ -79,10 +81,14 @@ def test_only_a_similar_name_that_is_missing_makes_it_a_mistake(given: str, aske
     assert settings.mistyped() == ({given: asked} if named else {})
 
 
-def test_a_similar_name_that_the_job_has_makes_it_none() -> None:
-    settings = WatchedSettings({"decay": 1.0, "decay_from": 3})
-    settings.get("decay")
-    assert settings.mistyped() == {}
+@pytest.mark.parametrize(
+    ("unread", "read", "named"),
+    [("epoch", "epochs", True), ("decay_from", "decay", False), ("batch_size_1", "batch_size_2", False)],
+)
+def test_of_names_that_the_job_has_only_nearly_the_same_is_a_mistake(unread: str, read: str, *, named: bool) -> None:
+    settings = WatchedSettings({unread: 1.0, read: 3})
+    settings.get(read)
+    assert settings.mistyped() == ({unread: read} if named else {})
 
 
 def test_a_program_that_takes_all_of_them_has_read_them() -> None:

@@ -1,14 +1,16 @@
 """A warning for a mistyped key of ``[training]``: the participant's code asked for a similar one, which is not there.
 
 Settings are free, so no schema can refuse ``learning_rat``. What the code asks for in its first task of a run shows it.
-A key that is similar to none of these names may be meant for a later round or for other participants: it is no warning.
+Of a name that the job has besides, only nearly the same is taken for a mistake: ``decay`` is no ``decay_from``. A key that
+is similar to none may be meant for a later round or for other participants: it is no warning.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from atoll.wire.messages import SettingValue
 
 log = logging.getLogger("atoll.client")
+_SIMILAR, _NEARLY_SAME = 0.6, 0.85
+"""Ratios of ``difflib``: for names that are missing, and for those that the job has besides."""
+_NUMBERS = re.compile(r"\d+")
 _MAX_RUNS = 1000
 """Runs that are remembered as checked, the newest."""
 _checked: OrderedDict[str, None] = OrderedDict()
@@ -44,10 +49,21 @@ class WatchedSettings(Settings):
         return super()._find(name, default)
 
     def mistyped(self) -> dict[str, str]:
-        """The keys that were not asked for, with the similar name that was and is missing."""
-        missing = {name.lower(): name for name in sorted(self.asked - self._values.keys())}
-        close = {key: get_close_matches(key.lower(), missing, n=1) for key in self._values.keys() - self.asked}
-        return {key: missing[found[0]] for key, found in sorted(close.items()) if found}
+        """The keys that were not asked for, with the similar name that was."""
+        found = {}
+        for key in sorted(self._values.keys() - self.asked):
+            name = _similar(key, self.asked - self._values.keys(), _SIMILAR)
+            name = name or _similar(key, self.asked & self._values.keys(), _NEARLY_SAME)
+            if name is not None:
+                found[key] = name
+        return found
+
+
+def _similar(key: str, names: Set[str], cutoff: float) -> str | None:
+    """The most similar name; None below the cutoff, or if it differs in digits alone (``lr_1``, ``lr_2``)."""
+    known = {name.lower(): name for name in sorted(names) if _NUMBERS.sub("", name) != _NUMBERS.sub("", key)}
+    close = get_close_matches(key.lower(), known, n=1, cutoff=cutoff)
+    return known[close[0]] if close else None
 
 
 def watched(settings: Settings, run: str) -> WatchedSettings | None:
@@ -61,4 +77,4 @@ def warn_of_mistyped(settings: WatchedSettings, run: str) -> None:
     while len(_checked) > _MAX_RUNS:
         _checked.popitem(last=False)
     for key, name in settings.mistyped().items():
-        log.warning("setting %r of [training] is not read, and %r is missing: is it mistyped in the job?", key, name)
+        log.warning("setting %r of [training] is not read, and %r is asked for: is it mistyped in the job?", key, name)

@@ -114,8 +114,8 @@ _TRAINING = f"""\
 Free settings for the participants' trainers, such as `epochs`, `batch_size`, `lr`, `proximal_mu` (FedProx: weight of
 the proximal term). Each is a number, a whole number, true or false, or text of up to {MAX_TEXT_CHARS} characters;
 at most {MAX_SETTINGS} of them. A trainer reads them as `task.settings`; a participant's own policy may refuse any of
-them. Nothing in them is ever executed. A key that no trainer reads has no effect; if a trainer asks for a similar one
-that is missing, the log of the participant, and of `atoll simulate`, names both.
+them. Nothing in them is ever executed. A key that no trainer reads has no effect; if a trainer asks for a similar one,
+the log of the participant, and of `atoll simulate`, names both.
 """
 
 
