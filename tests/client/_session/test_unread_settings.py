@@ -37,7 +37,9 @@ async def test_it_is_named_once_a_run(server: Server, start: Start, caplog: pyte
         server.invite(number, run="mistyped", settings={"learning_rat": 0.5, "later": 3})
         await accepted(server)
         await server.report()
-    assert [item.getMessage() for item in caplog.records if "is not read" in item.getMessage()] == [WARNING]
+    assert [item.getMessage() for item in caplog.records if "is not read" in item.getMessage()] == [
+        f"{WARNING}: is it mistyped in the job?"
+    ]
 
 
 class Member(Participant):
