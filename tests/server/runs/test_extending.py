@@ -14,6 +14,7 @@ import pytest
 
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import ConflictError, InvalidRequestError, StorageError, UnavailableError
+from atoll.server.jobs import first_model, parse_job, statistics_layout
 from atoll.server.rounds import DeadlinePassed, RunStatus
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.end_effects import EndEffects
@@ -331,6 +332,28 @@ class TestRefusals:
         said = await self.refused(federation, run)
         assert f"run {run} is private: its noise, and what was promised to its participants, are for 2 rounds" in said
         assert "it is charged to the same ledger" in said
+
+    async def test_a_run_of_statistics(self, federation: Federation) -> None:
+        text = '[job]\nname = "ages"\n[cohort]\nsize = 3\n[statistics]\nnumeric = ["age"]\n'
+        section = parse_job(text).statistics
+        assert section is not None
+        with federation.store.blobs.create() as writer:
+            for values in first_model(section).values():
+                writer.write(values.tobytes())
+            blob = writer.commit().name
+        submitted = await federation.coordinator.submit(
+            job_toml=text.encode(),
+            file_name="ages.toml",
+            layout=statistics_layout(section),
+            initial_blob=blob,
+            operator="admin",
+        )
+        federation.submitted[submitted.run] = federation.active(submitted.run)
+        await federation.coordinator.cancel(submitted.run, "enough")
+        await federation.ended(submitted.run)
+        said = await self.refused(federation, submitted.run)
+        assert f"run {submitted.run} finds statistics: its number of rounds follows from its query" in said
+        assert "submit a job with another query" in said
 
     async def test_a_run_whose_log_has_gone_with_the_days(self, tmp_path: Path) -> None:
         later = 0.0

@@ -146,18 +146,18 @@ def _check_rounds(run: runs.Run, rounds: int) -> None:
 
 
 def _check_kind(run: runs.Run, spec: JobSpec) -> None:
+    if spec.statistics is not None:
+        raise InvalidRequestError(
+            "run.statistics",
+            f"run {run.id} finds statistics: its number of rounds follows from its query",
+            "submit a job with another query",
+        )
     if spec.privacy is not None:
         raise InvalidRequestError(
             "run.private",
             f"run {run.id} is private: its noise, and what was promised to its participants, are for "
             f"{spec.job.rounds} rounds",
             f"{_anew(run)}: it is charged to the same ledger",
-        )
-    if spec.statistics is not None:
-        raise InvalidRequestError(
-            "run.statistics",
-            f"run {run.id} finds statistics: its number of rounds follows from its query",
-            "submit a job with another query",
         )
 
 
