@@ -88,6 +88,23 @@ def load_weights(module: nn.Module, foreign: Foreign, folder: Path) -> set[str]:
     return set(found)
 
 
+@torch.no_grad()
+def read_tensor(folder: Path, sources: Sequence[str], shape: Sequence[int]) -> Tensor:
+    """Return one of our parameters whole, float32; raises as ``load_weights``.
+
+    Args:
+        folder: folder of the checkpoint.
+        sources: the parameter's names in the checkpoint.
+        shape: its shape.
+    """
+    parameter = nn.Parameter(torch.empty(*shape))
+    files = _files(folder, sources)
+    for piece in _pieces(parameter, sources):
+        with _open(files[piece.source]) as reader:
+            piece.into.copy_(_read(reader, piece, files[piece.source]))
+    return parameter.detach()
+
+
 def _pieces(parameter: nn.Parameter, sources: Sequence[str]) -> Iterator[_Wanted]:
     local, offsets = local_shard(parameter)
     if not local.numel():

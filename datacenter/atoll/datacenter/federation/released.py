@@ -1,0 +1,78 @@
+"""Write the model that a run released as a folder for Hugging Face's libraries, adapters merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.federation.match import check_layout
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.models.huggingface import save_pretrained
+from atoll.datacenter.models.huggingface.read import read_tensor
+from atoll.datacenter.models.lora import merged
+from atoll.formats.safetensors import read_header
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.models.spec import Foreign
+
+
+def export_released(job: SiloJob, model: Path, out: Path) -> int:
+    """Write a run's model; frozen weights come from the checkpoint that the job starts from.
+
+    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter.
+
+    Args:
+        job: a job of the run's silos.
+        model: the run's model, as ``atoll run model`` writes it.
+        out: created if it does not exist; files of the same names are replaced.
+
+    Returns:
+        Number of the file's tensors.
+
+    Raises:
+        LayoutError: if the file is of another model, the model has no Hugging Face form, or frozen weights are
+            nowhere to be read.
+        SafetensorsError: if the file is damaged.
+    """
+    spec = spec_of(job.model)
+    if spec.foreign is None:
+        raise LayoutError(f'a model of kind "{job.model.kind}" has no Hugging Face form')
+    layout, _ = read_header(model)
+    check_layout(layout, spec)
+    there = {one.name for one in layout.tensors}
+    with torch.device("meta"):
+        shapes: dict[str, Sequence[int]] = {name: tuple(value.shape) for name, value in spec.build().named_parameters()}
+    frozen = [name for name in shapes if name not in there]
+    if frozen and job.model.weights is None:
+        raise LayoutError(
+            f"{model} has no {frozen[0]} (and {len(frozen) - 1} more), which the run did not train: set model.weights "
+            "to the checkpoint that its silos started from"
+        )
+
+    def read(name: str) -> Tensor:
+        if name not in there:
+            return _frozen(spec.foreign, name, shapes[name], Path(job.model.weights or ""))
+        with safe_open(model, framework="pt") as file:
+            found: Tensor = file.get_tensor(name)
+            return found
+
+    written: dict[str, Sequence[int]] = shapes
+    whole: Callable[[str], Tensor] = read
+    if job.model.lora is not None:
+        written, whole = merged(shapes, read, job.model.lora)
+    save_pretrained(out, job.model, spec.foreign, written, whole)
+    return len(there)
+
+
+def _frozen(foreign: Foreign | None, name: str, shape: Sequence[int], weights: Path) -> Tensor:
+    sources = () if foreign is None else foreign(name)
+    if not sources:
+        raise LayoutError(f"{name} is frozen, and a Hugging Face checkpoint has no such tensor: train it in the run")
+    return read_tensor(weights, sources, shape)
