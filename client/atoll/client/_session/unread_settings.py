@@ -1,8 +1,8 @@
 """A warning for a mistyped key of ``[training]``: the participant's code asked for a similar one, which is not there.
 
 Settings are free, so no schema can refuse ``learning_rat``. What the code asks for in its first task of a run shows it.
-Of a name that the job has besides, only nearly the same is taken for a mistake: ``decay`` is no ``decay_from``. A key that
-is similar to none may be meant for a later round or for other participants: it is no warning.
+If the job has that name besides, only nearly the same is taken for a mistake: ``decay`` is no ``decay_from``. A key
+that is similar to none may be meant for a later round or for other participants: it is no warning.
 """
 
 from __future__ import annotations
