@@ -80,6 +80,12 @@ def test_a_hospital_without_the_column_ends_the_run_with_its_name_and_reason() -
         Federation(lambda name: Other(names.index(name)), names).run(JOB)
 
 
+def test_a_cohort_of_some_is_refused_before_anything_is_asked() -> None:
+    words = r"population = 4 is larger than cohort.size 3: .*; set cohort.size = 4, or name 3"
+    with pytest.raises(SetupError, match=words):
+        Federation(Hospital, 4).run(Job(cohort=Cohort(size=3), statistics=JOB.statistics))
+
+
 def test_a_table_that_grows_during_the_run_ends_it() -> None:
     class Growing(Hospital):
         calls = 0

@@ -208,11 +208,19 @@ def first_of(job: JobSpec, initial: InitialModel | None) -> InitialModel:
     return initial
 
 
+def _asks_others_each_round(job: JobSpec, population: int) -> bool:
+    """Whether rounds of statistics, which must count the same rows, draw their members anew from more than those."""
+    cohort = job.cohort
+    several = job.statistics is not None and job.job.rounds > 1
+    return several and len(cohort.required_names) < cohort.size and cohort.invited < population
+
+
 def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
     """The job as this federation plays it.
 
     Raises:
-        SetupError: if its rounds need more participants than there are, or an evaluator that is not there.
+        SetupError: if its rounds need more participants than there are, or an evaluator that is not there; if rounds of
+            statistics would ask different participants.
     """
     needed = max(job.cohort.invited, job.cohort.min_available)
     if needed > len(people):
@@ -220,6 +228,12 @@ def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
             f"population = {len(people)} is smaller than a round, which needs {needed} (cohort.size "
             f"{job.cohort.size}, over_selection {job.cohort.over_selection:g}, min_available "
             f"{job.cohort.min_available}); raise population, or lower cohort.size"
+        )
+    if _asks_others_each_round(job, len(people)):
+        raise SetupError(
+            f"population = {len(people)} is larger than cohort.size {job.cohort.size}: rounds of statistics would ask "
+            f"different participants, and count different rows; set cohort.size = {len(people)}, or name "
+            f"{job.cohort.size} of them in cohort.required"
         )
     if evaluated and job.evaluation.server is None:
         return job.model_copy(update={"evaluation": job.evaluation.model_copy(update={"server": HOLDOUT})})
