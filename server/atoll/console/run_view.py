@@ -13,6 +13,7 @@ from atoll.operator.statistics import has_findings
 from atoll.server.control.curves import latest, panels, shown
 from atoll.server.control.names import names_of
 from atoll.server.control.never_counted import never_counted, sometimes_missing
+from atoll.server.control.tile import Tile
 from atoll.server.control.words import duration, round_label
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.jobs.refusals import has_secret_draw
@@ -21,15 +22,6 @@ from atoll.text.figures import counted
 ROUNDS_PER_PAGE = 50
 MAX_CHARTS = 8
 MAX_ABSENT = 20
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One headline figure."""
-
-    label: str
-    value: str
-    note: str = ""
 
 
 @dataclass(frozen=True)

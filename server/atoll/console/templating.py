@@ -7,7 +7,6 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
-import jinja2
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
@@ -15,9 +14,10 @@ from atoll.console.charts import HEIGHT, WIDTH
 from atoll.server import __version__
 from atoll.server.control.timeline import why
 from atoll.server.control.words import duration, kind_words, round_label
-from atoll.text.figures import bound, counted, figure, in_bytes, remainder
+from atoll.text.templates import environment
 
 if TYPE_CHECKING:
+    import jinja2
     from starlette.responses import Response
 
     from atoll.console.sessions import Session
@@ -45,28 +45,11 @@ def page(
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("atoll.console", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    made = environment(
+        "atoll.console", duration=duration, kind_words=kind_words, round_label=round_label, when=_when, why=why
     )
-    environment.globals.update(version=__version__, chart_width=WIDTH, chart_height=HEIGHT)
-    environment.filters.update(
-        bound=bound,
-        counted=counted,
-        duration=duration,
-        figure=figure,
-        in_bytes=in_bytes,
-        kind_words=kind_words,
-        remainder=remainder,
-        round_label=round_label,
-        when=_when,
-        why=why,
-        words=lambda status: status.replace("_", " "),
-    )
-    return environment
+    made.globals.update(version=__version__, chart_width=WIDTH, chart_height=HEIGHT)
+    return made
 
 
 def _when(seconds: float | None) -> Markup:

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
-import jinja2
-
 from atoll.server import __version__
 from atoll.server.control.curves import latest, panels
 from atoll.server.control.fairness import evaluated_metrics, spreads
@@ -20,9 +18,11 @@ from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figur
 from atoll.server.report.round_figure import slowest_round, timeline_figure
 from atoll.server.report.summary import absences, attendance, presence, tiles
 from atoll.server.report.traffic import traffic_figure, traffic_of
-from atoll.text.figures import bound, in_bytes
+from atoll.text.templates import environment
 
 if TYPE_CHECKING:
+    import jinja2
+
     from atoll.server.control import RunDetail
     from atoll.statistics import Findings
 
@@ -84,25 +84,21 @@ def _legend(detail: RunDetail) -> list[tuple[str, int]]:
     return [(status, counts[status]) for status in STATUSES if counts[status]]
 
 
-@cache
 def template(name: str) -> jinja2.Template:
     """A page's template, with the filters that pages use."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("atoll.server.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return environment(
+        "atoll.server.report",
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
+        duration=duration,
+        kind_words=kind_words,
+        round_label=round_label,
+        when=_when,
     )
-    environment.filters["duration"] = duration
-    environment.filters["bound"] = bound
-    environment.filters["in_bytes"] = in_bytes
-    environment.filters["words"] = lambda status: status.replace("_", " ")
-    environment.filters["when"] = _when
-    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["round_label"] = round_label
-    environment.filters["kind_words"] = kind_words
-    return environment.get_template(name)
 
 
 def _when(seconds: float | None) -> str:

@@ -10,6 +10,7 @@ from statistics import median
 from atoll.server.control import MemberSummary, RoundSummary, RunDetail
 from atoll.server.control.curves import Panel
 from atoll.server.control.names import names_of
+from atoll.server.control.tile import Tile
 from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import Grid
 from atoll.text.figures import counted
@@ -17,15 +18,6 @@ from atoll.text.figures import counted
 MAX_ROWS = 60
 MAX_COLUMNS = 300
 MAX_NAMED = 6
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One headline figure."""
-
-    label: str
-    value: str
-    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,33 @@
+"""Pages made of templates: one set-up of Jinja2, which escapes everything that is put into a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jinja2
+
+from atoll.text.figures import bound, counted, figure, in_bytes, remainder
+
+
+def environment(package: str, **filters: Callable[..., object]) -> jinja2.Environment:
+    """The templates of a package's folder ``templates``; a name that a template does not get is an error.
+
+    Args:
+        package: import name of the package.
+        filters: besides those for figures, which all pages have.
+    """
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader(package, "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        bound=bound, counted=counted, figure=figure, in_bytes=in_bytes, remainder=remainder, words=_words, **filters
+    )
+    return made
+
+
+def _words(status: str) -> str:
+    return status.replace("_", " ")
