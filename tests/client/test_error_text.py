@@ -55,9 +55,9 @@ STAYS = "(its text stays in the participant's log)"
     [
         (ValueError(f"could not convert string to float: {PATIENT!r}"), f"fit raised ValueError {STAYS}"),
         (type(PATIENT, (Exception,), {})(PATIENT), f"fit raised an error {STAYS}"),
-        (TrainerError(PATIENT), "TrainerError"),
-        (Update(weights=MODEL, weight=cast("int", PATIENT)), "UpdateError"),
-        (Update(weights=MODEL, weight=1, metrics={"age": cast("float", PATIENT)}), "UpdateError"),
+        (TrainerError(PATIENT), f"TrainerError {STAYS}"),
+        (Update(weights=MODEL, weight=cast("int", PATIENT)), f"UpdateError {STAYS}"),
+        (Update(weights=MODEL, weight=1, metrics={"age": cast("float", PATIENT)}), f"UpdateError {STAYS}"),
     ],
 )
 @pytest.mark.parametrize("private", [False, True])
@@ -106,7 +106,7 @@ async def test_the_text_of_an_error_in_a_policys_hook_stays(server: Federation, 
     start(AddOne(), policy=Policy(hook=hook))
     server.invite()
     reply = await server.reply()
-    assert (reply.verdict, reply.reason) == (FAILED, "LookupError")
+    assert (reply.verdict, reply.reason) == (FAILED, f"LookupError {STAYS}")
 
 
 async def test_metrics_whose_names_the_policy_does_not_allow_stay(server: Federation, start: Start) -> None:
@@ -120,7 +120,7 @@ async def test_metrics_whose_names_the_policy_does_not_allow_stay(server: Federa
 def test_the_servers_own_words_go_back_to_it() -> None:
     assert text_for_server(RefusedError("the round is full"), "type") == "RefusedError: the round is full"
     assert text_for_server(UnreachableError("no answer"), "type") == "UnreachableError: no answer"
-    assert text_for_server(UpdateError(PATIENT), "type") == "UpdateError"
+    assert text_for_server(UpdateError(PATIENT), "type") == f"UpdateError {STAYS}"
     assert text_for_server(KeyError(PATIENT), "text") == f"KeyError: {PATIENT!r}"
 
 

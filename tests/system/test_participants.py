@@ -203,7 +203,7 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
         crashed, poisoned, declined = fates(seen, crashing, not_finite, declining)
         assert crashed == ("failed", "fit raised RuntimeError (its text stays in the participant's log)")
         assert poisoned[0] == "failed"
-        assert poisoned[1] == "UpdateError"
+        assert poisoned[1] == "UpdateError (its text stays in the participant's log)"
         assert declined == ("declined", "policy: cohort of 4, at least 99 wanted")
         assert fates(seen, willing)[0][0] == "stopped"
     assert operator.model(run) == operator.model(run, 0)  # nothing was released

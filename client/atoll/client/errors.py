@@ -33,6 +33,7 @@ ErrorDetails = Literal["type", "text"]
 """How much of an error the server is told: its type, or its text too."""
 ERROR_DETAILS: tuple[ErrorDetails, ...] = ("type", "text")
 _MAX_TYPE_CHARS = 64
+_STAYS = "(its text stays in the participant's log)"
 
 
 class ClientError(Exception):
@@ -46,9 +47,9 @@ class ClientError(Exception):
 
     @property
     def public_text(self) -> str:
-        """What the server may see: the type, and the text if it is public."""
+        """What the server may see: the type, and the text if it is public, or where it is."""
         name = type(self).__name__
-        return f"{name}: {self}" if self.text_is_public else name
+        return f"{name}: {self}" if self.text_is_public else f"{name} {_STAYS}"
 
 
 class UsageError(ClientError):
@@ -150,7 +151,7 @@ def text_for_server(error: BaseException, details: ErrorDetails) -> str:
     """What the server is told of an error."""
     if details == "text":
         return f"{type_name(error)}: {error}"
-    return error.public_text if isinstance(error, ClientError) else type_name(error)
+    return error.public_text if isinstance(error, ClientError) else f"{type_name(error)} {_STAYS}"
 
 
 def type_name(error: BaseException) -> str:
@@ -168,5 +169,5 @@ def trainer_error(what: str, error: BaseException) -> TrainerError:
     """
     text = "; ".join((f"{what} raised {type_name(error)}: {error}", *getattr(error, "__notes__", ())))
     public = isinstance(error, ClientError) and error.text_is_public
-    hidden = f"{what} raised {type_name(error)} (its text stays in the participant's log)"
+    hidden = f"{what} raised {type_name(error)} {_STAYS}"
     return TrainerError(text, public=text if public else hidden)

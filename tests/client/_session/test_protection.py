@@ -165,7 +165,7 @@ def test_the_server_hears_nothing_of_what_the_participants_code_says(tmp_path: P
     protection, error = LocalProtection(local(), tmp_path), TrainerError("fit raised KeyError: 'Smith, John'")
     assert "Smith" not in protection.text_for_server(error)
     assert "busy" in protection.text_for_server(RefusedError("busy"))
-    assert Protection().text_for_server(error) == "TrainerError"
+    assert Protection().text_for_server(error) == "TrainerError (its text stays in the participant's log)"
     assert "Smith" in Protection(policy=Policy(errors="text")).text_for_server(error)
     assert "Smith" not in LocalProtection(local(), tmp_path, policy=Policy(errors="text")).text_for_server(error)
 
