@@ -281,7 +281,12 @@ class Operator(ServerLedger):
         return value_of(RevokedOperator, self._calls.call(self._control.RevokeOperator, request))
 
     def limit_population(
-        self, population: str, limit: tuple[float, float] | None, *, create: bool = False
+        self,
+        population: str,
+        limit: tuple[float, float] | None,
+        *,
+        create: bool = False,
+        unit: Literal["participant", "row"] = "participant",
     ) -> PopulationSummary:
         """Limit what a population's runs may spend together.
 
@@ -289,10 +294,12 @@ class Operator(ServerLedger):
             population: its name.
             limit: (epsilon, delta); None takes the limit away.
             create: whether to create a population that has no run yet.
+            unit: what runs of a created population protect.
         """
         epsilon, delta = (None, None) if limit is None else limit
+        adjacency = "add_remove_row" if unit == "row" else "add_remove"
         request = control_pb2.LimitPopulationRequest(
-            population=population, epsilon=epsilon, delta=delta, adjacency="add_remove" if create else ""
+            population=population, epsilon=epsilon, delta=delta, adjacency=adjacency if create else ""
         )
         answer = self._calls.call(self._control.LimitPopulation, request, self._calls.timeouts.ledger_s)
         return value_of(PopulationSummary, answer.population)

@@ -95,6 +95,12 @@ def test_a_ledger_that_bounds_nothing_states_no_epsilon(ledger: object) -> None:
     assert "1.235" not in text
 
 
+def test_statistics_with_noise_state_it() -> None:
+    text = card(replace(model(), findings=Findings(4, 200, (), (), 8.4)))
+    assert "200 ± 8.4 rows of 4 participants" in text
+    assert "noise for differential privacy" in text
+
+
 def test_statistics_of_the_data_are_a_table() -> None:
     age = NumericFindings("age", 200, 2, 2.0**-40, 50.5, 4.0, 2.0, (), (), ())
     findings = Findings(4, 200, (age,), (CategoryFindings("label", {"benign": 150, "malignant": None}, 0, 0),))

@@ -55,6 +55,16 @@ def test_a_safeguard_that_is_off_is_missed(switch: str) -> None:
     assert "claim is false" in result.stderr
 
 
+def test_statistics_are_not_audited_as_models(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    section = '[statistics]\nnumeric = ["a"]\nbounds = { a = [0, 1] }\nmax_rows = 9\n'
+    promise = PRIVACY.replace("clip = 0.5", "unit = 'row'")
+    job.write_text(f'[job]\nname = "x"\n[cohort]\nsize = 4\n{section}{promise}')
+    result = run(str(job))
+    assert result.exit_code == 2
+    assert "canaries are updates of models" in result.stderr
+
+
 def test_a_job_is_audited_as_it_would_run(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(JOB + PRIVACY)

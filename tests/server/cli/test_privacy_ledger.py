@@ -158,6 +158,19 @@ async def test_a_limit_is_set_and_taken_away(ask: Ask, tmp_path: Path) -> None:
     assert "there is no population 'misspelt'" in unknown.stderr
 
 
+async def test_a_population_of_rows_is_one_of_its_own(ask: Ask, tmp_path: Path) -> None:
+    some = ("--epsilon", "1", "--delta", "1e-6")
+    made = json.loads((await ask("limit", "wards", *some, "--create", "--unit", "row", "--json")).stdout)
+    assert (made["unit"], made["adjacency"]) == ("row", "add_remove_row")
+    refused = await ask("limit", "wards", *some, "--create")
+    assert "accounted for under add_remove_row adjacency" in refused.stderr
+    assert "add --create" in (await ask("limit", "wards", *some, "--unit", "row")).stderr
+    file = tmp_path / "ledger.jsonl"
+    assert (await ask("ledger", "--export", str(file))).exit_code == 0
+    chains = {chain["population"]: chain for chain in json.loads(verify(str(file), "--json").stdout)["populations"]}
+    assert chains["wards"]["adjacency"] == "add_remove_row"
+
+
 async def test_a_run_without_budget_waits_until_the_limit_is_raised(world: World, ask: Ask) -> None:
     """Told short in the list of runs, whole of the run itself, and by a resume that comes too early."""
     alice = await world.participant()
@@ -329,7 +342,7 @@ async def test_a_data_directory_answers_as_its_server_does(world: World, ask: As
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
     for options, told in (
-        (["--data", str(tmp_path)], "is no server's data directory: it has no atoll.sqlite3"),
+        (["--data", str(tmp_path)], "is no server's data directory: it has no database"),
         ([], "atoll-data is no server's data directory"),
     ):
         found = CliRunner().invoke(privacy, ["ledger", "--offline", *options], env={"ATOLL_DATA": None})

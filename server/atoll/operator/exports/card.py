@@ -176,7 +176,10 @@ def _data(model: ExportedModel) -> Iterator[str]:
         return
     yield "## Data\n"
     who = counted(found.participants, "participant")
-    yield f"{counted(found.rows, 'row')} of {who}; `statistics.json` has all figures.\n"
+    number = counted(found.rows, "row") if found.noise is None else f"{found.rows} ± {found.noise:.2g} rows"
+    yield f"{number} of {who}; `statistics.json` has all figures.\n"
+    if found.noise is not None:
+        yield "The figures have noise for differential privacy; `statistics.json` has the standard error of each.\n"
     if found.numeric:
         rows = (
             (plain(one.name), *map(figure, (one.count, one.missing, one.mean, one.deviation))) for one in found.numeric

@@ -142,9 +142,15 @@ def _contract(job: Path | None, promise: dict[str, float | None]) -> Contract:
     from atoll.server.privacy.deriving import contract_of  # noqa: PLC0415  # numba takes a second
 
     try:
-        contract = contract_of(parse_job(job.read_bytes(), str(job)))
+        spec = parse_job(job.read_bytes(), str(job))
+        contract = contract_of(spec)
     except JobFileError as error:
         raise BadInputError(str(error)) from error
+    if spec.statistics is not None:
+        raise BadInputError(
+            f"{job} finds statistics, and the audit's canaries are updates of models",
+            "`atoll privacy plan` shows the noise on its figures; docs/statistics.md names the tests of it",
+        )
     if contract is None:
         raise BadInputError(f"{job} promises no privacy", "give it a section [privacy]")
     return contract

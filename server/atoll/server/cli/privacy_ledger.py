@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -89,6 +90,11 @@ def _source(connection: ConnectionOptions, *, offline: bool) -> AbstractContextM
 @click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True), help="... at this delta.")
 @click.option("--none", "no_limit", is_flag=True, help="Remove the limit.")
 @click.option("--create", is_flag=True, help="Create the population if no run of it has been submitted yet.")
+@click.option(
+    "--unit",
+    type=click.Choice(["participant", "row"]),
+    help="With --create: what its runs protect (privacy.unit of their jobs).  [default: participant]",
+)
 @json_option
 @connected
 def limit(
@@ -99,6 +105,7 @@ def limit(
     delta: float | None,
     no_limit: bool,
     create: bool,
+    unit: Literal["participant", "row"] | None,
     json_output: bool,
 ) -> None:
     """Limit what the runs of POPULATION may spend together; a round that would pass it does not start.
@@ -109,7 +116,9 @@ def limit(
     if no_limit == (epsilon is not None and delta is not None) or (epsilon is None) != (delta is None):
         raise BadInputError("a limit is --epsilon and --delta", "give both, or --none")
     wanted = None if epsilon is None or delta is None else (epsilon, delta)
-    found = client.limit_population(population, wanted, create=create)
+    if unit is not None and not create:
+        raise BadInputError("--unit is of a population that is created; others have theirs", "add --create")
+    found = client.limit_population(population, wanted, create=create, unit=unit or "participant")
     if json_output:
         print_json(found)
         return
