@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from atoll.client.cli.app import atoll
+from atoll.datacenter.checks.layout import check_layout
+from atoll.datacenter.job import SiloJob
 from tests.patience import WAIT_S
 from tests.system.conftest import Serve
 from tests.system.processes import Nursery
@@ -53,7 +55,7 @@ def write_texts(folder: Path) -> None:
 def test_the_page_fine_tunes_a_model(processes: Nursery, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import LlamaForCausalLM  # noqa: PLC0415  # slow to import
 
-    tune, federation = blocks("toml")
+    tune, private, federation = blocks("toml")
     server = serve("federation")
     silo = Silo(processes, "silo", server, 2, tomllib.loads(tune), "--max-rounds", "3")
     monkeypatch.chdir(silo.folder)
@@ -87,6 +89,7 @@ def test_the_page_fine_tunes_a_model(processes: Nursery, serve: Serve, monkeypat
     wanted = base.model.layers[0].self_attn.q_proj.weight + factors[0] @ factors[1] * (16.0 / 8)
     torch.testing.assert_close(merged.model.layers[0].self_attn.q_proj.weight, wanted)
     assert torch.equal(merged.lm_head.weight, base.lm_head.weight)
+    check_layout(SiloJob.model_validate({**tomllib.loads(tune), **tomllib.loads(private)}), 2)
 
 
 def save(tensors: dict[str, torch.Tensor], path: Path) -> None:

@@ -100,14 +100,14 @@ def test_without_noise_and_clipping_it_is_plain_training(
         assert_same(found, plain)
 
 
-def clipped_one_by_one(limit: float) -> dict[str, Tensor]:
+def clipped_one_by_one(limit: float, sections: dict[str, Any] | None = None) -> dict[str, Tensor]:
     """Algorithm 1 of Abadi et al. 2016, without noise, a sequence at a time by PyTorch alone."""
-    job = SiloJob.model_validate(small())
+    job = SiloJob.model_validate(small(**(sections or {})))
     with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         spec = spec_of(job.model)
         (module,) = make_step(job, spec, meshes, world.device).passes.parts
-        parameters = dict(module.named_parameters())
+        parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
         for example in examples(job, meshes, 0):
             for row in range(ROWS):
@@ -186,7 +186,7 @@ def two_steps(sections: dict[str, Any]) -> dict[str, float]:
 @pytest.mark.parametrize("mode", ["ghost", "hooks"])
 def test_norms_of_queries_and_keys_are_clipped_with_the_rest(mode: str) -> None:
     """Inputs of these norms have four dims. Without noise and clipping it is plain training."""
-    sections = {"model": {"qk_norm": True, "head_dim": 16}, "optimiser": {"epsilon": 1e-6}}
+    sections: dict[str, dict[str, Any]] = {"model": {"qk_norm": True, "head_dim": 16}, "optimiser": {"epsilon": 1e-6}}
     (without,) = run_ranks(train, 1, small(**sections))
     (found,) = run_ranks(train, 1, private(HUGE, 0.0, mode, **sections))
     assert_same(found, without)

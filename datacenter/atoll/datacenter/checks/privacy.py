@@ -34,8 +34,6 @@ def check_privacy(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             "[model.moe] with [privacy]: Opacus has no rule for routers and stacked experts, and what balances them "
             "follows the load of all sequences, unclipped; use a dense model"
         )
-    elif job.model.lora is not None:
-        yield "[model.lora] with [privacy]: Opacus has no rule for adapters beside a layer; leave out one of the two"
     else:
         yield from _layers(job)
     yield from _settings(job, job.privacy.mode)
@@ -75,7 +73,11 @@ def _settings(job: SiloJob, mode: str) -> Iterator[str]:
 
 
 def _layers(job: SiloJob) -> Iterator[str]:
+    spec = spec_of(job.model)
     with torch.device("meta"):
-        module = spec_of(job.model).build()
+        module = spec.build()
+    if spec.trained is not None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(spec.trained(name))
     for problem in unsupported(module):
         yield f'model.kind = "{job.model.kind}" with [privacy]: {problem}'

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from atoll.datacenter.privacy.adapters import register
 from atoll.datacenter.privacy.budget import opacus_module
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def make_clipper(module: nn.Module, section: PrivacySection) -> Clipper:
     Raises:
         MissingExtraError: if Opacus is not installed.
     """
+    register()
     return _Ghost(module, section) if section.mode == "ghost" else _Kept(module, section)
 
 
@@ -51,6 +53,7 @@ def unsupported(module: nn.Module) -> list[str]:
     Raises:
         MissingExtraError: if Opacus is not installed.
     """
+    register()
     rules = opacus_module("grad_sample").GradSampleModule.GRAD_SAMPLERS
     found = [str(error) for error in opacus_module("validators").ModuleValidator.validate(module, strict=False)]
     for name, layer in module.named_modules():
