@@ -56,7 +56,7 @@ class Watched(FakeControl):
         return super().CancelRun(request, context)
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
-        del request
+        self.asked.append(request)
         yield from self.changes.watched(context)
 
 

@@ -11,12 +11,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Message
 
-from atoll.console.live import Live, polled
+from atoll.console.live import PACE_S, Live, polled
 from atoll.operator import OperatorError, UnreachableError
 from atoll.wire.v1 import control_pb2
 from tests.console.browser import Browser, Running
 from tests.console.conftest import Watched
-from tests.server.cli.conftest import Fake, summary
+from tests.server.cli.conftest import Fake, asked_for, summary
 
 EVENTS = "/runs/rabc/events"
 
@@ -31,6 +31,15 @@ def test_a_run_that_changes_tells_its_page_until_it_ends(browser: Browser, contr
         assert next(events) == ("changed", "running, 1 of 2 rounds released")
         control.changes.put(change(2, control_pb2.RUN_STATUS_FINISHED))
         assert list(events) == [("changed", "finished, 2 of 2 rounds released"), ("ended", "over")]
+
+
+def test_the_server_is_asked_for_no_more_changes_than_pages_are_told(
+    browser: Browser, fake: Fake, control: Watched
+) -> None:
+    with browser.events(EVENTS) as events:
+        control.changes.put(change(1))
+        assert next(events)[0] == "changed"
+    assert [one.pace_s for one in asked_for(fake, control_pb2.WatchRunRequest)] == [PACE_S]
 
 
 def test_a_server_that_is_away_has_no_events(browser: Browser, fake: Fake) -> None:

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from atoll.console.guard import session_of
-from atoll.console.live import polled
+from atoll.console.live import PACE_S, polled
 from atoll.console.paging import page_number
 from atoll.console.round_view import round_view
 from atoll.console.run_view import run_view, status_words
@@ -118,7 +118,7 @@ class Pages:
         run = await run_in_threadpool(self._reader.operator.run, request.path_params["run"])
 
         async def changes() -> AsyncIterator[str]:
-            async for progress in run.follow_async():
+            async for progress in run.follow_async(pace_s=PACE_S):
                 yield status_words(progress.run)
 
         return self._events(request, changes())

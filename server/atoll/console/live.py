@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 PACE_S = 2.0
-"""Minimum seconds between two events of a page, each of which costs the server two calls."""
+"""Minimum seconds between two events of a page, each of which costs the server two calls, and between two changes of a
+run that the server sends: a fast run has twenty a second."""
 BEAT_S = 15.0
 """Seconds after which a silent stream sends a comment, which shows whether the browser is still there."""
 MAX_STREAMS = 32

@@ -38,7 +38,13 @@ MACHINE = Clock()
 
 
 def follow(
-    calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object], clock: Clock = MACHINE
+    calls: Calls,
+    run: str,
+    timeout_s: float,
+    lost: Callable[[str], object],
+    clock: Clock = MACHINE,
+    *,
+    pace_s: float = 0.0,
 ) -> Iterator[Progress]:
     """The run now and at every change until it has ended.
 
@@ -51,7 +57,7 @@ def follow(
     course = _Course(calls, run, timeout_s, lost, clock.now_s)
     while not course.ended:
         with course.attempt():
-            for progress in _changes(calls, run, course.left_s()):
+            for progress in _changes(calls, run, course.left_s(), pace_s):
                 yield course.noted(progress)
         if not course.ended:
             clock.sleep(course.pause_s())
@@ -60,14 +66,20 @@ def follow(
 
 
 async def follow_async(
-    calls: Calls, run: str, timeout_s: float, lost: Callable[[str], object], clock: Clock = MACHINE
+    calls: Calls,
+    run: str,
+    timeout_s: float,
+    lost: Callable[[str], object],
+    clock: Clock = MACHINE,
+    *,
+    pace_s: float = 0.0,
 ) -> AsyncIterator[Progress]:
     """As ``follow``, for an event loop; cancelling the task that iterates ends the call."""
     course = _Course(calls, run, timeout_s, lost, clock.now_s)
     async with calls.target.open_async() as channel:
         while not course.ended:
             with course.attempt():
-                async for progress in _changes_async(calls, channel, run, course.left_s()):
+                async for progress in _changes_async(calls, channel, run, course.left_s(), pace_s):
                     yield course.noted(progress)
             if not course.ended:
                 await clock.sleep_async(course.pause_s())
@@ -76,8 +88,8 @@ async def follow_async(
                         await channel.channel_ready()
 
 
-def _changes(calls: Calls, run: str, timeout_s: float) -> Iterator[Progress]:
-    stream = calls.stream(calls.control.WatchRun, control_pb2.WatchRunRequest(run=run), timeout_s)
+def _changes(calls: Calls, run: str, timeout_s: float, pace_s: float) -> Iterator[Progress]:
+    stream = calls.stream(calls.control.WatchRun, control_pb2.WatchRunRequest(run=run, pace_s=pace_s), timeout_s)
     following = Following()
     with translated(calls.address):
         try:
@@ -92,10 +104,10 @@ def _changes(calls: Calls, run: str, timeout_s: float) -> Iterator[Progress]:
 
 
 async def _changes_async(
-    calls: Calls, channel: grpc.aio.Channel, run: str, timeout_s: float
+    calls: Calls, channel: grpc.aio.Channel, run: str, timeout_s: float, pace_s: float
 ) -> AsyncIterator[Progress]:
     method = control_pb2_grpc.ControlServiceStub(channel).WatchRun
-    stream = calls.stream(method, control_pb2.WatchRunRequest(run=run), timeout_s)
+    stream = calls.stream(method, control_pb2.WatchRunRequest(run=run, pace_s=pace_s), timeout_s)
     following = Following()
     try:
         async for message in stream:

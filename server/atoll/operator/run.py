@@ -106,24 +106,28 @@ class Run(Exportable):
             found = completed(found, lambda number: self.detail(members=members, only=number), members=members)
         return History(found)
 
-    def follow(self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore) -> Iterator[Progress]:
+    def follow(
+        self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore, *, pace_s: float = 0.0
+    ) -> Iterator[Progress]:
         """The run now and at every change until it has ended; goes on when a lost server comes back.
 
         Args:
             timeout_s: how long to follow.
             lost: called with a sentence when the connection breaks.
+            pace_s: least number of seconds between two changes, at most 10, which spares the server: those in between
+                come together. 0: as they are.
 
         Raises:
             TimedOutError: if it has not ended in time.
             UnreachableError: if the server stays away.
         """
-        return follow(self._calls, self.id, timeout_s, lost)
+        return follow(self._calls, self.id, timeout_s, lost, pace_s=pace_s)
 
     def follow_async(
-        self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore
+        self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore, *, pace_s: float = 0.0
     ) -> AsyncIterator[Progress]:
         """As ``follow``, for ``async for``."""
-        return follow_async(self._calls, self.id, timeout_s, lost)
+        return follow_async(self._calls, self.id, timeout_s, lost, pace_s=pace_s)
 
     def rounds(self, timeout_s: float = MONTH_S) -> Iterator[RoundSummary]:
         """Each attempt at a round once it is released or abandoned, until the run has ended. Raises as ``follow``."""

@@ -579,3 +579,18 @@ async def test_storage_is_pruned_on_request(tmp_path: Path) -> None:
             found = await world.operator.control.PruneStorage(request, timeout=WAIT_S)
             assert [(one.kind, one.count) for one in found.pruned] == [("models", 1)]
             assert blobs.exists(name) is left
+
+
+@pytest.mark.parametrize(
+    ("took_s", "asked_s", "pause_s"),
+    [
+        (0.0, 0.0, control.WATCH_INTERVAL_S),
+        (0.001, 2.0, 2.0),
+        (1.0, 2.0, 4.0),
+        (0.0, 1e9, control.MAX_WATCH_PACE_S),
+        (0.0, float("nan"), control.WATCH_INTERVAL_S),
+        (0.0, -5.0, control.WATCH_INTERVAL_S),
+    ],
+)
+def test_a_watcher_sets_the_pace_within_bounds(took_s: float, asked_s: float, pause_s: float) -> None:
+    assert control._watch_pause_s(took_s, asked_s) == pause_s

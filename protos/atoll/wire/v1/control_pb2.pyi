@@ -616,13 +616,19 @@ class WatchRunRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUN_FIELD_NUMBER: builtins.int
+    PACE_S_FIELD_NUMBER: builtins.int
     run: builtins.str
+    pace_s: builtins.float
+    """Least number of seconds between two changes that are sent, at most 10; those
+    in between are sent together. 0: as soon as the server can.
+    """
     def __init__(
         self,
         *,
         run: builtins.str = ...,
+        pace_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pace_s", b"pace_s", "run", b"run"]) -> None: ...
 
 Global___WatchRunRequest: typing_extensions.TypeAlias = WatchRunRequest
 

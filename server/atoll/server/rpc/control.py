@@ -42,6 +42,8 @@ MODEL_LEASE_S = 3600.0
 """Seconds that an uploaded model is kept for the run that begins with it."""
 WATCH_INTERVAL_S = 0.05
 """Minimum seconds between two messages to a watcher; changes in between are sent together."""
+MAX_WATCH_PACE_S = 10.0
+"""The longest pace that a watcher can ask for: it also hears that much later that the run has ended."""
 WATCH_PAUSE = 4
 """After a message the server pauses for this many times as long as the message took to make."""
 
@@ -174,7 +176,7 @@ class ControlService(AccessHandlers, LogHandlers, PrivacyHandlers, ControlServic
                 raise UnavailableError(
                     "server.stopping", "the server is stopping", "watch again when it is back", retry_after_s=1.0
                 )
-            await asyncio.sleep(max(WATCH_INTERVAL_S, WATCH_PAUSE * took_s))
+            await asyncio.sleep(_watch_pause_s(took_s, request.pace_s))
 
     async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
         """Pause a run: no further round begins."""
@@ -319,6 +321,12 @@ def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundS
     """Whether the rows say that the attempt ``live``, which was read before them, has ended."""
     over = (Phase.RELEASED, Phase.ABANDONED)
     return any((row.round, row.attempt) == (live.round, live.attempt) and row.phase in over for row in rows)
+
+
+def _watch_pause_s(took_s: float, asked_s: float) -> float:
+    """Seconds until a watcher gets another message, by what the last one took and the pace that is asked for."""
+    pace_s = min(asked_s, MAX_WATCH_PACE_S) if asked_s > 0 else 0.0  # not a number: none
+    return max(WATCH_INTERVAL_S, pace_s, WATCH_PAUSE * took_s)
 
 
 def _log_order(run: str, done: str, operator: str, reason: str = "") -> None:
