@@ -60,7 +60,7 @@ def _documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[st
         return
     if not spec.documents:
         yield (
-            f'data.document_masks = true: a model of kind "{job.model.kind}" attends as it likes; set it to false, or '
+            f'data.document_masks = true: a model of kind "{job.model.kind}" takes no documents; set it to false, or '
             "return a ModelSpec with documents = True"
         )
     if dims.cp > 1:
