@@ -87,7 +87,7 @@ def on_extend(state: RunState, event: ExtendRequested, now: float) -> Step:
         state,
         policy=replace(state.policy, rounds=state.version + event.rounds),
         status=RunStatus.RUNNING,
-        past=state.past[-1:],  # of older rounds all members were told to stop; cancelled ones would pile up
+        past=(),  # the end has deleted the uploads of late reports: none can be carried any more
         reason="",
         progress=progress,
         stopping="",
