@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from atoll.server.stores.directory_lock import DirectoryLock
 
 LEFT_FILE = f"{DATABASE_FILE}.moved"
 """What the SQLite database is renamed to after its rows have gone to a database server."""
+_LOGS = ("-wal", "-shm")  # SQLite reads them with any file of the name before the suffix, also with a newer one
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,26 @@ def move_database(data: Path, wanted: URL | None) -> Moved:
         StorageError: if a database or disk refuses, or a server runs on the directory or on either database.
         CorruptDataError: if the database is damaged.
     """
-    there = database_place.find(data)
-    if there is None:
+    if database_place.find(data) is None:
         message = f"{data} is no server's data directory"
         raise InvalidRequestError("migrate.data", message, "say where it is with --data")
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.take(data).release)
+        source = dialects.writer_engine(_other_place(data, wanted), exclusive=True)
+        closing.callback(source.dispose)
+        schema_version.upgrade(source)
+        return _into_directory(data, source) if wanted is None else _to_server(data, source, wanted)
+
+
+def _other_place(data: Path, wanted: URL | None) -> URL:
+    """Where the database of a locked directory is, which is not where it is wanted."""
+    there = database_place.choose(data, None)
     if there == wanted or (wanted is None and there.get_backend_name() == "sqlite"):
         place = dialects.shown(there)
         raise InvalidRequestError(
             "migrate.same", f"the database of {data} is {place} already", "there is nothing to do"
         )
-    with ExitStack() as closing:
-        closing.callback(DirectoryLock.take(data).release)
-        source = dialects.writer_engine(there, exclusive=True)
-        closing.callback(source.dispose)
-        schema_version.upgrade(source)
-        return _into_directory(data, source) if wanted is None else _to_server(data, source, wanted)
+    return there
 
 
 def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
@@ -70,7 +76,9 @@ def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
     try:
         if not schema_version.is_empty(target):
             raise InvalidRequestError(
-                "migrate.target", f"{dialects.shown(wanted)} holds the state of a server", "name an empty database"
+                "migrate.target",
+                f"{dialects.shown(wanted)} holds the state of a server",
+                "name an empty database; if a move to it was killed, drop it and create it again",
             )
         rows = copy_all(source, target)
     finally:
@@ -79,8 +87,7 @@ def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
     left = dialects.shown(source.url)
     source.dispose()  # SQLite puts its log into the file
     if source.dialect.name == "sqlite":
-        (data / DATABASE_FILE).replace(data / LEFT_FILE)
-        fsync_path(data)
+        _set_aside(data)
         left = str(data / LEFT_FILE)
     return Moved(dialects.shown(source.url), dialects.shown(wanted), rows, left)
 
@@ -88,8 +95,11 @@ def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
 def _into_directory(data: Path, source: Engine) -> Moved:
     partial, place = data / f".{DATABASE_FILE}.{secrets.token_hex(6)}.partial", data / DATABASE_FILE
     try:
+        for left in data.glob(f".{DATABASE_FILE}.*.partial*"):  # by a move that was killed
+            left.unlink()
         partial.touch(mode=PRIVATE_MODE, exist_ok=False)
         rows = copy_from_server(source.url, partial)
+        _set_aside(data)
         partial.replace(place)
         fsync_path(data)
         (data / PLACE_FILE).unlink()
@@ -99,3 +109,22 @@ def _into_directory(data: Path, source: Engine) -> Moved:
     finally:
         partial.unlink(missing_ok=True)
     return Moved(dialects.shown(source.url), str(place), rows, dialects.shown(source.url))
+
+
+def _set_aside(data: Path) -> None:
+    """Rename the SQLite file and its logs, which stay if another process reads it or a move was killed.
+
+    Left in place, the logs would be played into the next file of that name.
+    """
+    file, left = data / DATABASE_FILE, data / LEFT_FILE
+    try:
+        if file.exists():
+            for suffix in _LOGS:
+                left.with_name(left.name + suffix).unlink(missing_ok=True)
+            file.replace(left)
+        for suffix in _LOGS:
+            with suppress(FileNotFoundError):
+                file.with_name(file.name + suffix).replace(left.with_name(left.name + suffix))
+        fsync_path(data)
+    except OSError as error:
+        raise storage_error("migrate.disk", f"{file} cannot be renamed", error) from error

@@ -42,7 +42,7 @@ def noted(directory: Path) -> URL | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        remedy = f'write {{"database": "URL"}} into it, or take the {PLACE_FILE} of a back-up'
+        remedy = 'write {"database": "postgresql://user@host/name"} into it, with the URL of its database'
         raise CorruptDataError("store.place", f"{path} cannot be read: {error}", remedy) from error
 
 
