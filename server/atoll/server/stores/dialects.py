@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from sqlalchemy import URL, Connection, Engine, Executable, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import sqlite
@@ -38,6 +38,7 @@ from atoll.server.stores.errors import (
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
+    from psycopg import Connection as PostgresConnection
     from sqlalchemy.dialects import postgresql
 
 BUSY_TIMEOUT_S = 10.0
@@ -53,10 +54,13 @@ _PATIENCE = {
     "tcp_user_timeout": 30_000,
 }
 """libpq's settings, so that a lost network shows within half a minute."""
-_SERVER_PATIENCE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+_SERVER_PATIENCE = (
+    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30000"
+)
 """The same for the database server, which holds a vanished writer's lock until it notices."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _NO_TEXT = "Could not decode to UTF-8"  # Python's sqlite3, of a text column; it has no code
+_SECRETS = frozenset({"password", "sslpassword"})
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "make the data directory and its files writable for the server's account",
     sqlite3.SQLITE_CANTOPEN: "check that the data directory exists and that the server's account may write to it",
@@ -64,6 +68,11 @@ _REMEDIES = {
     sqlite3.SQLITE_IOERR: "check the disk (dmesg, SMART) and that it is not full",
     sqlite3.SQLITE_BUSY: "another process holds the database: make sure that one server uses this directory",
 }
+_SERVER_FULL = "53100"
+_SERVER_DAMAGED = frozenset({"XX001", "XX002"})
+_NOT_ALLOWED = frozenset({"42501", "3F000"})
+"""Codes (SQLSTATE) of PostgreSQL: the account may not do this; no schema to create tables in."""
+_ALLOW = "let the account own the database, or grant it USAGE and CREATE on the schema"
 _CHECK_SERVER = "check that the database server runs, is reachable and accepts this account"
 Rows = Sequence[Mapping[str, Any]]
 IsolationLevel = Literal["READ COMMITTED", "REPEATABLE READ"]
@@ -90,7 +99,7 @@ def parse_url(url: str) -> URL:
         raise SchemaError(f"database {parsed.drivername!r} is not supported", remedy)
     if parsed.get_backend_name() == "sqlite":
         return parsed
-    if parsed.password or "password" in parsed.query:
+    if parsed.password or not parsed.query.keys().isdisjoint(_SECRETS):
         raise SchemaError(
             f"the URL of database {parsed.database} at {parsed.host} holds a password, and URLs are written to files",
             "leave it out, and give it in $PGPASSWORD, in ~/.pgpass, or in a file that $PGPASSFILE names",
@@ -160,16 +169,27 @@ def lock_schema(connection: Connection) -> None:
 
 
 def check_database(connection: Connection) -> None:
-    """Check the database for damage; takes about a second per GB in SQLite.
+    """Check the database for damage; takes about a second per GB in SQLite. PostgreSQL's has to hold any text.
 
     Raises:
+        SchemaError: if it has another encoding than UTF-8.
         StoreDamagedError: if there is any.
     """
-    if connection.dialect.name != "sqlite":
-        return  # PostgreSQL checks its own pages
+    if connection.dialect.name != "sqlite":  # PostgreSQL checks its own pages
+        _check_encoding(connection)
+        return
     found = connection.execute(text("PRAGMA quick_check(1)")).scalar()
     if found != "ok":
         raise StoreDamagedError(f"the database is damaged: {found}", where=_place(connection.engine.url))
+
+
+def _check_encoding(connection: Connection) -> None:
+    encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    if encoding != "UTF8":
+        raise SchemaError(
+            f"{_place(connection.engine.url)} has the encoding {encoding}, which does not hold every text",
+            "make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
+        )
 
 
 def size_bytes(connection: Connection) -> int:
@@ -184,8 +204,9 @@ def size_bytes(connection: Connection) -> int:
 def translate(error: SQLAlchemyError, url: URL) -> ServerError:
     """The store's error that stands for an error of the driver."""
     place = _place(url)
-    if isinstance(error, IntegrityError):
-        return RecordConflictError(f"{error.orig}")
+    known = RecordConflictError(f"{error.orig}") if isinstance(error, IntegrityError) else _refusal(error, place)
+    if known is not None:
+        return known
     if not isinstance(error, DBAPIError) or isinstance(error, (DataError, ProgrammingError)):
         return StorageError(
             "store.query",
@@ -204,6 +225,20 @@ def translate(error: SQLAlchemyError, url: URL) -> ServerError:
     return StoreUnavailableError(
         f"the database cannot be used: {cause}", _REMEDIES.get(code, "see the server's log"), where=place
     )
+
+
+def _refusal(error: SQLAlchemyError, place: str) -> ServerError | None:
+    """What PostgreSQL refuses for a reason that an operator can remove, by its code; else None."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    code = getattr(cause, "sqlstate", None)
+    said = str(cause).partition("\n")[0]
+    if code == _SERVER_FULL:
+        return StoreFullError(f"the database cannot be written: {said}", where=place)
+    if code in _SERVER_DAMAGED:
+        return StoreDamagedError(f"the database is damaged: {said}", where=place)
+    if code in _NOT_ALLOWED:
+        return StoreUnavailableError(f"the database cannot be used: {said}", _ALLOW, where=place)
+    return None
 
 
 @cache
@@ -240,6 +275,7 @@ def _place(url: URL) -> str:
 
 def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLevel) -> Engine:
     given = {name: value for name, value in _PATIENCE.items() if name not in url.query}
+    options = " ".join((_SERVER_PATIENCE, *url.normalized_query.get("options", ())))  # the last one counts
     try:
         return create_engine(
             url,
@@ -247,7 +283,7 @@ def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLe
             max_overflow=0,
             pool_pre_ping=True,
             isolation_level=isolation_level,
-            connect_args={"options": _SERVER_PATIENCE, **given} if "options" not in url.query else given,
+            connect_args={**given, "options": options, "client_encoding": "utf8"},
         )
     except ModuleNotFoundError as error:
         raise StoreUnavailableError(
@@ -264,14 +300,23 @@ def _lock_server(connection: DBAPIConnection, url: URL) -> None:
 
     cursor = connection.cursor()
     try:
+        cursor.execute("SELECT pg_backend_pid()")
+        if cursor.fetchone() != (cast("PostgresConnection[Any]", connection).info.backend_pid,):
+            connection.close()
+            raise StoreUnavailableError(
+                "a connection pooler stands before the database, and the server's lock needs a connection of its own",
+                "name PostgreSQL itself (host and port) instead of PgBouncer or the like",
+                where=_place(url),
+            )
         cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_PATIENCE_S}s'")
         cursor.execute(f"SELECT pg_advisory_lock({_SERVER_LOCK})")
         connection.rollback()  # ends the transaction; the lock is the session's
     except LockNotAvailable:
         connection.close()
         raise StoreUnavailableError(
-            f"another server uses {_place(url)}",
+            "another server uses the database",
             "stop it first, or give this server a database of its own; if its machine was lost, wait half a minute",
+            where=_place(url),
         ) from None
 
 

@@ -130,8 +130,9 @@ def _upgrade(engine: Engine, directory: Path, blobs: BlobStore) -> None:
                 f"the database {name} is empty, and {directory} holds models",
                 "restore the database from its back-up, or choose a new data directory",
             )
-        database_place.note(directory, engine.url)
     schema_version.upgrade(engine)
+    if engine.dialect.name != "sqlite":
+        database_place.note(directory, engine.url)  # only one that can be used: a noted one cannot be set anew
 
 
 def _remove_partials(folder: Path) -> None:
