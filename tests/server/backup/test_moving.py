@@ -34,19 +34,19 @@ def content(data: Path) -> tuple[object, ...]:
     return found
 
 
-def rename(data: Path, name: str) -> None:
-    """Let a server on the directory write."""
+def mark(data: Path, reason: str) -> None:
+    """Have a server on the directory write."""
     store = Store.open(data)
-    store.writer.submit(lambda connection: connection.execute(update(schema.runs).values(name=name))).result()
+    store.writer.submit(lambda connection: connection.execute(update(schema.runs).values(reason=reason))).result()
     store.close()
 
 
-def name_of(data: Path) -> str:
-    """The run's name."""
+def reason_of(data: Path) -> str:
+    """What a server wrote there last."""
     store = Store.open(data)
     row = store.reader.submit(runs.get, RUN).result()
     store.close()
-    return row.name
+    return row.reason
 
 
 def test_there_and_back(tmp_path: Path, postgresql_url: str, database_server: DatabaseServer) -> None:
@@ -73,16 +73,16 @@ def test_there_and_back(tmp_path: Path, postgresql_url: str, database_server: Da
 def test_the_log_of_the_old_file_is_not_played_into_the_new_one(tmp_path: Path, postgresql_url: str) -> None:
     """SQLite keeps the log while another process reads; here a query that has not been read to its end."""
     fill(tmp_path)
-    rename(tmp_path, "before")
+    mark(tmp_path, "before")
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as other:
         assert other.execute("SELECT * FROM models").fetchone()
-        rename(tmp_path, "logged")
+        mark(tmp_path, "logged")
         move_database(tmp_path, parse_url(postgresql_url))
-    rename(tmp_path, "moved")
+    mark(tmp_path, "moved")
     move_database(tmp_path, None)
-    assert name_of(tmp_path) == "moved"
+    assert reason_of(tmp_path) == "moved"
     with closing(sqlite3.connect(tmp_path / LEFT_FILE)) as left:
-        assert left.execute("SELECT name FROM runs").fetchall() == [("logged",)]
+        assert left.execute("SELECT reason FROM runs").fetchall() == [("logged",)]
 
 
 _KILLED = """
@@ -107,22 +107,22 @@ def killed_move(data: Path, after: str, *url: str) -> None:
 
 def test_a_killed_move_is_done_again(tmp_path: Path, postgresql_url: str, database_server: DatabaseServer) -> None:
     fill(tmp_path)
-    rename(tmp_path, "first")
+    mark(tmp_path, "first")
     moving = "atoll.server.backup.moving"
     killed_move(tmp_path, f"{moving}.copy_all", postgresql_url)
-    assert name_of(tmp_path) == "first"
+    assert reason_of(tmp_path) == "first"
     with pytest.raises(InvalidRequestError, match="holds the state") as refused:
         move_database(tmp_path, parse_url(postgresql_url))
     assert "if a move to it was killed, drop it" in refused.value.detail.remedy
 
     killed_move(tmp_path, "atoll.server.stores.database_place.note", database_server.new("atoll"))
     assert (tmp_path / DATABASE_FILE).exists()
-    rename(tmp_path, "on the database server")
+    mark(tmp_path, "on the database server")
     killed_move(tmp_path, f"{moving}.copy_from_server")
     killed_move(tmp_path, f"{moving}.fsync_path")
-    rename(tmp_path, "still there")
+    mark(tmp_path, "still there")
     move_database(tmp_path, None)
-    assert name_of(tmp_path) == "still there"
+    assert reason_of(tmp_path) == "still there"
     assert [path.name for path in tmp_path.glob(f".{DATABASE_FILE}*")] == []
 
 
