@@ -39,7 +39,7 @@ from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.stepping import Answer
-from atoll.server.stores import BlobMissingError, RecordMissingError, participants, runs
+from atoll.server.stores import BlobMissingError, RecordMissingError, Store, participants, runs
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 from tests.patience import WAIT_S
@@ -209,6 +209,17 @@ class TestOrders:
         assert row is not None
         assert row.revoked_reason.startswith("lost laptop")
         assert len(row.revoked_reason) == 1024
+
+    async def test_a_reason_is_stored_whatever_it_holds(self, tmp_path: Path, postgresql_url: str) -> None:
+        """PostgreSQL has no text with NUL: an order with one was refused as a fault in the server."""
+        Store.open(tmp_path, url=postgresql_url).close()
+        async with opened(tmp_path) as federation:
+            (alice,) = await federation.clients("alice")
+            run = await federation.submit(job())
+            await federation.coordinator.cancel(run, "enough\0")
+            assert (await federation.store.reader.run(runs.get, run)).reason == r"enough\x00"
+            row = await federation.coordinator.revoke(alice.name, "lost\0")
+            assert row.revoked_reason == r"lost\x00"
 
 
 class TestTwoRuns:

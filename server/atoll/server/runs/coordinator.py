@@ -68,6 +68,7 @@ from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session
 from atoll.server.runs.submission import Submitted, examined
 from atoll.server.stores import event_log, participants, reports, runs
+from atoll.text.printable import printable
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_from_proto
@@ -222,7 +223,7 @@ class Coordinator:
 
     async def cancel(self, run_id: str, reason: str) -> None:
         """Cancel a run now. Raises as ``pause``."""
-        await self._order(run_id, CancelRequested(reason[:MAX_REASON_CHARS] or "cancelled by the operator"))
+        await self._order(run_id, CancelRequested(printable(reason[:MAX_REASON_CHARS]) or "cancelled by the operator"))
 
     async def extend(self, run_id: str, rounds: int) -> None:
         """Go on with a run that has finished or was cancelled, for so many train rounds from its newest model.
@@ -249,7 +250,7 @@ class Coordinator:
         Raises:
             RecordMissingError: if there is no such participant.
         """
-        row = await self._certificates.revoke(participant, reason[:MAX_REASON_CHARS])
+        row = await self._certificates.revoke(participant, printable(reason[:MAX_REASON_CHARS]))
         await self._services.nodes.end_calls(
             Caller(Role.PARTICIPANT, participant), RevokedError.of(participant, row.revoked_reason)
         )
