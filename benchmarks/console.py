@@ -101,7 +101,7 @@ def _played(connection: Connection, clients: int, numbers: range) -> None:
             connection,
             Round(
                 RUN, number, 0, "train", "released", at, "the cohort has reported", "uniform", 7, clients, clients,
-                clients * 9 // 10, 100 * clients, at, at + 60, at + 50, "0" * 64, metrics, steps,
+                clients * 9 // 10, 100 * clients, at, at + 60, at + 50, "0" * 64, number, metrics, steps,
             ),
         )  # fmt: skip
         rounds.put_members(connection, (_member(number, one, at) for one in range(clients)))

@@ -76,9 +76,9 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
 class OffsetRMSNorm(nn.RMSNorm):
     """RMSNorm that multiplies by 1 + weight, as Gemma's (Gemma Team 2024)."""
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., dim]`` to the same shape."""
-        return functional.rms_norm(hidden, self.normalized_shape, 1 + self.weight, self.eps)
+        return functional.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
 
 
 def norm_of(model: ModelSection, width: int) -> nn.RMSNorm:
