@@ -49,16 +49,20 @@ def test_lines_come_in_pages() -> None:
     assert texts(recent, before=third.number, limit=2) == ["line 2", "line 1"]
 
 
-def test_notices_displace_no_warning_and_both_are_bounded() -> None:
-    recent = RecentLog(kept=3)
+def test_lines_displace_none_of_another_severity_and_all_are_bounded() -> None:
+    """A participant can fail in each round, which is a warning; that must not hide the server's errors."""
+    recent = RecentLog(kept=2)
     with kept_in(recent):
         log.warning("first")
-        log.warning("disk is full")
+        log.error("disk is full")
         for number in range(100):
             log.info("round %d", number)
+            log.warning("p1 failed in round %d", number)
         log.error("second")
         log.error("third")
-    assert texts(recent) == ["third", "second", "round 99", "round 98", "round 97", "disk is full"]
+    assert texts(recent, "error") == ["third", "second"]
+    assert texts(recent, "warning") == ["third", "second", "p1 failed in round 99", "p1 failed in round 98"]
+    assert len(texts(recent)) == 6
 
 
 def test_a_line_has_what_is_known_of_it() -> None:

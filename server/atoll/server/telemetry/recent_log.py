@@ -18,7 +18,7 @@ from atoll.server.errors import LogText, ServerError
 from atoll.server.telemetry.refusal_log import one_line
 
 MAX_KEPT = 500
-"""Lines that are kept of warnings and errors, and as many of notices: a busy run's notices displace no error."""
+"""Lines that are kept of each severity: neither a busy run's notices nor participants that fail displace an error."""
 MAX_MESSAGE_CHARS = 500
 MAX_FACT_CHARS = 100
 LOGGER = "atoll"
@@ -33,8 +33,7 @@ class RecentLog(logging.Handler):
     def __init__(self, kept: int = MAX_KEPT) -> None:
         super().__init__(logging.INFO)
         self._numbers = itertools.count(1)
-        self._grave: deque[LogLine] = deque(maxlen=kept)
-        self._notices: deque[LogLine] = deque(maxlen=kept)
+        self._kept: Mapping[str, deque[LogLine]] = {level: deque(maxlen=kept) for level in SEVERITIES}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line; see ``logging.Handler``, whose lock is held."""
@@ -43,7 +42,7 @@ class RecentLog(logging.Handler):
         except Exception:  # noqa: BLE001 - as every handler: a line that cannot be made must not stop its caller
             self.handleError(record)
             return
-        (self._grave if record.levelno >= logging.WARNING else self._notices).append(line)
+        self._kept[line.level].append(line)
 
     def newest(self, *, severity: str, before: int | None, limit: int) -> list[LogLine]:
         """The newest lines of at least a severity of ``SEVERITIES``, the newest first.
@@ -55,7 +54,7 @@ class RecentLog(logging.Handler):
         """
         self.acquire()
         try:
-            kept = [*self._grave, *self._notices]
+            kept = list(itertools.chain.from_iterable(self._kept.values()))
         finally:
             self.release()
         wanted = [
