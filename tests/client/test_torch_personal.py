@@ -111,6 +111,38 @@ def test_a_file_of_another_module_is_refused(tmp_path: Path, content: Any) -> No
         participant.fit(model_of(initial(tmp_path)), make_task())
 
 
+def test_a_file_of_other_element_types_is_refused(tmp_path: Path) -> None:
+    """The bits of bfloat16 would be read as numbers up to 65,535."""
+    participant = site()
+    participant.prepare(tmp_path)
+    save(tmp_path / FILE, {name: np.full(array.shape, 16_256, np.uint16) for name, array in own(participant).items()})
+    with pytest.raises(UsageError, match="other element types"):
+        participant.fit(model_of(initial(tmp_path)), make_task())
+
+
+def test_what_diverged_or_was_broken_off_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    participant, model = site(), model_of(initial(tmp_path))
+    participant.prepare(tmp_path)
+    before = own(participant)
+    mean_loss = participant.loss
+    calls = iter(range(2))
+
+    def failing(outputs: Any, targets: Any) -> torch.Tensor:
+        if next(calls, None) is None:
+            raise RuntimeError("out of memory")
+        return mean_loss(outputs, targets)
+
+    participant.loss = failing
+    with pytest.raises(RuntimeError, match="memory"):
+        participant.fit(model, make_task())
+    participant.loss = lambda outputs, targets: mean_loss(outputs, targets) * float("nan")
+    participant.fit(model, make_task())
+    assert "'last.weight' is not finite" in caplog.text
+    participant.loss = mean_loss
+    participant.evaluate(model, make_task())
+    np.testing.assert_equal(own(participant), before)
+
+
 def test_a_simulation_keeps_the_tensors_of_each_participant(tmp_path: Path) -> None:
     model = initial(tmp_path)
     job = Job(rounds=3, cohort=Cohort(size=2), evaluation=Evaluation(before_training=True))

@@ -13,6 +13,7 @@ participant's state directory; ``evaluate`` measures the shared part with the pa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from atoll.client.task import Task
     from atoll.client.update import Evaluation, Update
 
+log = logging.getLogger(__name__)
+
 FILE = "personal.safetensors"
 """Name of the file in the state directory."""
 
@@ -38,7 +41,8 @@ class PersonalTorchParticipant(TorchParticipant):
     """A ``TorchParticipant`` that keeps tensors to itself; see the module.
 
     They are what ``fit`` left last, also if its update came too late to count, and also after a restart. Before the
-    first ``fit`` they are the module's own.
+    first ``fit`` they are the module's own. What a ``fit`` leaves that fails, or that diverges, is not kept: the next
+    one begins with what was kept before.
 
     Args:
         module: the whole model.
@@ -90,16 +94,30 @@ class PersonalTorchParticipant(TorchParticipant):
         Raises:
             UsageError: if the kept file is not of this module.
         """
+        if self._file is not None and not self._file.exists():
+            self._keep(self._file)  # a fit that fails must not leave its tensors to the next one
         self._restore()
         update = super().fit(model, task)
         if self._file is not None:
-            save(self._file, {name: to_array(tensor) for name, tensor in self.personal().items()})
+            self._keep_finite(self._file)
         return update
 
     def evaluate(self, model: Model, task: Task) -> Evaluation:
         """Measure the global model with the participant's own tensors. Raises as ``fit``."""
         self._restore()
         return super().evaluate(model, task)
+
+    def _keep(self, file: Path) -> None:
+        """Write the tensors that stay."""
+        save(file, {name: to_array(tensor) for name, tensor in self.personal().items()})
+
+    def _keep_finite(self, file: Path) -> None:
+        """Write the tensors that stay, unless they diverged. That is no error: under local privacy it would tell of data."""
+        diverged = [name for name, tensor in self.personal().items() if not bool(torch.isfinite(tensor).all())]
+        if diverged:
+            log.warning("local tensor %r is not finite after training: what was kept before stays", diverged[0])
+        else:
+            self._keep(file)
 
     def _restore(self) -> None:
         """Load what ``fit`` kept."""
@@ -110,14 +128,19 @@ class PersonalTorchParticipant(TorchParticipant):
         except (OSError, WireError) as error:
             raise UsageError(f"{self._file} cannot be read: {error}; remove it to begin anew") from error
         wanted = self.personal()
-        if {name: found.shape for name, found in kept.items()} != {name: tuple(t.shape) for name, t in wanted.items()}:
+        if _forms(kept) != _forms({name: to_array(tensor) for name, tensor in wanted.items()}):
             raise UsageError(
-                f"{self._file} has tensors {', '.join(kept) or 'none'} of another module or other local names; remove "
-                "it to begin anew"
+                f"{self._file} has tensors {', '.join(kept) or 'none'} of another module, other element types or other "
+                "local names; remove it to begin anew"
             )
         with torch.no_grad():
             for name, tensor in wanted.items():
                 tensor.copy_(_as_tensor(kept[name], tensor.dtype))
+
+
+def _forms(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and element type by name."""
+    return {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
 
 
 def _as_tensor(found: Any, dtype: torch.dtype) -> torch.Tensor:
