@@ -23,3 +23,8 @@ def test_pages_share_filters_and_may_have_their_own(pages: jinja2.Environment) -
 def test_a_name_that_is_not_given_is_an_error(pages: jinja2.Environment) -> None:
     with pytest.raises(jinja2.UndefinedError, match="'run' is undefined"):
         pages.from_string("{{ run }}").render()
+
+
+def test_pages_share_templates() -> None:
+    for package in ("atoll.console", "atoll.server.report"):
+        assert environment(package).get_template("statistics_tables.html.j2").name == "statistics_tables.html.j2"

@@ -10,14 +10,18 @@ from atoll.text.figures import bound, counted, figure, in_bytes, remainder
 
 
 def environment(package: str, **filters: Callable[..., object]) -> jinja2.Environment:
-    """The templates of a package's folder ``templates``; a name that a template does not get is an error.
+    """The templates of a package's folder ``templates``, and those of ``pages`` here, which packages share.
+
+    A name that a template does not get is an error.
 
     Args:
         package: import name of the package.
         filters: besides those for figures, which all pages have.
     """
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader(package, "templates"),
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(package, "templates"), jinja2.PackageLoader("atoll.text", "pages")]
+        ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

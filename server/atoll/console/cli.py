@@ -40,7 +40,7 @@ def console(
     origin: str,
     json_output: bool,
 ) -> None:
-    """Show runs, rounds and participants in a browser, live; start, pause and cancel runs there.
+    """Show runs, rounds and participants in a browser, live; start, pause, extend and cancel runs.
 
     Prints a link that opens it in one browser. The console is a program of its own beside the server: it calls the
     server as the other commands do, and a browser with a session has the rights of its credential.
