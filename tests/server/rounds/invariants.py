@@ -145,6 +145,8 @@ class Invariants:
 
     def check_keeps(self, state: RunState, effect: DropSpools) -> None:
         if not state.status.ended:
+            if state.round is not None and state.round.phase not in (Phase.RELEASED, Phase.ABANDONED):
+                assert effect.through < state.round.key, "the uploads of the round in work are deleted"
             assert {(c.update.key, c.update.participant) for c in state.carried} <= set(effect.keep)
 
     def check_bounded(self, policy: RunPolicy, state: RunState) -> None:

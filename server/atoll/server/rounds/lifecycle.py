@@ -150,8 +150,14 @@ def amend(state: RunState, key: RoundKey, member: Member) -> RunState:
 
 
 def drop_spools(state: RunState, carried: tuple[Carried, ...]) -> tuple[DropSpools, ...]:
-    """Delete uploads that no later round can need: keep carried updates and those that may yet be carried."""
-    if state.round is None:
+    """Delete uploads that no later round can need: keep carried updates and those that may yet be carried.
+
+    Those of a round that has only been created are not deleted: it goes on meanwhile, and they are yet to come.
+    """
+    through = None if state.round is None else state.round.key
+    if state.round is not None and state.round.phase is Phase.CREATED:
+        through = _before(state.round.key, state.policy)
+    if through is None:
         return ()
     limit = state.policy.straggler.late.max_staleness
     waiting = {(c.update.key, c.update.participant) for c in carried}
@@ -162,7 +168,14 @@ def drop_spools(state: RunState, carried: tuple[Carried, ...]) -> tuple[DropSpoo
         for m in past.roster
         if m.status in MAY_BE_LATE and m.update is None
     }
-    return (DropSpools(state.round.key, tuple(sorted(waiting | coming))),)
+    return (DropSpools(through, tuple(sorted(waiting | coming))),)
+
+
+def _before(key: RoundKey, policy: RunPolicy) -> RoundKey | None:
+    """The last key that an attempt before this one can have; None if there is none."""
+    if key.attempt:
+        return RoundKey(key.round, key.attempt - 1)
+    return RoundKey(key.round - 1, policy.straggler.max_attempts - 1) if key.round else None
 
 
 def end_run(state: RunState, status: RunStatus, reason: str, now: float) -> Step:
