@@ -98,7 +98,20 @@ def test_a_writer_whose_lock_went_to_another_server_writes_nothing_more(
         stale.writer.submit(runs.add, run()).result()
     assert other.reader.submit(runs.listed).result() == ()
     other.close()
+    with pytest.raises(CommitError, match="another server has used the database"):
+        stale.writer.submit(runs.add, run()).result()
     stale.close()
+
+
+def test_a_writer_that_lost_its_connection_and_nothing_else_writes_on(
+    tmp_path: Path, postgresql_url: str, database_server: DatabaseServer
+) -> None:
+    store = Store.open(tmp_path, url=postgresql_url)
+    database_server.stop()
+    database_server.start()
+    store.writer.submit(runs.add, run()).result()
+    assert store.reader.submit(runs.get, RUN).result() == run()
+    store.close()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

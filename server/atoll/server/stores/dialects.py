@@ -131,7 +131,7 @@ def writer_engine(url: URL, *, exclusive: bool = False) -> Engine:
         return _sqlite_engine(url, begin="BEGIN IMMEDIATE", read_only=False, pool_size=1)
     engine = _postgresql_engine(url, pool_size=1, isolation_level="READ COMMITTED")
     if exclusive:
-        event.listen(engine, "connect", lambda connection, _entry: _lock_server(connection, url))
+        _Turn(url).begin_with(engine)
     return engine
 
 
@@ -291,33 +291,84 @@ def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLe
         ) from None
 
 
-def _lock_server(connection: DBAPIConnection, url: URL) -> None:
-    """Take the lock of the one server; the database keeps it until the connection ends, however that happens.
+class _Turn:
+    """The turn of one server at a database: begins with its first connection, and ends when another server has one.
 
-    A killed server's connection ends a moment after it.
+    The lock alone would let a server that lost it write again once the other one has ended, from what it remembers of
+    the state before. So each turn has a number, which the database keeps.
     """
-    from psycopg.errors import LockNotAvailable  # noqa: PLC0415 - SQLite's users need not have it
 
-    cursor = connection.cursor()
-    try:
-        cursor.execute("SELECT pg_backend_pid()")
-        if cursor.fetchone() != (cast("PostgresConnection[Any]", connection).info.backend_pid,):
+    def __init__(self, url: URL) -> None:
+        self._place = _place(url)
+        self._number: int | None = None
+
+    def begin_with(self, engine: Engine) -> None:
+        """Lock the database and check the turn on each new connection of an engine."""
+        event.listen(engine, "connect", lambda connection, _entry: self._enter(connection))
+
+    def _enter(self, connection: DBAPIConnection) -> None:
+        try:
+            self._require_own_session(connection)
+            self._lock(connection)
+            self._count(connection)
+        except BaseException:
             connection.close()
+            raise
+
+    def _require_own_session(self, connection: DBAPIConnection) -> None:
+        if (
+            _one_row(connection, "SELECT pg_backend_pid()")
+            != cast("PostgresConnection[Any]", connection).info.backend_pid
+        ):
             raise StoreUnavailableError(
                 "a connection pooler stands before the database, and the server's lock needs a connection of its own",
                 "name PostgreSQL itself (host and port) instead of PgBouncer or the like",
-                where=_place(url),
+                where=self._place,
             )
-        cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_PATIENCE_S}s'")
-        cursor.execute(f"SELECT pg_advisory_lock({_SERVER_LOCK})")
-        connection.rollback()  # ends the transaction; the lock is the session's
-    except LockNotAvailable:
-        connection.close()
-        raise StoreUnavailableError(
-            "another server uses the database",
-            "stop it first, or give this server a database of its own; if its machine was lost, wait half a minute",
-            where=_place(url),
-        ) from None
+
+    def _lock(self, connection: DBAPIConnection) -> None:
+        """Take the lock of the one server; the database keeps it until the connection ends, however that happens.
+
+        A killed server's connection ends a moment after it.
+        """
+        from psycopg.errors import LockNotAvailable  # noqa: PLC0415 - SQLite's users need not have it
+
+        cursor = connection.cursor()
+        try:
+            cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_PATIENCE_S}s'")
+            cursor.execute(f"SELECT pg_advisory_lock({_SERVER_LOCK})")
+            connection.rollback()  # ends the transaction; the lock is the session's
+        except LockNotAvailable:
+            raise StoreUnavailableError(
+                "another server uses the database",
+                "stop it first, or give this server a database of its own; if its machine was lost, wait half a minute",
+                where=self._place,
+            ) from None
+
+    def _count(self, connection: DBAPIConnection) -> None:
+        cursor = connection.cursor()
+        if self._number is None:
+            cursor.execute("CREATE TABLE IF NOT EXISTS atoll_turns (place integer PRIMARY KEY, number bigint NOT NULL)")
+            self._number = _one_row(
+                connection,
+                "INSERT INTO atoll_turns VALUES (1, 1) ON CONFLICT (place) DO UPDATE "
+                "SET number = atoll_turns.number + 1 RETURNING number",
+            )
+        elif _one_row(connection, "SELECT number FROM atoll_turns") != self._number:
+            raise StoreUnavailableError(
+                "another server has used the database since this one lost its connection",
+                "stop this server; start it again if it is the one that is wanted",
+                where=self._place,
+            )
+        connection.commit()
+
+
+def _one_row(connection: DBAPIConnection, query: str) -> Any:
+    """The value of a query's one row."""
+    cursor = connection.cursor()
+    cursor.execute(query)
+    row = cursor.fetchone()
+    return None if row is None else row[0]
 
 
 def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> Engine:
