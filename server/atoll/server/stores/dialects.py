@@ -348,13 +348,13 @@ class _Turn:
     def _count(self, connection: DBAPIConnection) -> None:
         cursor = connection.cursor()
         if self._number is None:
-            cursor.execute("CREATE TABLE IF NOT EXISTS atoll_turns (place integer PRIMARY KEY, number bigint NOT NULL)")
+            cursor.execute("CREATE TABLE IF NOT EXISTS server_turns (place integer PRIMARY KEY, number bigint NOT NULL)")
             self._number = _one_row(
                 connection,
-                "INSERT INTO atoll_turns VALUES (1, 1) ON CONFLICT (place) DO UPDATE "
-                "SET number = atoll_turns.number + 1 RETURNING number",
+                "INSERT INTO server_turns VALUES (1, 1) ON CONFLICT (place) DO UPDATE "
+                "SET number = server_turns.number + 1 RETURNING number",
             )
-        elif _one_row(connection, "SELECT number FROM atoll_turns") != self._number:
+        elif _one_row(connection, "SELECT number FROM server_turns") != self._number:
             raise StoreUnavailableError(
                 "another server has used the database since this one lost its connection",
                 "stop this server; start it again if it is the one that is wanted",
