@@ -348,7 +348,9 @@ class _Turn:
     def _count(self, connection: DBAPIConnection) -> None:
         cursor = connection.cursor()
         if self._number is None:
-            cursor.execute("CREATE TABLE IF NOT EXISTS server_turns (place integer PRIMARY KEY, number bigint NOT NULL)")
+            cursor.execute(
+                "CREATE TABLE IF NOT EXISTS server_turns (place integer PRIMARY KEY, number bigint NOT NULL)"
+            )
             self._number = _one_row(
                 connection,
                 "INSERT INTO server_turns VALUES (1, 1) ON CONFLICT (place) DO UPDATE "
