@@ -3,7 +3,7 @@
 A back-up is a folder::
 
     manifest.json      what it holds, with sizes and digests
-    atoll.sqlite3      the database as of one moment, whatever kind it is of
+    atoll.sqlite3      the database as of one moment, as a SQLite file
     blobs/             the models and optimiser states that it names, hard-linked where the disk is the same
     ca/, operator.json the certificate authority: its key is the federation's root of trust, so the folder is private
 

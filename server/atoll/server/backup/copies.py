@@ -1,4 +1,4 @@
-"""Copies of a database: into a SQLite file, whatever its kind, or from one kind into the other."""
+"""Copies of a SQLite or PostgreSQL database: into a SQLite file, or from one kind into the other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copy_from_server(source: URL, target: Path) -> dict[str, int]:
 
     Raises:
         StorageError: if the database or the disk refuses.
-        StoreDamagedError: if not all rows arrived.
+        StoreDamagedError: if not all rows arrived, or the copy is damaged.
     """
     reading = dialects.reader_engine(source, connections=1)
     writing = dialects.writer_engine(dialects.sqlite_url(target))
@@ -44,7 +44,7 @@ def copy_from_server(source: URL, target: Path) -> dict[str, int]:
         reading.dispose()
         writing.dispose()
     with closing(sqlite3.connect(target)) as copied:
-        _settle(copied)
+        _settle(copied, source=dialects.shown(source))
     fsync_path(target)
     return rows
 
@@ -75,18 +75,22 @@ def _copy_file(source: Path, target: Path) -> None:
             original.execute("PRAGMA query_only=ON")
             with closing(sqlite3.connect(target)) as copied:
                 original.backup(copied)
-                flaw = _settle(copied)
+                _settle(copied, source=source)
     except sqlite3.DatabaseError as error:
         raise StoreDamagedError(f"the database cannot be copied: {error}", where=source) from error
-    if flaw != "ok":
-        raise StoreDamagedError(f"the database is damaged: {flaw}", where=source)
     fsync_path(target)
 
 
-def _settle(copied: sqlite3.Connection) -> str:
-    """Put the whole database into its one file; returns what its check of itself found."""
+def _settle(copied: sqlite3.Connection, *, source: object) -> None:
+    """Put the whole database into its one file, and let it check itself.
+
+    Raises:
+        StoreDamagedError: if it is damaged; names the source.
+    """
     copied.execute("PRAGMA journal_mode=DELETE")
-    return str(copied.execute("PRAGMA quick_check(1)").fetchone()[0])
+    flaw = copied.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if flaw != "ok":
+        raise StoreDamagedError(f"the database is damaged: {flaw}", where=source)
 
 
 def _size_of(engine: Engine) -> int:

@@ -15,12 +15,11 @@ from atoll.server.disk.space import fsync_path, storage_error
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity.files import PRIVATE_MODE
 from atoll.server.stores import database_place, dialects, schema_version
-from atoll.server.stores.database_place import DATABASE_FILE, PLACE_FILE
+from atoll.server.stores.database_place import DATABASE_FILE, LOG_SUFFIXES, PLACE_FILE
 from atoll.server.stores.directory_lock import DirectoryLock
 
 LEFT_FILE = f"{DATABASE_FILE}.moved"
 """What the SQLite database is renamed to after its rows have gone to a database server."""
-_LOGS = ("-wal", "-shm")  # SQLite reads them with any file of the name before the suffix, also with a newer one
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,10 @@ def _set_aside(data: Path) -> None:
     file, left = data / DATABASE_FILE, data / LEFT_FILE
     try:
         if file.exists():
-            for suffix in _LOGS:
+            for suffix in LOG_SUFFIXES:
                 left.with_name(left.name + suffix).unlink(missing_ok=True)
             file.replace(left)
-        for suffix in _LOGS:
+        for suffix in LOG_SUFFIXES:
             with suppress(FileNotFoundError):
                 file.with_name(file.name + suffix).replace(left.with_name(left.name + suffix))
         fsync_path(data)

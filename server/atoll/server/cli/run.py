@@ -14,6 +14,7 @@ from atoll.operator.history import Mode
 from atoll.operator.ledger import LATEST
 from atoll.operator.models import Which
 from atoll.operator.run_job import has_secret_draw
+from atoll.server.cli.choosing import best_options, check_best
 from atoll.server.cli.comparison import show_comparison
 from atoll.server.cli.completion import complete_metrics, complete_models, complete_runs, run_argument
 from atoll.server.cli.connection import connected
@@ -241,14 +242,7 @@ def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output
     help="After this many rounds; 0: the initial model.",
 )
 @click.option("--averaged", is_flag=True, help="The mean of the released models, of a run with [iterate_averaging].")
-@click.option("--best", is_flag=True, help="The best model by the metric that the job names, or by --metric.")
-@click.option(
-    "--metric",
-    metavar="NAME",
-    shell_complete=complete_metrics,
-    help="With --best: another metric, eval/NAME or server/NAME.",
-)
-@click.option("--mode", type=click.Choice(["max", "min"]), help="With --metric: which values are better.")
+@best_options
 @json_option
 @connected
 def model(client: Operator, *, run_id: str, output: Path, json_output: bool, **wanted: Any) -> None:
@@ -309,8 +303,7 @@ def _which(
 ) -> Which:
     if averaged + best + (number is not None) > 1:
         raise BadInputError("--round, --averaged and --best exclude each other", "give one of them")
-    if (metric or mode) and not best:
-        raise BadInputError("--metric and --mode say which model is the best one", "add --best")
+    check_best(best=best, metric=metric, mode=mode)
     if best:
         chosen = found.best(metric, mode)
         click.echo(f"{chosen.metric} {chosen.value:.6g} ({chosen.mode})", err=True)

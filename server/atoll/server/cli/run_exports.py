@@ -15,7 +15,8 @@ from atoll.operator.exports.mlflow import DEFAULT_EXPERIMENT
 from atoll.operator.history import Mode
 from atoll.operator.models import Which
 from atoll.operator.table_files import writer_for
-from atoll.server.cli.completion import complete_metrics, complete_runs, run_argument
+from atoll.server.cli.choosing import best_options, check_best
+from atoll.server.cli.completion import complete_runs, run_argument
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Command, StoppedError
 from atoll.server.cli.output import busy, json_option, print_json, transfers
@@ -50,14 +51,7 @@ def history(client: Operator, *, run_id: str, output: Path, by_participant: bool
 @click.option(
     "-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="A new or empty folder."
 )
-@click.option("--best", is_flag=True, help="The best model by the metric that the job names, or by --metric.")
-@click.option(
-    "--metric",
-    metavar="NAME",
-    shell_complete=complete_metrics,
-    help="With --best: another metric, eval/NAME or server/NAME.",
-)
-@click.option("--mode", type=click.Choice(["max", "min"]), help="With --metric: which values are better.")
+@best_options
 @click.option(
     "--data-statistics",
     metavar="RUN",
@@ -78,8 +72,7 @@ def export(
     json_output: bool,
 ) -> None:
     """Write a model with a model card into a folder that Hugging Face's and MLflow's tools can read."""
-    if (metric or mode) and not best:
-        raise BadInputError("--metric and --mode say which model is the best one", "add --best")
+    check_best(best=best, metric=metric, mode=mode)
     found = client.run(run_id)
     which: Which = found.best(metric, mode).round if best else "latest"
     data = None if data_statistics is None else client.run(data_statistics).statistics()

@@ -120,8 +120,7 @@ def _write(found: Findings, output: Path | None, csv_file: Path | None) -> None:
 
 def show_figures(found: Findings) -> None:
     """Print the figures as tables."""
-    about = "" if found.noise is None else f" ± {found.noise:.2g}"
-    rows = counted(found.rows, "row") if found.noise is None else f"{found.rows}{about} rows"
+    rows = counted(found.rows, "row") if found.noise is None else f"{found.rows} ± {found.noise:.2g} rows"
     click.echo(f"{rows} of {counted(found.participants, 'participant')}")
     if found.numeric:
         print_table(numeric_columns(found), map(numeric_row, found.numeric), "")

@@ -21,6 +21,9 @@ DEFAULT_BANDS = 32
 MAX_BUFFERS = 5
 """As ``privacy.mechanisms.strategy``, which jobs are read without."""
 
+MAX_CLIP = 1e9
+"""Largest clip norm."""
+
 Mechanism = Literal["gaussian", "blt", "banded", "tree"]
 Unit = Literal["participant", "row"]
 
@@ -32,7 +35,7 @@ class AdaptiveClip(JobTable):
     count has a privacy cost, so the noise on the updates is larger.
     """
 
-    initial: Annotated[float, Field(gt=0, le=1e9, description="Norm of the first round.")]
+    initial: Annotated[float, Field(gt=0, le=MAX_CLIP, description="Norm of the first round.")]
     quantile: Annotated[
         float, Field(gt=0, lt=1, description="Share of the updates that should be within the norm.")
     ] = 0.5
@@ -109,7 +112,7 @@ class Privacy(JobTable):
         float | None,
         Field(
             gt=0,
-            le=1e9,
+            le=MAX_CLIP,
             description="L2 norm to which the server clips every update. Alternative: `adaptive`. With `[statistics]` "
             "it follows: leave it out.",
         ),

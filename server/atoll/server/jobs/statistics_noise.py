@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from atoll.server.jobs.privacy_section import MAX_CLIP
 from atoll.statistics import row_norm
 
 if TYPE_CHECKING:
     from atoll.server.jobs.models import JobTables
     from atoll.server.jobs.privacy_section import Privacy
     from atoll.server.jobs.statistics_section import Statistics
-
-MAX_CLIP = 1e9
-"""Largest ``privacy.clip``."""
 
 
 def norm_of(section: Statistics, unit: object) -> float:

@@ -27,7 +27,7 @@ from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.services import Services
 from atoll.server.stores import participants, schema_version
-from atoll.server.stores.database_place import DATABASE_FILE
+from atoll.server.stores.database_place import sqlite_bytes
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
@@ -219,8 +219,8 @@ def _disk(folder: Path) -> tuple[int, int]:
 def _sizes_in(data: Path) -> dict[str, int]:
     """Bytes of models, uploads and database below the data directory; of a database elsewhere nothing is said."""
     sizes = {"models": _size_below(data / BLOBS_FOLDER), "uploads": _size_below(data / SPOOL_FOLDER)}
-    files = list(data.glob(f"{DATABASE_FILE}*"))
-    return sizes | {"database": sum(map(_size_of, files))} if files else sizes
+    database = sqlite_bytes(data)
+    return sizes | {"database": sum(database)} if database else sizes
 
 
 def _size_below(folder: Path) -> int:

@@ -7,6 +7,7 @@ changes its database silently, and every command that is given the directory fin
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import URL
@@ -17,6 +18,8 @@ from atoll.server.stores import dialects
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 
 DATABASE_FILE = "atoll.sqlite3"
+LOG_SUFFIXES = ("-wal", "-shm")
+"""Of SQLite's log files: SQLite reads them with any file of the name before the suffix, also with a newer one."""
 PLACE_FILE = "database.json"
 
 
@@ -28,6 +31,15 @@ def find(directory: Path) -> URL | None:
     """
     path = directory / DATABASE_FILE
     return noted(directory) or (dialects.sqlite_url(path) if path.exists() else None)
+
+
+def sqlite_bytes(directory: Path) -> list[int]:
+    """Return the sizes of the files that SQLite has in a directory; none if the database is elsewhere."""
+    found = []
+    for suffix in ("", *LOG_SUFFIXES):
+        with suppress(OSError):  # not there, or removed meanwhile
+            found.append((directory / f"{DATABASE_FILE}{suffix}").stat().st_size)
+    return found
 
 
 def noted(directory: Path) -> URL | None:

@@ -101,7 +101,7 @@ def _open_locked(
     try:
         blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
         if lock is not None:
-            _upgrade(engine, directory, blobs)
+            _use(engine, directory, blobs)
             blobs.sweep()
             _remove_partials(directory / PARTIALS_FOLDER)
         else:
@@ -112,27 +112,29 @@ def _open_locked(
     return (engine, dialects.reader_engine(place, connections=reader_threads)), blobs
 
 
-def _upgrade(engine: Engine, directory: Path, blobs: BlobStore) -> None:
-    """Upgrade the schema; with a database server, refuse one whose rows do not go with the directory's models."""
-    if engine.dialect.name != "sqlite":
-        noted, empty, name = (
-            database_place.noted(directory),
-            schema_version.is_empty(engine),
-            dialects.shown(engine.url),
-        )
-        if noted is None and not empty:
-            raise SchemaError(
-                f"the database {name} holds the state of a server, and {directory} is not its data directory",
-                "name the directory that was used with it (--data), or an empty database",
-            )
-        if empty and next(blobs.names(), None) is not None:
-            raise SchemaError(
-                f"the database {name} is empty, and {directory} holds models",
-                "restore the database from its back-up, or choose a new data directory",
-            )
+def _use(engine: Engine, directory: Path, blobs: BlobStore) -> None:
+    """Upgrade the schema; the directory notes a database server, but only one that can be used."""
+    if engine.dialect.name == "sqlite":
+        schema_version.upgrade(engine)
+        return
+    _require_match(engine, directory, blobs)
     schema_version.upgrade(engine)
-    if engine.dialect.name != "sqlite":
-        database_place.note(directory, engine.url)  # only one that can be used: a noted one cannot be set anew
+    database_place.note(directory, engine.url)
+
+
+def _require_match(engine: Engine, directory: Path, blobs: BlobStore) -> None:
+    """Refuse a database whose rows do not go with the directory's models."""
+    empty, name = schema_version.is_empty(engine), dialects.shown(engine.url)
+    if not empty and database_place.noted(directory) is None:
+        raise SchemaError(
+            f"the database {name} holds the state of a server, and {directory} is not its data directory",
+            "name the directory that was used with it (--data), or an empty database",
+        )
+    if empty and next(blobs.names(), None) is not None:
+        raise SchemaError(
+            f"the database {name} is empty, and {directory} holds models",
+            "restore the database from its back-up, or choose a new data directory",
+        )
 
 
 def _remove_partials(folder: Path) -> None:

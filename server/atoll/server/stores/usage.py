@@ -13,7 +13,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.disk.space import free_bytes
 from atoll.server.stores import database_place, dialects, event_log, models, runs
-from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.directory_blobs import FREE, INCOMING, DirectoryBlobStore
 from atoll.server.stores.errors import SchemaError
 from atoll.server.stores.schema import snapshots as snapshot_rows
@@ -103,7 +102,7 @@ def _database(connection: Connection, data: Path) -> Iterator[Held]:
     if connection.dialect.name != "sqlite":
         yield Held("database", "", 1, dialects.size_bytes(connection), elsewhere=True)
         return
-    sizes = [path.stat().st_size for end in ("", "-wal", "-shm") if (path := data / f"{DATABASE_FILE}{end}").exists()]
+    sizes = database_place.sqlite_bytes(data)
     yield Held("database", "", len(sizes), sum(sizes))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from atoll.server.stores.database_place import DATABASE_FILE
+from atoll.server.stores.database_place import DATABASE_FILE, LOG_SUFFIXES
 from atoll.server.stores.store import BLOBS_FOLDER, PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.simulation.errors import SetupError
 from atoll.simulation.result import read
@@ -29,7 +29,7 @@ _SHOWN = 3
 CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER = "ca", "participants"
 _FOLDERS = (BLOBS_FOLDER, SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER, PARTICIPANTS_FOLDER)
 _PASSING = (SPOOL_FOLDER, PARTIALS_FOLDER, CREDENTIALS_FOLDER)
-_FILES = (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", "server.lock")
+_FILES = (DATABASE_FILE, *(f"{DATABASE_FILE}{suffix}" for suffix in LOG_SUFFIXES), "server.lock")
 
 
 @dataclass(frozen=True)
