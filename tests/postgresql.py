@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -37,17 +38,26 @@ class DatabaseServer:
         self._started.start()
 
 
-@pytest.fixture(scope="session")
-def database_server() -> Iterator[DatabaseServer]:
-    """A PostgreSQL server; its files go with the test run.
+@contextmanager
+def running() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, which ends with the ``with`` block, and its files with it.
 
     When started by root it changes to another account, which must reach its folder: pytest's own are closed to others.
     """
     with tempfile.TemporaryDirectory(prefix="atoll-pg-") as folder:
         Path(folder).chmod(0o755)
         started = get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            yield started
+        finally:
+            started.cleanup()
+
+
+@pytest.fixture(scope="session")
+def database_server() -> Iterator[DatabaseServer]:
+    """A PostgreSQL server of the test run."""
+    with running() as started:
         yield DatabaseServer(started)
-        started.cleanup()
 
 
 @pytest.fixture

@@ -28,7 +28,10 @@ pytestmark = pytest.mark.system
 ROUNDS = 3
 Weights = dict[str, npt.NDArray[Any]]
 TOLERANCE = 2e-5
-"""Of four rounds, each of which carries the rounding of those before on with momentum; a wrong sum differs by 1e-3."""
+"""Largest accepted difference of a weight after four rounds.
+
+Momentum carries the rounding errors of each round into the next ones; a wrong sum would differ by 1e-3.
+"""
 REPORTS_AGAIN_S = 30.0
 """From the death of a rank until its silo has reported the round."""
 

@@ -16,9 +16,10 @@ wire's encoding, and the model of round r + 1 is that of round r plus the weight
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from atoll.client.participant import Participant, declared_examples
 from atoll.client.policy import Policy
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
-from atoll.client.update import Evaluation, check_evaluation, check_update, finite_metrics
+from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
 from atoll.formats.arrays import NamedArrays
 from atoll.statistics import Findings, Release, first_state, release_noised
 from atoll.statistics.limbs import MAX_ABS
@@ -229,26 +230,13 @@ class FakeServer:
 
     def _report(self, member: Member, task: Task) -> FakeReport:
         evaluation: Mapping[str, float] = {}
-        participant, protection = member.participant, member.protection
-        if task.evaluate and participant.can_evaluate and protection.evaluates(task):
-            found = participant.evaluate(self._model, task)
+        participant, model = member.participant, self._model
+        if task.evaluate and participant.can_evaluate and member.protection.evaluates(task):
+            found = participant.evaluate(model, task)
             check_evaluation(found)
             evaluation = finite_metrics(found.metrics)
-        protection.charge(task)
-        started = now_s()
-        update = participant.fit(self._model, task)
-        seconds = now_s() - started
-        check_update(update, self._model.layout, task)
-        sent = protection.outgoing(self._model, update, task, declared_examples(participant))
-        return FakeReport(
-            participant=member.index,
-            weight=sent.weight,
-            partial=sent.partial,
-            seconds=seconds,
-            metrics=sent.metrics,
-            evaluation=evaluation,
-            update=received(sent, task, self._model.layout.size),
-        )
+        declared = declared_examples(participant)
+        return _reported(member, model, task, lambda: participant.fit(model, task), declared, evaluation)
 
     def _averaged(self, reports: tuple[FakeReport, ...]) -> Model:
         if not reports:
@@ -266,15 +254,27 @@ def _asked(task: Task, model: Model, members: tuple[Member, ...]) -> FakeRound:
         if not decision.accepted:
             declined.append((member.index, decision.reason))
             continue
-        member.protection.charge(task)
-        started = now_s()
-        update = answer(member.participant, model, task)
-        seconds = now_s() - started
-        check_update(update, model.layout, task)
-        sent = member.protection.outgoing(model, update, task, declared=1)
-        elements = received(sent, task, model.layout.size)
-        reports.append(FakeReport(member.index, sent.weight, sent.partial, seconds, {}, {}, elements))
+        reports.append(_reported(member, model, task, partial(answer, member.participant, model, task), 1, {}))
     return FakeRound(task.round, tuple(reports), tuple(declined))
+
+
+def _reported(
+    member: Member,
+    model: Model,
+    task: Task,
+    work: Callable[[], Update],
+    declared: int,
+    evaluation: Mapping[str, float],
+) -> FakeReport:
+    """The report of one participant, which does its work now."""
+    member.protection.charge(task)
+    started = now_s()
+    update = work()
+    seconds = now_s() - started
+    check_update(update, model.layout, task)
+    sent = member.protection.outgoing(model, update, task, declared)
+    elements = received(sent, task, model.layout.size)
+    return FakeReport(member.index, sent.weight, sent.partial, seconds, sent.metrics, evaluation, elements)
 
 
 def _released(

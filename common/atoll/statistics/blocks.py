@@ -20,13 +20,13 @@ Numbers that may pass ``limbs.MAX_ABS`` are limbs, along the last axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from atoll.statistics.grid import OCTAVE_CELLS
 from atoll.statistics.limbs import COUNT_LIMBS, SQUARE_LIMBS, SUM_LIMBS, Floats
-from atoll.wire.statistics_query import StatisticsQuery
+from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
 Shape = tuple[int, ...]
 OTHER_AND_MISSING = 2
@@ -70,6 +70,15 @@ def category_cells(query: StatisticsQuery) -> int:
     return sum(len(column.levels) + OTHER_AND_MISSING for column in query.categories)
 
 
+def category_parts(query: StatisticsQuery) -> Iterator[tuple[CategoryColumn, slice]]:
+    """Each column of categories, with the place of its cells."""
+    start = 0
+    for column in query.categories:
+        stop = start + len(column.levels) + OTHER_AND_MISSING
+        yield column, slice(start, stop)
+        start = stop
+
+
 def answer_size(query: StatisticsQuery) -> int:
     """Elements of an answer: those of the largest round."""
     return max(sum(map(math.prod, blocks_of(query, number).values())) for number in range(query.rounds))
@@ -88,8 +97,13 @@ def packed(query: StatisticsQuery, number: int, blocks: Mapping[str, Floats]) ->
 
 def unpacked(query: StatisticsQuery, number: int, vector: Floats) -> dict[str, Floats]:
     """The blocks of a round, from (the sum of) answers."""
+    return cut(vector, blocks_of(query, number))
+
+
+def cut(vector: Floats, shapes: Mapping[str, Shape]) -> dict[str, Floats]:
+    """The blocks of these shapes that lie one after the other in a vector."""
     found, at = {}, 0
-    for name, shape in blocks_of(query, number).items():
+    for name, shape in shapes.items():
         size = math.prod(shape)
         found[name] = vector[at : at + size].reshape(shape)
         at += size

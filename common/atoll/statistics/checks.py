@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.blocks import category_parts
 from atoll.statistics.errors import AnswersError
 from atoll.statistics.limbs import Floats, counts_from_limbs, from_limbs
 from atoll.statistics.state import State
@@ -65,12 +65,10 @@ def _first(query: StatisticsQuery, blocks: Mapping[str, Floats], rows: int) -> I
             yield f"column {name!r} has values without a range"
         if query.by and counts_from_limbs(blocks["group_present"][column]).sum() != present[column]:
             yield f"the groups of column {name!r} do not add up to its values"
-    cells, start = counts_from_limbs(blocks["cells"]), 0
-    for category in query.categories:
-        stop = start + len(category.levels) + OTHER_AND_MISSING
-        if cells[start:stop].sum() != rows:
+    cells = counts_from_limbs(blocks["cells"])
+    for category, part in category_parts(query):
+        if cells[part].sum() != rows:
             yield f"the categories of column {category.name!r} do not add up to the rows"
-        start = stop
 
 
 def _later(

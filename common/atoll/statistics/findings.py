@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Self
 
-from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.blocks import category_parts
 from atoll.statistics.errors import FindingsError
 from atoll.statistics.figures import CategoryFindings, GroupFindings, NumericErrors, NumericFindings, Quantile
 from atoll.statistics.grid import GRID_BITS, Range, cell_width
@@ -21,7 +21,7 @@ from atoll.statistics.noised_figures import noised_categories, noised_numeric
 from atoll.statistics.records import Record, records_of
 from atoll.statistics.scaling import Scaling
 from atoll.statistics.state import State
-from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
+from atoll.wire.statistics_query import StatisticsQuery
 
 FORMAT = "atoll.statistics/1"
 
@@ -61,9 +61,7 @@ class Findings:
             return cls(participants[0], rows, columns, tuple(noised_categories(query, tensors, noise)), noise)
         state = State(query, tensors)
         numeric = tuple(_numeric(state, column) for column in range(len(query.numeric)))
-        return cls(
-            participants[0], from_limbs(tensors["rows"][0]), numeric, tuple(_categories(query.categories, tensors))
-        )
+        return cls(participants[0], from_limbs(tensors["rows"][0]), numeric, tuple(_categories(query, tensors)))
 
     def __getitem__(self, name: str) -> NumericFindings | CategoryFindings:
         """The column of this name."""
@@ -214,13 +212,10 @@ def _unknown(shares: Sequence[float]) -> tuple[Quantile, ...]:
     return tuple(Quantile(share, None, None) for share in shares)
 
 
-def _categories(columns: Sequence[CategoryColumn], tensors: Mapping[str, Floats]) -> Iterator[CategoryFindings]:
-    start = 0
-    for column in columns:
-        stop = start + len(column.levels) + OTHER_AND_MISSING
-        *levels, other, missing = map(_released, tensors["categories"][start:stop])
+def _categories(query: StatisticsQuery, tensors: Mapping[str, Floats]) -> Iterator[CategoryFindings]:
+    for column, part in category_parts(query):
+        *levels, other, missing = map(_released, tensors["categories"][part])
         yield CategoryFindings(column.name, dict(zip(column.levels, levels, strict=True)), other, missing)
-        start = stop
 
 
 def _released(count: float) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 import numpy as np
 import numpy.typing as npt
 
-from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.blocks import category_parts
 from atoll.statistics.grid import exact_squares, exact_sum
 from atoll.statistics.hiding import SUPPRESSED, Hiding
 from atoll.statistics.limbs import (
@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class Groups:
-    """The rows of a table by the label column of a query, which has ``by``.
+    """The rows of a table by the label column of a query; no groups if it has no ``by``.
 
     Args:
         query: what is asked.
@@ -34,9 +34,10 @@ class Groups:
 
     def __init__(self, query: StatisticsQuery, columns: Columns) -> None:
         self._size = query.groups
-        names = [column.name for column in query.categories]
-        labels = columns.places[names.index(query.by)] if query.by else np.zeros(columns.rows, np.int64)
-        self._labels = [labels[~np.isnan(values)] for values in columns.numbers]
+        self._labels = [np.zeros(0, np.int64) for _ in columns.numbers]
+        if query.by:
+            labels = columns.places[[column.name for column in query.categories].index(query.by)]
+            self._labels = [labels[~np.isnan(values)] for values in columns.numbers]
 
     def counts(self) -> dict[str, Floats]:
         """The blocks of the first round."""
@@ -66,10 +67,8 @@ def release_group_counts(
     cells of one histogram do; and groups whose rows the table of categories hides are hidden here in every column,
     because their values and missing values would add up to those rows.
     """
-    names = [column.name for column in query.categories]
-    before = query.categories[: names.index(query.by)]
-    start = sum(len(column.levels) + OTHER_AND_MISSING for column in before)
-    hidden = tensors["categories"][start : start + query.groups] == SUPPRESSED
+    part = next(part for column, part in category_parts(query) if column.name == query.by)
+    hidden = tensors["categories"][part] == SUPPRESSED
     counts = counts_from_limbs(blocks["group_present"])
     for column in range(len(query.numeric)):
         if tensors["numeric/present"][column] == SUPPRESSED:

@@ -12,10 +12,11 @@ second       (columns,)         u squared
 categories   (cells,)           1 in the cell of its level, of other values, or of none, for each column
 ===========  =================  =================================================================================
 
-**Sensitivity.** In a column of numbers a row has norm sqrt(1 + u^2 + u^4) <= sqrt(3), in a column of categories 1. So a
-row with all its columns has at most the norm ``row_norm`` = sqrt(1 + 3 columns + columns of categories), and n rows at
-most n times that, whatever their values are. u and its square are rounded to multiples of 2^-16, of which 1 is
-one, so the bound holds for them, and they are exact on the grid of every private round.
+**Sensitivity.** In a column of numbers a row has norm sqrt(1 + u^2 + u^4) <= sqrt(3), in a column of categories 1. So
+the norm of a row with all its columns is at most ``row_norm`` = sqrt(1 + 3 columns + columns of categories) for all
+values, and the norm of the sum of n rows is at most n times that. u and u^2 are rounded to multiples of 2^-16. Rounding
+cannot take them above 1, because 1 is such a multiple, so the bound holds for the rounded values too. These are exact
+on the grid of every private round.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-from atoll.statistics.blocks import OTHER_AND_MISSING, Shape, category_cells
+from atoll.statistics.blocks import OTHER_AND_MISSING, Shape, category_cells, cut
 from atoll.statistics.limbs import Floats
 from atoll.statistics.tables import Columns
 from atoll.wire.statistics_query import NoisedStatistics, StatisticsQuery
@@ -35,8 +35,6 @@ ANSWER = "answer"
 PARTICIPANTS = "participants"
 NOISE = "noise"
 _UNIT = 2.0**16
-
-Integers = npt.NDArray[np.int64]
 
 
 def row_norm(query: StatisticsQuery) -> float:
@@ -109,9 +107,4 @@ def release_noised(tensors: Mapping[str, Floats], answers: int, divisor: int, no
 
 def noised_sums(query: StatisticsQuery, tensors: Mapping[str, Floats]) -> dict[str, Floats]:
     """The released sums by block."""
-    found, at = {}, 0
-    for name, shape in noised_blocks(query).items():
-        size = math.prod(shape)
-        found[name] = tensors[ANSWER][at : at + size].reshape(shape)
-        at += size
-    return found
+    return cut(tensors[ANSWER], noised_blocks(query))

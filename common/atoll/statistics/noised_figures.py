@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from atoll.statistics.blocks import OTHER_AND_MISSING
+from atoll.statistics.blocks import category_parts
 from atoll.statistics.figures import CategoryFindings, NumericErrors, NumericFindings, Quantile
 from atoll.statistics.limbs import Floats
 from atoll.statistics.noised import noised_sums
@@ -76,12 +76,10 @@ def noised_categories(
     query: StatisticsQuery, tensors: Mapping[str, Floats], noise: float
 ) -> Iterator[CategoryFindings]:
     """The figures of the columns of categories."""
-    cells, start = noised_sums(query, tensors)["categories"], 0
-    for column in query.categories:
-        stop = start + len(column.levels) + OTHER_AND_MISSING
-        *levels, other, missing = map(round, map(float, cells[start:stop]))
+    cells = noised_sums(query, tensors)["categories"]
+    for column, part in category_parts(query):
+        *levels, other, missing = map(round, map(float, cells[part]))
         yield CategoryFindings(column.name, dict(zip(column.levels, levels, strict=True)), other, missing, noise)
-        start = stop
 
 
 def _quantiles(

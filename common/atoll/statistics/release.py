@@ -14,7 +14,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from atoll.statistics.blocks import OTHER_AND_MISSING, unpacked
+from atoll.statistics.blocks import category_parts, unpacked
 from atoll.statistics.checks import check_sums
 from atoll.statistics.errors import AnswersError
 from atoll.statistics.grid import range_of
@@ -76,11 +76,8 @@ class Release:
 
     def _counts(self, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:
         cells, holders = counts_from_limbs(blocks["cells"]), blocks["cell_holders"]
-        start = 0
-        for category in self.query.categories:
-            stop = start + len(category.levels) + OTHER_AND_MISSING
-            tensors["categories"][start:stop] = self._hiding.released(cells[start:stop], holders[start:stop])
-            start = stop
+        for _, part in category_parts(self.query):
+            tensors["categories"][part] = self._hiding.released(cells[part], holders[part])
         present, missing = counts_from_limbs(blocks["present"]), counts_from_limbs(blocks["missing"])
         for column, count in enumerate(present):
             if self._hiding.too_small(int(count), blocks["holders"][column]):

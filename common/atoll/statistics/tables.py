@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ class Columns:
     numbers: tuple[npt.NDArray[np.float64], ...]
     places: tuple[Integers, ...]
 
-    @property
+    @cached_property
     def values(self) -> list[npt.NDArray[np.float64]]:
         """Each column of numbers, without the rows that have no value."""
         return [values[~np.isnan(values)] for values in self.numbers]

@@ -9,14 +9,13 @@ from atoll.console.charts import Chart, chart
 from atoll.console.paging import Page, paged
 from atoll.operator import RoundSummary, RunDetail, RunSummary
 from atoll.operator.history import ENDED_PHASES
+from atoll.operator.run_job import promises
 from atoll.operator.statistics import has_findings
 from atoll.server.control.curves import latest, panels, shown
 from atoll.server.control.names import names_of
 from atoll.server.control.never_counted import never_counted, sometimes_missing
 from atoll.server.control.tile import Tile
 from atoll.server.control.words import duration, round_label
-from atoll.server.jobs import JobFileError, parse_job
-from atoll.server.jobs.refusals import has_secret_draw
 from atoll.text.figures import counted
 
 ROUNDS_PER_PAGE = 50
@@ -65,23 +64,6 @@ class RunView:
         """A metric of a round, to four places; empty if it was not measured."""
         found = latest(item, metric)
         return "" if found is None else f"{found:.4f}"
-
-
-@dataclass(frozen=True)
-class Promises:
-    """What a job says about privacy."""
-
-    secret: bool
-    private: bool
-
-
-def promises(detail: RunDetail) -> Promises:
-    """What a run's job says about privacy; the most cautious answer if it cannot be read here."""
-    try:
-        spec = parse_job(detail.job_toml)
-    except JobFileError:
-        return Promises(secret=bool(detail.job_toml), private=bool(detail.job_toml))
-    return Promises(has_secret_draw(spec), spec.privacy is not None)
 
 
 def run_view(detail: RunDetail, recent: Sequence[RoundSummary], number: int) -> RunView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.operator.errors import BadInputError
@@ -28,23 +29,26 @@ def job_of(detail: RunDetail) -> JobSpec:
         raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
 
 
-def is_private(detail: RunDetail) -> bool:
-    """Whether the job promises differential privacy; True if it cannot be read here."""
-    spec = _readable(detail)
-    return bool(detail.job_toml) if spec is None else spec.privacy is not None
+@dataclass(frozen=True)
+class Promises:
+    """What a job says about privacy: whether its draws are secret, and whether it promises differential privacy."""
+
+    secret: bool
+    private: bool
+
+
+def promises(detail: RunDetail) -> Promises:
+    """What a run's job says about privacy; the most cautious answer if it cannot be read here."""
+    try:
+        spec = parse_job(detail.job_toml)
+    except JobFileError:
+        return Promises(secret=bool(detail.job_toml), private=bool(detail.job_toml))
+    return Promises(secret=secret_draw(spec), private=spec.privacy is not None)
 
 
 def has_secret_draw(detail: RunDetail) -> bool:
     """Whether a run's draws are secret; True if its job cannot be read here."""
-    spec = _readable(detail)
-    return bool(detail.job_toml) if spec is None else secret_draw(spec)
-
-
-def _readable(detail: RunDetail) -> JobSpec | None:
-    try:
-        return parse_job(detail.job_toml)
-    except JobFileError:
-        return None
+    return promises(detail).secret
 
 
 def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:

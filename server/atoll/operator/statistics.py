@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.operator.errors import BadInputError
 from atoll.statistics import Findings, FindingsError
+from atoll.text.figures import counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from atoll.server.control import RunDetail
     from atoll.server.jobs import JobSpec
+
+
+def rows_words(found: Findings) -> str:
+    """The number of rows, in a private run with its standard error."""
+    return counted(found.rows, "row") if found.noise is None else f"{found.rows} ± {found.noise:.2g} rows"
 
 
 def findings_of(job: JobSpec, model: Mapping[str, npt.NDArray[Any]]) -> Findings:

@@ -30,15 +30,21 @@ def session_of(server: Federation, state: Path) -> SessionThread:
     )
 
 
+async def taken(server: Federation) -> part.Hello:
+    """Invite the silo to a round, which it accepts; return its greeting."""
+    hello = await server.hellos.get()
+    server.invite(0)
+    assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
+    return hello
+
+
 async def test_a_round_that_no_rank_takes_does_not_keep_a_silo_that_stops(
     server: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The round comes as the silo stops: the server is told, and does not wait for the ranks."""
     with session_of(server, tmp_path) as session_thread:
         async with asyncio.timeout(WAIT_S):
-            await server.hellos.get()
-            server.invite(0)
-            assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
+            await taken(server)
             await asyncio.to_thread(session_thread.stop, "the silo was asked to stop")
             reply = await server.replies.get()
     assert (reply.verdict, reply.reason) == (part.TaskReply.VERDICT_FAILED, "the silo was asked to stop")
@@ -52,15 +58,11 @@ async def test_a_silo_that_will_return_leaves_its_round_open(
     """The server hears nothing of the round; the next session is invited to it and takes it."""
     with session_of(server, tmp_path) as session_thread:
         async with asyncio.timeout(WAIT_S):
-            await server.hellos.get()
-            server.invite(0)
-            assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
+            await taken(server)
             await asyncio.to_thread(session_thread.leave, "the silo was asked to stop")
     assert (server.replies.empty(), session_thread.summary().failed) == (True, 0)
     assert "did not return" not in caplog.text
 
     with session_of(server, tmp_path) as session_thread:
         async with asyncio.timeout(WAIT_S):
-            assert not (await server.hellos.get()).resuming
-            server.invite(0)
-            assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
+            assert not (await taken(server)).resuming

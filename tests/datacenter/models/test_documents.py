@@ -92,9 +92,9 @@ def write_text(folder: Path) -> None:
 
 def losses(folder: Path) -> list[float]:
     """Losses of the records, then of the evaluations."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    lines = records(folder)
     held_out = [line["evaluation"]["loss"] for line in lines if "evaluation" in line]
-    return [record["loss"] for record in records(folder) if "evaluation" not in record] + held_out
+    return [line["loss"] for line in lines if "evaluation" not in line] + held_out
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from atoll.datacenter.train.asynchrony.passes import whole_model
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import open_trainer
 from tests.datacenter.ranks import RankError, run_ranks
-from tests.datacenter.train.test_trainer import JOB
+from tests.datacenter.train.test_trainer import JOB, records
 from tests.datacenter.training import method, named_whole
 from tests.patience import WAIT_S
 
@@ -57,8 +56,7 @@ def both(folder: str, sections: dict[str, Any]) -> list[str]:
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [line["evaluation"] for line in lines if "evaluation" in line]
+    return [line["evaluation"] for line in records(folder) if "evaluation" in line]
 
 
 @pytest.fixture(scope="module")

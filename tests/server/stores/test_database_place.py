@@ -9,7 +9,7 @@ import pytest
 
 from atoll.server.errors import CorruptDataError
 from atoll.server.stores import CommitError, SchemaError, Store, StoreUnavailableError, runs
-from atoll.server.stores.database_place import DATABASE_FILE, PLACE_FILE, find, note, noted
+from atoll.server.stores.database_place import DATABASE_FILE, PLACE_FILE, find, note, noted, sqlite_bytes
 from atoll.server.stores.dialects import parse_url
 from tests.postgresql import DatabaseServer
 from tests.server.stores.samples import RUN, run
@@ -25,6 +25,13 @@ def test_sqlite_is_found_and_needs_no_note(tmp_path: Path) -> None:
     assert found is not None
     assert found.database == str(tmp_path / DATABASE_FILE)
     assert noted(tmp_path) is None
+
+
+def test_what_a_move_left_behind_is_none_of_the_databases_files(tmp_path: Path) -> None:
+    for name, size in ((DATABASE_FILE, 3), (f"{DATABASE_FILE}-wal", 5), (f"{DATABASE_FILE}.moved", 100)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert sqlite_bytes(tmp_path) == [3, 5]
+    assert sqlite_bytes(tmp_path / "nowhere") == []
 
 
 def test_a_database_server_is_noted_and_then_found_without_being_named(tmp_path: Path, postgresql_url: str) -> None:

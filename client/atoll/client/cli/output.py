@@ -25,6 +25,8 @@ _BAR_WIDTH = 30
 _BAR_EVERY_S = 0.1
 _COUNT_EVERY_S = 0.5
 _WHOLE = 1e15
+_ERASED = "\r\033[K"
+"""Empties the line of a terminal."""
 
 
 class JsonLines:
@@ -68,7 +70,7 @@ class HumanLines:
     def say(self, text: str) -> None:
         """Show what goes on before there are events."""
         with self._lock:
-            click.echo(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+            _print(text)
 
     @contextmanager
     def during(self, text: str) -> Iterator[None]:
@@ -85,14 +87,12 @@ class HumanLines:
         finally:
             ended.set()
             counting.join()
-            self._bar_to.write("\r\033[K")
-            self._bar_to.flush()
+            self._draw(_ERASED)
 
     def _count(self, ended: threading.Event) -> None:
         began = now_s()
         while not ended.wait(_COUNT_EVERY_S):
-            self._bar_to.write(f"\r{now_s() - began:.0f} s")
-            self._bar_to.flush()
+            self._draw(f"\r{now_s() - began:.0f} s")
 
     def __call__(self, event: events.Event) -> None:
         """Show one event."""
@@ -103,7 +103,7 @@ class HumanLines:
             self._clear_bar()
             text = describe(event)
             if text:
-                click.echo(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+                _print(text)
 
     def _show_transfer(self, event: events.Transferred) -> None:
         if not self._bars:
@@ -117,14 +117,21 @@ class HumanLines:
             self._transfer = ("", 0.0)
         elif now - self._transfer[1] > BAR_AFTER_S and now - self._drawn_at > _BAR_EVERY_S:
             self._drawn_at = now
-            self._bar_to.write(f"\r{bar(event)}")
-            self._bar_to.flush()
+            self._draw(f"\r{bar(event)}")
 
     def _clear_bar(self) -> None:
         if self._drawn_at:
-            self._bar_to.write("\r\033[K")
-            self._bar_to.flush()
+            self._draw(_ERASED)
             self._drawn_at = 0.0
+
+    def _draw(self, text: str) -> None:
+        self._bar_to.write(text)
+        self._bar_to.flush()
+
+
+def _print(text: str) -> None:
+    """Print a line with the time of day."""
+    click.echo(f"{time.strftime('%H:%M:%S')} {printable(text)}")
 
 
 def bar(event: events.Transferred) -> str:

@@ -21,6 +21,8 @@ from atoll.datacenter.models.lora import merged
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.job.model import ModelSection
+    from atoll.datacenter.models.spec import Foreign
 
 
 def export(job: SiloJob, checkpoints: Path, out: Path, step: int | None = None) -> int:
@@ -41,26 +43,41 @@ def export(job: SiloJob, checkpoints: Path, out: Path, step: int | None = None) 
         LayoutError: if there is no such checkpoint, it is of another model, or the model has no Hugging Face form.
         CheckpointError: if it is damaged.
     """
-    spec = spec_of(job.model)
-    if spec.foreign is None:
-        raise LayoutError(f'a model of kind "{job.model.kind}" has no Hugging Face form')
+    foreign, shapes = foreign_form(job.model)
     place = _place(checkpoints, step)
     manifest = read_manifest(place)
     if problems := damage(place, manifest.files.items()):
         raise LayoutError(*problems)
-    with torch.device("meta"):
-        module = spec.build()
-    shapes: dict[str, Sequence[int]] = {name: tuple(value.shape) for name, value in module.named_parameters()}
     _compare(shapes, manifest, place)
 
     def read(name: str) -> Tensor:
         return _read(place, manifest.tensors[f"{MODEL}{name}"])
 
-    whole: Callable[[str], Tensor] = read
-    if job.model.lora is not None:
-        shapes, whole = merged(shapes, whole, job.model.lora)
-    save_pretrained(out, job.model, spec.foreign, shapes, whole)
+    save_merged(out, job.model, foreign, shapes, read)
     return manifest.step
+
+
+def foreign_form(model: ModelSection) -> tuple[Foreign, dict[str, Sequence[int]]]:
+    """Return the names of a model in a Hugging Face checkpoint, and the shapes of its parameters.
+
+    Raises:
+        LayoutError: if the model has no Hugging Face form.
+    """
+    spec = spec_of(model)
+    if spec.foreign is None:
+        raise LayoutError(f'a model of kind "{model.kind}" has no Hugging Face form')
+    with torch.device("meta"):
+        module = spec.build()
+    return spec.foreign, {name: tuple(value.shape) for name, value in module.named_parameters()}
+
+
+def save_merged(
+    out: Path, model: ModelSection, foreign: Foreign, shapes: dict[str, Sequence[int]], whole: Callable[[str], Tensor]
+) -> None:
+    """Write a model for Hugging Face's libraries, adapters merged."""
+    if model.lora is not None:
+        shapes, whole = merged(shapes, whole, model.lora)
+    save_pretrained(out, model, foreign, shapes, whole)
 
 
 def _place(checkpoints: Path, step: int | None) -> Path:

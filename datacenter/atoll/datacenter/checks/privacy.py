@@ -76,8 +76,6 @@ def _layers(job: SiloJob) -> Iterator[str]:
     spec = spec_of(job.model)
     with torch.device("meta"):
         module = spec.build()
-    if spec.trained is not None:
-        for name, parameter in module.named_parameters():
-            parameter.requires_grad_(spec.trained(name))
+    spec.freeze(module)
     for problem in unsupported(module):
         yield f'model.kind = "{job.model.kind}" with [privacy]: {problem}'

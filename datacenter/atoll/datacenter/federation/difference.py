@@ -48,8 +48,7 @@ class _Flight:
         first: its position in what this rank sends.
         tensor: name of its tensor.
         bounds: its lowest and highest value.
-        values: its values, if they are asked for; else None.
-        payload: its bytes, if they are asked for; else None.
+        result: its bytes if it was encoded, else its values.
         errors: what the encoding rounds off; None for exact ones.
         wait: waits for the device.
     """
@@ -58,8 +57,7 @@ class _Flight:
     first: int
     tensor: str
     bounds: Tensor
-    values: Tensor | None
-    payload: Tensor | None
+    result: Tensor
     errors: Tensor | None
     wait: Callable[[], object]
 
@@ -113,7 +111,7 @@ class Difference:
         """
         self.begin(chunks, encoding)
         for flight in self._flights(chunks, encoding, encoded=True):
-            self._held[flight.elements] = _bytes(flight).copy()
+            self._held[flight.elements] = flight.result.numpy().copy()
 
     def read(self, elements: ElementRange, encoding: Encoding, out: npt.NDArray[np.generic]) -> None:
         """See ``atoll.client.silo.ElementSource``.
@@ -135,7 +133,7 @@ class Difference:
             following = self._next.get(elements)
             if following is not None and self._lane.runs_ahead:
                 self._flight = self._launched(following, encoding, encoded=True)
-            payload = _bytes(self._landed(flight))
+            payload = self._landed(flight).result.numpy()
         out.view(np.uint8)[:] = payload
 
     def keep(self, upload: str) -> None:
@@ -153,7 +151,7 @@ class Difference:
             UpdateError: for a value that is not finite, or beyond ``max_abs``.
         """
         chunks = tuple(cut_ranges(self.ranges, BLOCK_ELEMENTS))
-        values = (_values(flight) for flight in self._flights(chunks, encoding, encoded=False))
+        values = (flight.result.numpy() for flight in self._flights(chunks, encoding, encoded=False))
         return math.sqrt(math.fsum(inner_product(one, one) for one in values))
 
     def _flights(self, chunks: Sequence[ElementRange], encoding: Encoding, *, encoded: bool) -> Iterator[_Flight]:
@@ -192,14 +190,14 @@ class Difference:
             bounds = lane.fetch("bounds", torch.stack(values.aminmax()))
             if self.scale != 1.0:
                 values *= self.scale
-            plain = payload = errors = None
+            errors: Tensor | None = None
             if encoded:
                 made = quantise(values, encoding)
-                payload = lane.fetch("payload", made.payload)
+                result = lane.fetch("payload", made.payload)
                 errors = lane.fetch("errors", values - made.received) if rounds else None
             else:
-                plain = lane.fetch("values", values)
-            return _Flight(elements, first, piece.span.spec.name, bounds, plain, payload, errors, lane.mark())
+                result = lane.fetch("values", values)
+            return _Flight(elements, first, piece.span.spec.name, bounds, result, errors, lane.mark())
 
     def _landed(self, flight: _Flight) -> _Flight:
         """Wait for a chunk, check it, and set the rounding errors after it."""
@@ -213,20 +211,6 @@ class Difference:
         if flight.errors is not None:
             self._residuals.put(flight.first, flight.errors.numpy())
         return flight
-
-
-def _bytes(flight: _Flight) -> Bytes:
-    if flight.payload is None:
-        raise ValueError("the chunk was not encoded")
-    payload: Bytes = flight.payload.numpy()
-    return payload
-
-
-def _values(flight: _Flight) -> npt.NDArray[np.float32]:
-    if flight.values is None:
-        raise ValueError("the chunk was encoded")
-    values: npt.NDArray[np.float32] = flight.values.numpy()
-    return values
 
 
 def _sent(piece: Piece) -> Tensor:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from atoll.datacenter.checkpoint.export import foreign_form, save_merged
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.match import check_layout
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.models.huggingface import save_pretrained
 from atoll.datacenter.models.huggingface.read import read_tensor
-from atoll.datacenter.models.lora import merged
 from atoll.formats.safetensors import read_header
 
 if TYPE_CHECKING:
@@ -41,14 +39,10 @@ def export_released(job: SiloJob, model: Path, out: Path) -> int:
             nowhere to be read.
         SafetensorsError: if the file is damaged.
     """
-    spec = spec_of(job.model)
-    if spec.foreign is None:
-        raise LayoutError(f'a model of kind "{job.model.kind}" has no Hugging Face form')
+    foreign, shapes = foreign_form(job.model)
     layout, _ = read_header(model)
-    check_layout(layout, spec)
+    check_layout(layout, spec_of(job.model))
     there = {one.name for one in layout.tensors}
-    with torch.device("meta"):
-        shapes: dict[str, Sequence[int]] = {name: tuple(value.shape) for name, value in spec.build().named_parameters()}
     frozen = [name for name in shapes if name not in there]
     if frozen and job.model.weights is None:
         raise LayoutError(
@@ -58,21 +52,17 @@ def export_released(job: SiloJob, model: Path, out: Path) -> int:
 
     def read(name: str) -> Tensor:
         if name not in there:
-            return _frozen(spec.foreign, name, shapes[name], Path(job.model.weights or ""))
+            return _frozen(foreign, name, shapes[name], Path(job.model.weights or ""))
         with safe_open(model, framework="pt") as file:
             found: Tensor = file.get_tensor(name)
             return found
 
-    written: dict[str, Sequence[int]] = shapes
-    whole: Callable[[str], Tensor] = read
-    if job.model.lora is not None:
-        written, whole = merged(shapes, read, job.model.lora)
-    save_pretrained(out, job.model, spec.foreign, written, whole)
+    save_merged(out, job.model, foreign, shapes, read)
     return len(there)
 
 
-def _frozen(foreign: Foreign | None, name: str, shape: Sequence[int], weights: Path) -> Tensor:
-    sources = () if foreign is None else foreign(name)
+def _frozen(foreign: Foreign, name: str, shape: Sequence[int], weights: Path) -> Tensor:
+    sources = foreign(name)
     if not sources:
         raise LayoutError(f"{name} is frozen, and a Hugging Face checkpoint has no such tensor: train it in the run")
     return read_tensor(weights, sources, shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from atoll.datacenter.federation.lane import weights_device
 from atoll.datacenter.machine.compute import device_memory_bytes
 from atoll.datacenter.mesh.shards import local_shard
+from atoll.datacenter.mesh.world import ranks_per_node
 from atoll.datacenter.plan.layout import MASTER_BYTES, Task, layout_of, state_elements
 from atoll.datacenter.plan.room import layout_with_room, needed_bytes
 
@@ -45,11 +45,13 @@ class Room:
     @classmethod
     def of(cls, job: SiloJob, parts: Sequence[nn.Module], world: World) -> Room:
         """Return the room of a job, whose parts of the model this rank holds. Not collective."""
-        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
-        task, needed = None, float(held_bytes(job, parts))
+        per_node = ranks_per_node(world)
+        task: Task | None = None
         if job.model.kind == "llama":
             task = Task.of(job, fused_norm=world.device.type == "cuda")
             needed = needed_bytes(task, layout_of(job, world.size))
+        else:
+            needed = float(held_bytes(job, parts))
         return cls(needed, device_memory_bytes(weights_device(job, world), per_node), task, world.size, per_node)
 
     def objection(self) -> str | None:

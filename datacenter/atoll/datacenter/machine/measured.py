@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from atoll.datacenter.machine.compute import (
 )
 from atoll.datacenter.machine.cost import COLLECTIVES
 from atoll.datacenter.machine.rates import Link, MachineRates, MatmulRates
+from atoll.datacenter.mesh.world import ranks_per_node
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -99,7 +99,7 @@ def measure_machine(world: World, extent: Extent, progress: Progress, *, inter: 
         inter: rates of the links between nodes if there is only one node.
     """
     began = time.monotonic()
-    local = min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
+    local = ranks_per_node(world)
     nodes = world.size // local
     wanted = list(sizes(extent.collective_bytes))
     links = (local > 1) + (nodes > 1)

@@ -44,6 +44,11 @@ class World:
         return self.rank == 0
 
 
+def ranks_per_node(world: World) -> int:
+    """Return the number of ranks of this node."""
+    return min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
+
+
 @contextmanager
 def join_world(timeout_s: float, *, on_host: bool = False) -> Iterator[World]:
     """Join the world that torchrun, Slurm or Kubernetes describes in the environment; leave it at the end.

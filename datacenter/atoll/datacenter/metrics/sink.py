@@ -94,18 +94,19 @@ class JsonLines:
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Append a line ``{"evaluation": ...}``."""
-        figures = {**asdict(evaluation), "perplexity": evaluation.perplexity}
-        self._write({"evaluation": {key: _finite(part) for key, part in figures.items()}})
+        self._write({"evaluation": {**asdict(evaluation), "perplexity": evaluation.perplexity}})
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def _write(self, value: dict[str, object]) -> None:
-        self._file.write(json.dumps({key: _finite(part) for key, part in value.items()}, allow_nan=False) + "\n")
+        self._file.write(json.dumps(_finite(value), allow_nan=False) + "\n")
 
 
 def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -97,6 +97,12 @@ class ModelSpec:
     foreign: Foreign | None = None
     weights: Callable[[], Mapping[str, Tensor]] | None = None
 
+    def freeze(self, module: nn.Module) -> None:
+        """Freeze the parameters that are not trained, in place."""
+        if self.trained is not None:
+            for name, parameter in module.named_parameters():
+                parameter.requires_grad_(self.trained(name))
+
     def blocks_of(self, module: nn.Module) -> dict[str, nn.Module]:
         """Return the blocks that a model, or a stage of it, has: by number in the whole model, in order.
 

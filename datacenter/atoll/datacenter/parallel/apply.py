@@ -104,20 +104,13 @@ def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Non
         tie(module, spec)
     cut_experts(module, meshes, between_blocks(job.tensor_parallel))
     cut_sequences(module, spec, job, meshes)
-    _freeze(module, spec)
+    spec.freeze(module)  # after tensor parallelism, which replaces parameters; before FSDP2, which groups by it
     checkpoint_blocks(spec.blocks_of(module).values(), job.memory)
     if job.memory.compile:
         splits = meshes.dims.pp > 1 and KINDS[job.pipeline.schedule].splits_backward
         compile_blocks(module, spec, backward_twice=splits)
     if not uses_ddp(job, meshes.dims):
         shard(module, spec, meshes, job)
-
-
-def _freeze(module: nn.Module, spec: ModelSpec) -> None:
-    """Freeze untrained parameters: after tensor parallelism, which replaces them; before FSDP2, which groups by it."""
-    if spec.trained is not None:
-        for name, parameter in module.named_parameters():
-            parameter.requires_grad_(spec.trained(name))
 
 
 def uses_ddp(job: SiloJob, dims: ParallelDims) -> bool:

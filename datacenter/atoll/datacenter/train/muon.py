@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RMS = "match_rms_adamw"
 """Updates get the root mean square of AdamW's, so that both share one learning rate (Liu et al. 2025, section 2.2)."""
 _COEFFICIENTS, _ITERATIONS, _EPSILON = (3.4445, -4.7750, 2.0315), 5, 1e-7
-"""Of the quintic iteration of Newton and Schulz: those of ``torch.optim.Muon``."""
+"""Settings of the Newton-Schulz iteration, the defaults of ``torch.optim.Muon``."""
 
 
 class MuonAdamW(torch.optim.Optimizer):

@@ -13,6 +13,7 @@ from atoll.operator.exports.card_privacy import privacy_section
 from atoll.operator.exports.markup import plain, quoted, table
 from atoll.operator.exports.tracked import Point, tracked
 from atoll.operator.run_job import job_keys
+from atoll.operator.statistics import rows_words
 from atoll.server import __version__
 from atoll.server.control.best import COUNTS, JUDGING
 from atoll.text.figures import counted, figure
@@ -176,8 +177,7 @@ def _data(model: ExportedModel) -> Iterator[str]:
         return
     yield "## Data\n"
     who = counted(found.participants, "participant")
-    number = counted(found.rows, "row") if found.noise is None else f"{found.rows} ± {found.noise:.2g} rows"
-    yield f"{number} of {who}; `statistics.json` has all figures.\n"
+    yield f"{rows_words(found)} of {who}; `statistics.json` has all figures.\n"
     if found.noise is not None:
         yield "The figures have noise for differential privacy; `statistics.json` has the standard error of each.\n"
     if found.numeric:

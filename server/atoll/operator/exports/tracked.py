@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll.operator.run_job import has_secret_draw, is_private, job_keys
+from atoll.operator.run_job import job_keys, promises
 from atoll.server import __version__
 from atoll.text.printable import printable
 
@@ -109,7 +109,7 @@ def _tags(detail: RunDetail, spending: RunSpending | None) -> Iterator[tuple[str
     yield "atoll.status", run.status
     yield "atoll.model", run.model_blob
     yield "atoll.rounds_released", str(run.rounds_released)
-    if run.reason and not has_secret_draw(detail):  # it may name or count members
+    if run.reason and not promises(detail).secret:  # it may name or count members
         yield "atoll.reason", printable(run.reason)
     if detail.best is not None:
         yield "atoll.best_metric", printable(detail.best.metric)
@@ -128,7 +128,8 @@ def _param(value: object) -> Param:
 def _points(detail: RunDetail) -> tuple[Point, ...]:
     """The first value of a metric at a step stays: points that a tracker has are never changed."""
     found: dict[tuple[str, int], Point] = {}
-    figures = (*(() if has_secret_draw(detail) else _OF_DRAWS), *(() if is_private(detail) else _OF_DATA))
+    said = promises(detail)
+    figures = (*(() if said.secret else _OF_DRAWS), *(() if said.private else _OF_DATA))
     for item in detail.rounds:
         for point in _points_of(item, figures) if item.released else ():
             found.setdefault(point.key, point)

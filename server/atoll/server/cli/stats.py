@@ -11,6 +11,7 @@ import click
 
 from atoll.operator import Findings, Job, JobFileError, Operator
 from atoll.operator.errors import BadInputError
+from atoll.operator.statistics import rows_words
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Command, StoppedError, writing
 from atoll.server.cli.output import console, json_option, print_json, print_table, transfers
@@ -120,8 +121,7 @@ def _write(found: Findings, output: Path | None, csv_file: Path | None) -> None:
 
 def show_figures(found: Findings) -> None:
     """Print the figures as tables."""
-    rows = counted(found.rows, "row") if found.noise is None else f"{found.rows} ± {found.noise:.2g} rows"
-    click.echo(f"{rows} of {counted(found.participants, 'participant')}")
+    click.echo(f"{rows_words(found)} of {counted(found.participants, 'participant')}")
     if found.numeric:
         print_table(numeric_columns(found), map(numeric_row, found.numeric), "")
     if groups := list(group_rows(found)):

@@ -88,7 +88,6 @@ def load_weights(module: nn.Module, foreign: Foreign, folder: Path) -> set[str]:
     return set(found)
 
 
-@torch.no_grad()
 def read_tensor(folder: Path, sources: Sequence[str], shape: Sequence[int]) -> Tensor:
     """Return one of our parameters whole, float32; raises as ``load_weights``.
 
@@ -98,10 +97,7 @@ def read_tensor(folder: Path, sources: Sequence[str], shape: Sequence[int]) -> T
         shape: its shape.
     """
     parameter = nn.Parameter(torch.empty(*shape))
-    files = _files(folder, sources)
-    for piece in _pieces(parameter, sources):
-        with _open(files[piece.source]) as reader:
-            piece.into.copy_(_read(reader, piece, files[piece.source]))
+    load_weights(nn.ParameterList([parameter]), lambda _: tuple(sources), folder)
     return parameter.detach()
 
 
