@@ -94,7 +94,7 @@ LAYERS: dict[str, Layers] = {
         ("comparison", "connecting", "table_files"),
         ("calls", "history"),
         ("following", "ledger", "models", "notebook", "statistics"),
-        ("exports", "server_ledger", "variants"),
+        ("exports", "server_audit", "server_ledger", "variants"),
         ("run",),
         ("operator",),
         ("__init__",),

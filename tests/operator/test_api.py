@@ -10,6 +10,8 @@ import atoll.operator
 PUBLIC = [
     "AdaptiveClip",
     "Aggregation",
+    "AuditChain",
+    "AuditEntry",
     "BadInputError",
     "ChargeSummary",
     "ChargesPage",
@@ -64,7 +66,18 @@ PUBLIC = [
     "UnreachableError",
 ]
 OPERATOR = {
-    *("address", "charges", "close", "compare", "connect", "limit_population", "make_operator", "make_tokens"),
+    *(
+        "address",
+        "audit",
+        "audit_chain",
+        "charges",
+        "close",
+        "compare",
+        "connect",
+        "limit_population",
+        "make_operator",
+        "make_tokens",
+    ),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
     *("health", "log_lines", "participant_named", "prune", "revoke", "revoke_operator"),
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),

@@ -28,6 +28,8 @@ from atoll.operator.models import Model
 from atoll.operator.operator import NewOperator, Operator
 from atoll.operator.run import Run
 from atoll.server.control import (
+    AuditChain,
+    AuditEntry,
     ChargesPage,
     ChargeSummary,
     LogLine,
@@ -75,6 +77,8 @@ from atoll.statistics import Findings
 __all__ = [
     "AdaptiveClip",
     "Aggregation",
+    "AuditChain",
+    "AuditEntry",
     "BadInputError",
     "ChargeSummary",
     "ChargesPage",

@@ -19,6 +19,7 @@ from atoll.operator.ledger import LATEST
 from atoll.operator.models import Weights, silent
 from atoll.operator.naming import participant_called
 from atoll.operator.run import Run
+from atoll.operator.server_audit import ServerAudit
 from atoll.operator.server_ledger import ServerLedger
 from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
@@ -68,7 +69,7 @@ class NewOperator:
     expires_at: float
 
 
-class Operator(ServerLedger):
+class Operator(ServerLedger, ServerAudit):
     """A connection to a server with the rights of an operator; a context manager that closes it.
 
     ::

@@ -84,6 +84,8 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.now = NOW
         self.warnings: list[str] = []
         self.populations: list[control_pb2.PopulationSummary] = []
+        self.audit: list[control_pb2.AuditEntry] = []
+        self.audit_flaw = ""
         self.log_lines: list[control_pb2.LogLine] = []
         """The newest first."""
 
@@ -227,6 +229,14 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         return control_pb2.ListLogLinesResponse(
             lines=shown[:page], next=str(shown[page - 1].number) if len(shown) > page else ""
         )
+
+    def ListAudit(self, request: control_pb2.ListAuditRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        answer = control_pb2.ListAuditResponse(entries=self.audit)
+        if request.verify:
+            answer.chain.CopyFrom(control_pb2.AuditChain(entries=len(self.audit), head="ab", flaw=self.audit_flaw))
+        return answer
 
     def ListPopulations(self, request: control_pb2.ListPopulationsRequest, context: Context) -> Any:
         del request, context

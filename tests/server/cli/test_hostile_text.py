@@ -133,6 +133,7 @@ COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("privacy", "ledger"): [(), ("--population", "p"), ("--participant", "p"), ("--run", "latest")],
     ("privacy", "limit"): [("p", "--epsilon", "1", "--delta", "1e-6")],
     ("server", "prune"): [()],
+    ("server", "audit"): [(), ("--verify",)],
     ("server", "log"): [(), ("--level", "error")],
     ("stats",): [("statistics.toml",)],
     ("doctor",): [()],

@@ -52,6 +52,7 @@ CALLERS = {
         "RevokeOperator": OPERATOR,
         "GetServerInfo": OPERATOR,
         "ListLogLines": OPERATOR,
+        "ListAudit": OPERATOR,
         "PruneStorage": OPERATOR,
         "ListPopulations": OPERATOR,
         "ListCharges": OPERATOR,

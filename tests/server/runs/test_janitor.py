@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from atoll.server.config.storage_settings import StorageSettings
+from atoll.server.config.storage_settings import DAY_S, StorageSettings
 from atoll.server.disk.space import Room
 from atoll.server.errors import StorageFullError, UnavailableError
 from atoll.server.identity import ParticipantKind, Peer, Role, mint
@@ -17,8 +17,11 @@ from atoll.server.runs import janitor as janitor_module
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.janitor import Janitor
 from atoll.server.stores import (
+    AuditEntry,
+    AuditFilter,
     BlobMissingError,
     DirectoryBlobStore,
+    audit,
     certificates,
     event_log,
     models,
@@ -108,6 +111,20 @@ class TestTidy:
                 lambda connection: certificates.of_subject(connection, Role.PARTICIPANT, "paaaaaaaaaaaa")
             )
             assert len(kept) == 2
+
+    async def test_old_entries_of_the_audit_log_go_by_whole_days(self, tmp_path: Path) -> None:
+        """Each removal is an entry itself, so it happens once a day at most."""
+        async with opened(tmp_path / "data") as federation:
+            now, keep_s = federation.services.clock(), StorageSettings().keep_audit_s
+            for ago_s in (keep_s + 2 * DAY_S, keep_s + DAY_S, 0.0):
+                await federation.store.writer.run(audit.append, AuditEntry(now - ago_s, "a", "", "", "run.pause"))
+            would = await federation.coordinator.janitor.tidy(dry_run=True)
+            assert [(one.kind, one.count) for one in would] == [("audit entries", 2)]
+            assert await federation.coordinator.janitor.tidy() == would
+            assert await federation.coordinator.janitor.tidy() == ()
+            left = await federation.store.reader.run(audit.listed, AuditFilter())
+            assert [one.action for one in left] == ["audit.prune", "run.pause"]
+            assert (await federation.store.reader.run(audit.verified)).flaw == ""
 
     async def test_certificates_stay_as_long_as_they_can_be_renewed(self, tmp_path: Path) -> None:
         """An old certificate may only renew if no newer one was used, so records of newer ones must stay."""

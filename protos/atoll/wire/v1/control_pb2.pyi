@@ -1438,6 +1438,173 @@ class ListLogLinesResponse(google.protobuf.message.Message):
 Global___ListLogLinesResponse: typing_extensions.TypeAlias = ListLogLinesResponse
 
 @typing.final
+class AuditEntry(google.protobuf.message.Message):
+    """One action of an operator. Entries are a hash chain: the digest is the SHA-256
+    over all other fields as JSON with sorted keys and no spaces.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: builtins.int
+    AT_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
+    CREDENTIAL_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    ACTION_FIELD_NUMBER: builtins.int
+    SUBJECT_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    CODE_FIELD_NUMBER: builtins.int
+    PREVIOUS_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    seq: builtins.int
+    at: builtins.float
+    operator: builtins.str
+    """Its name; of an operator who signed in through a provider, the subject."""
+    credential: builtins.str
+    """How it proved that: "certificate" and the start of its fingerprint, or the
+    provider.
+    """
+    address: builtins.str
+    """Empty if not known."""
+    action: builtins.str
+    """Such as run.cancel."""
+    subject: builtins.str
+    """What it is about, such as a run's id."""
+    detail: builtins.str
+    outcome: builtins.str
+    """done, refused, failed or interrupted."""
+    code: builtins.str
+    """Of the error."""
+    previous: builtins.str
+    digest: builtins.str
+    def __init__(
+        self,
+        *,
+        seq: builtins.int = ...,
+        at: builtins.float = ...,
+        operator: builtins.str = ...,
+        credential: builtins.str = ...,
+        address: builtins.str = ...,
+        action: builtins.str = ...,
+        subject: builtins.str = ...,
+        detail: builtins.str = ...,
+        outcome: builtins.str = ...,
+        code: builtins.str = ...,
+        previous: builtins.str = ...,
+        digest: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "address", b"address", "at", b"at", "code", b"code", "credential", b"credential", "detail", b"detail", "digest", b"digest", "operator", b"operator", "outcome", b"outcome", "previous", b"previous", "seq", b"seq", "subject", b"subject"]) -> None: ...
+
+Global___AuditEntry: typing_extensions.TypeAlias = AuditEntry
+
+@typing.final
+class ListAuditRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
+    ACTION_FIELD_NUMBER: builtins.int
+    SUBJECT_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
+    VERIFY_FIELD_NUMBER: builtins.int
+    limit: builtins.int
+    """Maximum number of entries; 0: as many as one answer has."""
+    after: builtins.str
+    """The next of the answer before."""
+    operator: builtins.str
+    """Empty: all."""
+    action: builtins.str
+    """An action, or the part of its name before the dot."""
+    subject: builtins.str
+    outcome: builtins.str
+    since: builtins.float
+    """Epoch seconds; until is not included."""
+    until: builtins.float
+    verify: builtins.bool
+    """Verify the whole chain."""
+    def __init__(
+        self,
+        *,
+        limit: builtins.int = ...,
+        after: builtins.str = ...,
+        operator: builtins.str = ...,
+        action: builtins.str = ...,
+        subject: builtins.str = ...,
+        outcome: builtins.str = ...,
+        since: builtins.float | None = ...,
+        until: builtins.float | None = ...,
+        verify: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_since", b"_since", "_until", b"_until", "since", b"since", "until", b"until"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_since", b"_since", "_until", b"_until", "action", b"action", "after", b"after", "limit", b"limit", "operator", b"operator", "outcome", b"outcome", "since", b"since", "subject", b"subject", "until", b"until", "verify", b"verify"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_since", b"_since"]) -> typing.Literal["since"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_until", b"_until"]) -> typing.Literal["until"] | None: ...
+
+Global___ListAuditRequest: typing_extensions.TypeAlias = ListAuditRequest
+
+@typing.final
+class AuditChain(google.protobuf.message.Message):
+    """The whole audit log."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    ENTRIES_FIELD_NUMBER: builtins.int
+    HEAD_FIELD_NUMBER: builtins.int
+    FLAW_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    """Number of its first entry; older ones were removed."""
+    entries: builtins.int
+    head: builtins.str
+    """Digest of the last entry."""
+    flaw: builtins.str
+    """The first entry that does not fit; empty: none."""
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        entries: builtins.int = ...,
+        head: builtins.str = ...,
+        flaw: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries", "first", b"first", "flaw", b"flaw", "head", b"head"]) -> None: ...
+
+Global___AuditChain: typing_extensions.TypeAlias = AuditChain
+
+@typing.final
+class ListAuditResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    CHAIN_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """Where older entries begin; empty if there are none."""
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AuditEntry]: ...
+    @property
+    def chain(self) -> Global___AuditChain:
+        """If it was to be verified."""
+
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[Global___AuditEntry] | None = ...,
+        next: builtins.str = ...,
+        chain: Global___AuditChain | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["chain", b"chain"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chain", b"chain", "entries", b"entries", "next", b"next"]) -> None: ...
+
+Global___ListAuditResponse: typing_extensions.TypeAlias = ListAuditResponse
+
+@typing.final
 class PruneStorageRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

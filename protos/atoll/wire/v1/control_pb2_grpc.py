@@ -134,6 +134,11 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesResponse.FromString,
                 _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ListAudit',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
         self.PruneStorage = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/PruneStorage',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
@@ -294,6 +299,13 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAudit(self, request, context):
+        """What operators did, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PruneStorage(self, request, context):
         """Removes files and rows that nothing needs any more, or lists them (dry_run).
         """
@@ -431,6 +443,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ListLogLines,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditResponse.SerializeToString,
             ),
             'PruneStorage': grpc.unary_unary_rpc_method_handler(
                     servicer.PruneStorage,
@@ -998,6 +1015,33 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/ListLogLines',
             atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.ListLogLinesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ListAudit',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -345,6 +345,22 @@ _ControlServiceListLogLinesType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceListAuditType = typing_extensions.TypeVar(
+    '_ControlServiceListAuditType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListAuditRequest,
+        atoll.wire.v1.control_pb2.ListAuditResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListAuditRequest,
+        atoll.wire.v1.control_pb2.ListAuditResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListAuditRequest,
+        atoll.wire.v1.control_pb2.ListAuditResponse,
+    ],
+)
+
 _ControlServicePruneStorageType = typing_extensions.TypeVar(
     '_ControlServicePruneStorageType',
     grpc.UnaryUnaryMultiCallable[
@@ -425,7 +441,7 @@ _ControlServiceLimitPopulationType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServiceListAuditType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -507,6 +523,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.ListLogLinesRequest,
             atoll.wire.v1.control_pb2.ListLogLinesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListAuditRequest,
+            atoll.wire.v1.control_pb2.ListAuditResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.PruneStorageRequest,
@@ -613,6 +633,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.ListLogLinesResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListAuditRequest,
+            atoll.wire.v1.control_pb2.ListAuditResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.PruneStorageRequest,
             atoll.wire.v1.control_pb2.PruneStorageResponse,
         ],
@@ -685,6 +709,9 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
 
     ListLogLines: _ControlServiceListLogLinesType
     """The newest lines of the server's log, the newest first."""
+
+    ListAudit: _ControlServiceListAuditType
+    """What operators did, the newest first."""
 
     PruneStorage: _ControlServicePruneStorageType
     """Removes files and rows that nothing needs any more, or lists them (dry_run)."""
@@ -781,6 +808,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.ListLogLinesRequest,
         atoll.wire.v1.control_pb2.ListLogLinesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListAuditRequest,
+        atoll.wire.v1.control_pb2.ListAuditResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.PruneStorageRequest,
@@ -956,6 +987,14 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListLogLinesResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListLogLinesResponse]]:
         """The newest lines of the server's log, the newest first."""
+
+    @abc.abstractmethod
+    def ListAudit(
+        self,
+        request: atoll.wire.v1.control_pb2.ListAuditRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.ListAuditResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListAuditResponse]]:
+        """What operators did, the newest first."""
 
     @abc.abstractmethod
     def PruneStorage(

@@ -20,7 +20,7 @@ from atoll.text.figures import counted, in_bytes
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
-    from atoll.server.control import PopulationSummary, ServerInfo
+    from atoll.server.control import AuditChain, PopulationSummary, ServerInfo
 
 MIN_PYTHON = (3, 11)
 MODULES = {"grpc": "1.76", "google.protobuf": "6.31.1", "numpy": "1.26", "numba": "0.61"}
@@ -170,6 +170,15 @@ def ledgers(found: Sequence[PopulationSummary]) -> Iterator[Finding]:
             yield Finding(name, Status.FAIL, item.flaw, remedy)
         else:
             yield Finding(name, Status.OK, f"{counted(item.charges, 'charge')}, head {item.head}")
+
+
+def audit_log(found: AuditChain) -> Finding:
+    """Check that every entry of the audit log is in its place and unchanged."""
+    if found.flaw:
+        remedy = "compare it with a back-up, and with digests that you noted; see SECURITY.md"
+        return Finding("audit log", Status.FAIL, found.flaw, remedy)
+    words = f"{counted(found.entries, 'entry', 'entries')}, head {found.head}"
+    return Finding("audit log", Status.OK, words)
 
 
 def ports(host: str, wanted: Sequence[int], *, serving: bool) -> Iterator[Finding]:

@@ -76,6 +76,7 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
             info = client.health()
             yield from checks.server(info, target.address, asked_at, time.time())
             yield from checks.ledgers(client.populations(verify=True))
+            yield checks.audit_log(client.audit_chain())
             yield from checks.ports(host, wanted, serving=True)
     except UnreachableError as error:
         if not is_loopback(host):

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from atoll.server.cli.backup import backup, restore
 from atoll.server.cli.errors import Group, local_errors
 from atoll.server.cli.migrate import migrate
+from atoll.server.cli.server_audit import audit
 from atoll.server.cli.server_log import log as log_command
 from atoll.server.cli.storage import prune, storage
 from atoll.server.config import DEFAULT_DATA
@@ -45,6 +46,7 @@ server.add_command(migrate)
 server.add_command(storage)
 server.add_command(prune)
 server.add_command(log_command)
+server.add_command(audit)
 
 
 @server.command()

@@ -70,6 +70,14 @@ class StorageSettings(BaseModel):
             "removed from the database; certificates stay for `renewal_grace_s` at least.",
         ),
     ] = 7.0
+    keep_audit_days: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=36_500,
+            description="Days after which the oldest entries of the audit log are removed; each removal is an entry.",
+        ),
+    ] = 1095.0
     sweep_s: Annotated[
         float, Field(ge=1, le=7 * DAY_S, description="Seconds between two looks for what can be removed.")
     ] = 3600.0
@@ -101,6 +109,11 @@ class StorageSettings(BaseModel):
     def keep_credentials_s(self) -> float:
         """``keep_credentials_days`` in seconds."""
         return self.keep_credentials_days * DAY_S
+
+    @property
+    def keep_audit_s(self) -> float:
+        """``keep_audit_days`` in seconds."""
+        return self.keep_audit_days * DAY_S
 
     @property
     def keep_ended_s(self) -> float:

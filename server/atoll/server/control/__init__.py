@@ -12,6 +12,8 @@ from atoll.server.control.spending import (
 )
 from atoll.server.control.summaries import (
     PHASES,
+    AuditChain,
+    AuditEntry,
     BestModel,
     Json,
     LogLine,
@@ -33,6 +35,8 @@ from atoll.server.control.summaries import (
 
 __all__ = [
     "PHASES",
+    "AuditChain",
+    "AuditEntry",
     "BestModel",
     "ChargeSummary",
     "ChargesPage",

@@ -305,6 +305,49 @@ class LogLine:
 
 
 @dataclass(frozen=True)
+class AuditEntry:
+    """One action of an operator. Times are epoch seconds UTC.
+
+    Attributes:
+        seq: its place in the hash chain: 0, 1, 2, ... without a gap.
+        at: when it ended.
+        operator: who.
+        credential: how the operator proved that.
+        address: where the call came from; empty if not known.
+        action: what, such as ``run.cancel``.
+        subject: what it is about, such as a run's id.
+        detail: further values, such as a reason.
+        outcome: done, refused, failed or interrupted.
+        code: of the error.
+        previous: the digest of the entry before.
+        digest: SHA-256 over all other fields as JSON with sorted keys and no spaces.
+    """
+
+    seq: int
+    at: float
+    operator: str
+    credential: str
+    address: str
+    action: str
+    subject: str
+    detail: str
+    outcome: str
+    code: str
+    previous: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class AuditChain:
+    """The whole audit log: its first entry's number, how many there are, the last one's digest, what does not fit."""
+
+    first: int
+    entries: int
+    head: str
+    flaw: str
+
+
+@dataclass(frozen=True)
 class PrunedStorage:
     """What was removed, or would be: items of one ``kind`` and one run (empty: of no run)."""
 

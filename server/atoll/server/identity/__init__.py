@@ -33,7 +33,7 @@ from atoll.server.identity.names import (
     new_run_id,
     new_token_id,
 )
-from atoll.server.identity.peer import Peer, Role
+from atoll.server.identity.peer import Peer, Role, fingerprint_of
 from atoll.server.identity.requests import CertificateRequest, KeyWithRequest
 from atoll.server.identity.tokens import MintedToken, TokenRecord, mint, verify
 
@@ -69,6 +69,7 @@ __all__ = [
     "check_operator",
     "check_organisation",
     "check_participant_id",
+    "fingerprint_of",
     "mint",
     "new_participant_id",
     "new_run_id",

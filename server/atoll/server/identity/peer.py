@@ -70,6 +70,11 @@ class Peer:
             raise PeerError(f"the peer's certificate cannot be read: {error}") from None
 
 
+def fingerprint_of(pem: bytes) -> str:
+    """SHA-256 of a certificate's DER, hex: as ``Peer`` has it, of a certificate that was read before."""
+    return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
+
+
 def identity_uri(role: Role, name: str) -> str:
     """The URI that names a peer in its certificate."""
     return f"{_SCHEME}{role}/{name}"

@@ -79,6 +79,7 @@ def make_server(
     refused: Callable[[str], None] = ignore,
     enter: Enter = by_address,
     connections: Connections | None = None,
+    within: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
     """A gRPC server that listens on no port yet.
 
@@ -89,11 +90,12 @@ def make_server(
         refused: called with the code of every error that a caller gets.
         enter: admits every call, before its request is received.
         connections: closes connections of callers that do not read, once its port is set.
+        within: further interceptors, which see calls that were admitted and errors as the handlers raise them.
     """
     options = _options_of(port, limits)
     bounds = _bounds_of(port, limits, enter, connections or Connections())
     interceptor = CallInterceptor(bounds, refused)
-    return grpc.aio.server(interceptors=(interceptor,), options=list(options.items()))
+    return grpc.aio.server(interceptors=(interceptor, *within), options=list(options.items()))
 
 
 def _bounds_of(port: Port, limits: Limits, enter: Enter, connections: Connections) -> Bounds | None:

@@ -15,6 +15,7 @@ import grpc.aio
 from grpc_health.v1._async import HealthServicer
 
 from atoll.processes.heap import keep_chunks
+from atoll.server.access.audit_log import AuditLog, OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.operator_file import OperatorFile
 from atoll.server.access.operators import Operators
@@ -40,6 +41,7 @@ from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
 from atoll.server.rpc.operator_handlers import ServerFacts
 from atoll.server.rpc.participation import ParticipationService
+from atoll.server.rpc.supervision import Supervision
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
 from atoll.server.runs.coordinator import Coordinator
@@ -185,10 +187,12 @@ class Daemon:
             share_models=config.share_models,
             limits=config.limits,
         )
+        audit_log = AuditLog(store.writer, self._clock)
+        downloads = OperatorDownloads(audit_log)
         coordinator = self._coordinator = Coordinator(
-            services, book, config.storage, insecure=config.insecure, restored_at=restored_at
+            services, book, config.storage, insecure=config.insecure, restored_at=restored_at, downloads=downloads
         )
-        addresses = await self._listen(services, coordinator, book, authority)
+        addresses = await self._listen(services, coordinator, book, authority, audit_log, downloads)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()
         log.info("runs in work: %d; opening the ports", len(coordinator.in_work()))
@@ -236,7 +240,13 @@ class Daemon:
         return f"{config.metrics_host}:{endpoint.port}"
 
     async def _listen(
-        self, services: Services, coordinator: Coordinator, book: CertificateBook, authority: Authority
+        self,
+        services: Services,
+        coordinator: Coordinator,
+        book: CertificateBook,
+        authority: Authority,
+        audit_log: AuditLog,
+        downloads: OperatorDownloads,
     ) -> Addresses:
         config = self._config
         names = config.certificate_names
@@ -247,7 +257,14 @@ class Daemon:
         refused = self._figures.meter.refused
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
         book.listen(authenticator.calls.end)
-        main = make_server(Port.MAIN, config.limits, refused, authenticator.enter, authenticator.connections)
+        main = make_server(
+            Port.MAIN,
+            config.limits,
+            refused,
+            authenticator.enter,
+            authenticator.connections,
+            within=(Supervision(authenticator, audit_log),),
+        )
         front = self._front
         self._closing.push_async_callback(front.close)
         enrolment = make_server(Port.ENROLMENT, config.limits, refused, front.enter, front.connections)
@@ -286,6 +303,7 @@ class Daemon:
             authenticator=authenticator,
             facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
             recent_log=self._recent_log,
+            downloads=downloads,
         )
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)

@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
-from atoll.server.identity import Role, check_participant_id
+from atoll.server.identity import Role, check_participant_id, fingerprint_of
 from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections
@@ -89,6 +89,10 @@ class Authenticator:
         if self._insecure:
             return self._from_metadata(context)
         return await self._coordinator.identify(certificate_of(context))
+
+    def credential(self, context: Context) -> str:
+        """How an identified caller has proved its name, for the audit log."""
+        return "insecure" if self._insecure else f"certificate {fingerprint_of(certificate_of(context))[:16]}"
 
     async def participant(self, context: Context) -> str:
         """The calling participant's id.

@@ -16,6 +16,7 @@ from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableE
 from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
 from atoll.server.rpc.access_handlers import AccessHandlers
+from atoll.server.rpc.audit_handlers import AuditHandlers
 from atoll.server.rpc.authentication import Context, Watch
 from atoll.server.rpc.log_handlers import LogHandlers
 from atoll.server.rpc.operator_handlers import page_size
@@ -48,7 +49,7 @@ WATCH_PAUSE = 4
 """After a message the server pauses for this many times as long as the message took to make."""
 
 
-class ControlService(AccessHandlers, LogHandlers, PrivacyHandlers, ControlServiceServicer):
+class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers, ControlServiceServicer):
     """All handlers: those about runs, models and the server here, the others in the base classes."""
 
     async def UploadModel(
@@ -216,7 +217,7 @@ class ControlService(AccessHandlers, LogHandlers, PrivacyHandlers, ControlServic
         self, request: control_pb2.GetRunModelRequest, context: Context
     ) -> control_pb2.GetRunModelResponse:
         """Layout and blob of a released model, or of the mean of the models so far."""
-        await self._authenticator.operator(context)
+        operator = await self._authenticator.operator(context)
         version = request.round if request.HasField("round") else None
 
         def work(connection: Connection) -> tuple[runs.Run, models.Model | None]:
@@ -240,6 +241,7 @@ class ControlService(AccessHandlers, LogHandlers, PrivacyHandlers, ControlServic
                 "ask for a newer one, or start the server with a larger --keep-models",
             )
         layout = tensors_pb2.Layout.FromString(run.layout)
+        self._downloads.expect(operator, blob)
         return control_pb2.GetRunModelResponse(
             model=tensors_pb2.TensorSet(name="model", layout=layout, blob=blob), round=model.version
         )

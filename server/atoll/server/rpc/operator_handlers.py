@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.operators import Operators
 from atoll.server.rpc.authentication import Authenticator
@@ -39,6 +40,7 @@ class OperatorHandlers:
         authenticator: Authenticator,
         facts: ServerFacts,
         recent_log: RecentLog,
+        downloads: OperatorDownloads,
     ) -> None:
         self._coordinator = coordinator
         self._certificates = certificates
@@ -47,6 +49,7 @@ class OperatorHandlers:
         self._authenticator = authenticator
         self._facts = facts
         self._recent_log = recent_log
+        self._downloads = downloads
 
 
 def page_size(asked: int) -> int:

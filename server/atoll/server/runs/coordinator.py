@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import (
@@ -107,7 +108,9 @@ class Coordinator:
         *,
         insecure: bool,
         restored_at: float = 0.0,
+        downloads: OperatorDownloads | None = None,
     ) -> None:
+        self._downloads = downloads
         self._insecure = insecure
         self._restored_at = restored_at
         self._services = services
@@ -298,7 +301,11 @@ class Coordinator:
         self._check_open()
         if caller.role is Role.PARTICIPANT:
             self._certificates.check_standing(caller.name)
-        if caller.role is Role.OPERATOR or self._services.share_models:
+        if caller.role is Role.OPERATOR:
+            if self._downloads is not None:
+                await self._downloads.check(caller.name, blob)
+            return
+        if self._services.share_models:
             return
         for active in self._active.values():
             live = active.driver.state.round

@@ -7,6 +7,7 @@
 | models and optimiser states | see ``stores.models.to_keep`` |
 | expired certificates | after ``keep_credentials_days`` or ``renewal_grace_s``, the longer of the two |
 | join tokens that expired unused | after ``keep_credentials_days`` |
+| entries of the audit log | after ``keep_audit_days``, by whole days |
 | blobs that no row names | after an hour: a run may be about to name them |
 | an ended run with everything it has | only when an operator deletes it (``delete_run``) |
 """
@@ -22,11 +23,11 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from atoll.server.config.storage_settings import StorageSettings
+from atoll.server.config.storage_settings import DAY_S, StorageSettings
 from atoll.server.errors import ConflictError, ServerError, UnavailableError
 from atoll.server.rounds import RunStatus
 from atoll.server.runs.services import Services
-from atoll.server.stores import certificates, deletion, event_log, models, runs, snapshots, tokens
+from atoll.server.stores import audit, certificates, deletion, event_log, models, runs, snapshots, tokens
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class Janitor:
                 *await self._uploads(dry_run=dry_run),
                 *await self._events(dry_run=dry_run),
                 *await self._credentials(dry_run=dry_run),
+                *await self._audit(dry_run=dry_run),
                 *await self._blobs(dry_run=dry_run, fresh_s=fresh_s),
             ]
         if found and not dry_run:
@@ -180,6 +182,15 @@ class Janitor:
             while not dry_run and count and await self._services.writer.run(prune) == _PAGE_ROWS:
                 pass
         return found
+
+    async def _audit(self, *, dry_run: bool) -> list[Pruned]:
+        """Remove old entries of the audit log: once a day at most, since each removal is an entry itself."""
+        now = self._services.clock()
+        before = (now - self._settings.keep_audit_s) // DAY_S * DAY_S
+        count = await self._services.reader.run(partial(audit.count_old, before=before))
+        if count and not dry_run:
+            await self._services.writer.run(partial(audit.prune, before=before, now=now))
+        return [Pruned("audit entries", "", count, 0)] if count else []
 
     async def _blobs(self, *, dry_run: bool, fresh_s: float) -> list[Pruned]:
         """Remove blobs that need not be kept."""

@@ -8,6 +8,7 @@ connection and give or take frozen records, so that several can share one transa
 """
 
 from atoll.server.stores import (
+    audit,
     certificates,
     charges,
     deletion,
@@ -24,6 +25,7 @@ from atoll.server.stores import (
     snapshots,
     tokens,
 )
+from atoll.server.stores.audit import AuditChain, AuditEntry, AuditFilter
 from atoll.server.stores.blobs import Blob, BlobFacts, BlobStore, BlobWriter
 from atoll.server.stores.certificates import Certificate
 from atoll.server.stores.charges import Charge
@@ -58,6 +60,9 @@ from atoll.server.stores.store import Store
 from atoll.server.stores.writer import Writer
 
 __all__ = [
+    "AuditChain",
+    "AuditEntry",
+    "AuditFilter",
     "Blob",
     "BlobDamagedError",
     "BlobFacts",
@@ -93,6 +98,7 @@ __all__ = [
     "StoreFullError",
     "StoreUnavailableError",
     "Writer",
+    "audit",
     "certificates",
     "charges",
     "deletion",

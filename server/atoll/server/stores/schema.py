@@ -11,6 +11,7 @@ Invariants of the tables:
   transaction that charges.
 - A ``checksum`` detects changes on disk that could change a sum: to an event, a snapshot, the submitted fields of a
   run, the names of its model and optimiser state. Blobs and updates are named by their digests.
+- ``audit`` is one hash chain of the operators' actions, numbered without a gap; only its oldest entries are removed.
 - ``models`` names what was released; its row is written in the transaction that charges for it.
 """
 
@@ -278,4 +279,24 @@ history = Table(
     Column("times_reported", Integer, nullable=False),
     Column("last_selected_at", Double),
     Column("updated_at", Double, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("operator", Text, nullable=False),
+    Column("credential", Text, nullable=False),
+    Column("address", _NAME, nullable=False),
+    Column("action", _NAME, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("code", _NAME, nullable=False),
+    Column("previous", _DIGEST, nullable=False),
+    Column("digest", _DIGEST, nullable=False),
+    Index(None, "at"),
+    Index(None, "operator"),
+    Index(None, "subject"),
 )

@@ -1,0 +1,148 @@
+"""What operators do, as durable entries of the database; see ``stores.audit``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from atoll.server.errors import ServerError
+from atoll.server.stores import AuditEntry, Writer, audit
+from atoll.text.printable import printable
+
+log = logging.getLogger(__name__)
+
+MAX_TEXT_CHARS = 256
+"""Maximum characters of a subject, a detail or a name in one entry."""
+REFUSALS_AT_ONCE = 60
+"""Refusals of one operator that are recorded one after the other; after that one in ``REFUSAL_INTERVAL_S``."""
+REFUSAL_INTERVAL_S = 10.0
+_OPERATORS = 4096
+_HELD_DOWNLOADS = 4096
+_DOWNLOAD_S = 3600.0
+
+
+@dataclass
+class _Allowance:
+    """How many refusals of an operator may be recorded now, and how many were left out since the last one."""
+
+    left: float
+    at: float
+    skipped: int = 0
+
+
+class AuditLog:
+    """Appends entries. An entry is durable when ``record`` returns.
+
+    A refused operator cannot fill the database: of many refusals in a row some are left out, and the next entry says
+    how many.
+
+    Args:
+        writer: the database's writer.
+        clock: epoch seconds, UTC.
+        steady: seconds, monotonic.
+    """
+
+    def __init__(
+        self, writer: Writer, clock: Callable[[], float], steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._steady = steady
+        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+
+    async def record(self, entry: AuditEntry) -> None:
+        """Append an entry; its time is now.
+
+        Raises:
+            StorageError: if it could not be stored: the operator must not hear that all is done.
+        """
+        wanted = self._bounded(entry)
+        if wanted is not None:
+            await self._writer.run(audit.append, wanted)
+
+    def record_later(self, entry: AuditEntry) -> None:
+        """Append an entry of a call that was broken off, without waiting for the writer."""
+        wanted = self._bounded(entry)
+        if wanted is None:
+            return
+        try:
+            self._writer.submit(audit.append, wanted).add_done_callback(lambda done: _told(wanted, done))
+        except ServerError as error:  # the call is over; the server's log has what the audit log lacks
+            _told_missing(wanted, error)
+
+    def _bounded(self, entry: AuditEntry) -> AuditEntry | None:
+        detail = entry.detail
+        if entry.outcome == "refused":
+            allowance = self._allowance(entry.operator)
+            if allowance.left < 1.0:
+                allowance.skipped += 1
+                return None
+            allowance.left -= 1.0
+            if allowance.skipped:
+                detail = f"{allowance.skipped} refusals before this one are not recorded; {detail}"
+                allowance.skipped = 0
+        return replace(
+            entry,
+            at=self._clock(),
+            operator=_bounded_text(entry.operator),
+            subject=_bounded_text(entry.subject),
+            detail=_bounded_text(detail),
+        )
+
+    def _allowance(self, operator: str) -> _Allowance:
+        now = self._steady()
+        found = self._allowances.pop(operator, None) or _Allowance(REFUSALS_AT_ONCE, now)
+        found.left = min(REFUSALS_AT_ONCE, found.left + (now - found.at) / REFUSAL_INTERVAL_S)
+        found.at = now
+        self._allowances[operator] = found
+        if len(self._allowances) > _OPERATORS:
+            self._allowances.popitem(last=False)
+        return found
+
+
+class OperatorDownloads:
+    """Records each operator that downloads a model without having asked which one it is.
+
+    ``GetRunModel`` is recorded with the run, and tells the model's name; who has a name from elsewhere can download
+    without that call.
+    """
+
+    def __init__(self, audit_log: AuditLog, steady: Callable[[], float] = time.monotonic) -> None:
+        self._audit_log = audit_log
+        self._steady = steady
+        self._expected: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def expect(self, operator: str, blob: str) -> None:
+        """The operator was told this name, which is recorded."""
+        self._expected[operator, blob] = self._steady()
+        self._expected.move_to_end((operator, blob))
+        if len(self._expected) > _HELD_DOWNLOADS:
+            self._expected.popitem(last=False)
+
+    async def check(self, operator: str, blob: str) -> None:
+        """Record a download that was not expected, once an hour.
+
+        Raises:
+            StorageError: if that could not be stored.
+        """
+        if self._steady() - self._expected.get((operator, blob), float("-inf")) > _DOWNLOAD_S:
+            await self._audit_log.record(AuditEntry(0.0, operator, "", "", "model.download", blob))
+        self.expect(operator, blob)
+
+
+def _bounded_text(text: str) -> str:
+    return printable(text[:MAX_TEXT_CHARS])[:MAX_TEXT_CHARS]
+
+
+def _told(entry: AuditEntry, appended: Future[AuditEntry]) -> None:
+    if not appended.cancelled() and (error := appended.exception()) is not None:
+        _told_missing(entry, error)
+
+
+def _told_missing(entry: AuditEntry, error: BaseException) -> None:
+    words = "missing from the audit log: %s %s of operator %s: %s"
+    log.error(words, entry.action, entry.subject, entry.operator, error)

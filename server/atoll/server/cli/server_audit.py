@@ -1,0 +1,74 @@
+"""``atoll server audit``: what operators did."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from atoll.operator import Operator
+from atoll.operator.errors import OperatorError
+from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import Command
+from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.text.figures import counted
+
+OUTCOMES = ("done", "refused", "failed", "interrupted")
+_ENTRIES = 50
+_MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"])
+
+
+@click.command(cls=Command)
+@click.option("-n", "--entries", type=click.IntRange(1), default=_ENTRIES, show_default=True, help="How many.")
+@click.option("--all", "every", is_flag=True, help="All entries that are kept.")
+@click.option("--operator", default="", help="Only what this operator did.")
+@click.option("--action", default="", help="Only this action (run.cancel), or all of a kind (run).")
+@click.option("--subject", default="", help="Only what is about this: the id of a run or participant, a name.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only what ended like this.")
+@click.option("--since", type=_MOMENT, help="Only from this local time on.")
+@click.option("--until", type=_MOMENT, help="Only before this local time.")
+@click.option("--verify", is_flag=True, help="Verify the whole chain instead; exit code 1 if an entry does not fit.")
+@json_option
+@connected
+def audit(client: Operator, *, entries: int, every: bool, verify: bool, json_output: bool, **chosen: Any) -> None:
+    """Show what operators did, the newest first; participants' actions are in the server's log."""
+    if verify:
+        _verify(client, json_output=json_output)
+        return
+    given = {name: value for name, value in chosen.items() if value is not None}
+    filters: dict[str, Any] = {
+        name: value.timestamp() if isinstance(value, datetime) else value for name, value in given.items()
+    }
+    found = client.audit(None if every else entries, **filters)
+    if json_output:
+        print_json(tuple(found))
+        return
+    print_table(
+        ("entry>", "when", "operator", "action", "about", "detail", "outcome", "from", "by"),
+        (
+            (
+                one.seq,
+                when(one.at),
+                one.operator,
+                one.action,
+                one.subject,
+                one.detail,
+                styled(one.outcome) if not one.code else f"{one.outcome}: {one.code}",
+                one.address or "-",
+                one.credential or "-",
+            )
+            for one in found
+        ),
+        "the audit log has no such entry",
+    )
+
+
+def _verify(client: Operator, *, json_output: bool) -> None:
+    chain = client.audit_chain()
+    if json_output:
+        print_json(chain)
+    else:
+        click.echo(f"{counted(chain.entries, 'entry', 'entries')} from {chain.first} on, head {chain.head}")
+    if chain.flaw:
+        raise OperatorError(chain.flaw, "compare it with a back-up, and with digests that you noted")
