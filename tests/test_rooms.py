@@ -72,7 +72,7 @@ LAYERS: dict[str, Layers] = {
     "server": (
         ("errors", "__init__"),
         ("aggregation", "disk", "rounds", "sampling"),
-        ("control",),
+        ("buckets", "control"),
         ("jobs", "report"),
         ("identity",),
         ("stores",),

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from atoll.server.stores import Store
+from tests.object_storage import object_store, s3
 from tests.postgresql import database_server, postgresql_url
 from tests.server.stores.samples import OpenStore
 
-__all__ = ["database_server", "postgresql_url"]
+__all__ = ["database_server", "object_store", "postgresql_url", "s3"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

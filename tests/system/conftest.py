@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.object_storage import object_store, s3
 from tests.postgresql import database_server
 from tests.system.clients import Crew, crew
 from tests.system.operators import Arrays
@@ -15,7 +16,7 @@ from tests.system.processes import Nursery, nursery
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, SIZE
 from tests.system.servers import Server, serving
 
-__all__ = ["database_server"]
+__all__ = ["database_server", "object_store", "s3"]
 
 Serve = Callable[..., Server]
 Hire = Callable[..., Crew]

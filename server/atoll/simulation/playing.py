@@ -17,8 +17,8 @@ from atoll.server.runs.drawing import looks_back
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.sessions import Introduction
 from atoll.server.stores import BlobStore, runs
+from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
-from atoll.server.stores.store import BLOBS_FOLDER
 from atoll.settings import to_toml
 from atoll.simulation.errors import RunFailedError, SetupError, SimulationError
 from atoll.simulation.evaluating import Evaluate, evaluator_of

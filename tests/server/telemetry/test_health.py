@@ -18,7 +18,11 @@ async def problems_of(checks: Checks) -> dict[str, str]:
     return await Readiness(checks).problems()
 
 
-GOOD = Checks(lambda: True, written, lambda: "", lambda: (2, 2))
+async def no_problem() -> str:
+    return ""
+
+
+GOOD = Checks(lambda: True, written, lambda: "", lambda: (2, 2), no_problem)
 
 
 async def test_a_server_without_problems_is_ready() -> None:
@@ -44,6 +48,16 @@ async def test_a_database_that_does_not_answer_is_a_problem(monkeypatch: pytest.
     monkeypatch.setattr(health, "DATABASE_S", 0.01)
     found = await problems_of(dataclasses.replace(GOOD, write=asyncio.Event().wait))  # type: ignore[arg-type]
     assert set(found) == {"database"}
+
+
+async def test_a_store_of_models_that_refuses_or_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused() -> str:
+        return "bucket.refused: there is no such bucket"
+
+    assert await problems_of(dataclasses.replace(GOOD, blobs=refused)) == {"blobs": await refused()}
+    monkeypatch.setattr(health, "BLOBS_S", 0.01)
+    found = await problems_of(dataclasses.replace(GOOD, blobs=asyncio.Event().wait))  # type: ignore[arg-type]
+    assert found == {"blobs": "the store of models did not answer within 0.01 s"}
 
 
 async def test_a_server_that_does_not_serve_is_asked_no_further() -> None:

@@ -4,7 +4,8 @@ A back-up is a folder::
 
     manifest.json      what it holds, with sizes and digests
     atoll.sqlite3      the database as of one moment, as a SQLite file
-    blobs/             the models and optimiser states that it names, hard-linked where the disk is the same
+    blobs/             the models and optimiser states that it names, hard-linked where the disk is the same, or
+                       copied from the bucket that has them
     ca/, operator.json the certificate authority: its key is the federation's root of trust, so the folder is private
 
 Uploads are not in it: they are participants' data, and are not kept longer than their round needs. A round that was
@@ -14,15 +15,18 @@ open when the back-up was made is tried again after a restoration.
 from atoll.server.backup.make import back_up
 from atoll.server.backup.manifest import Manifest, RunLine, read_manifest
 from atoll.server.backup.moving import Moved, move_database
+from atoll.server.backup.moving_blobs import MovedBlobs, move_blobs
 from atoll.server.backup.restore import Restored, last_restoration, restore
 
 __all__ = [
     "Manifest",
     "Moved",
+    "MovedBlobs",
     "Restored",
     "RunLine",
     "back_up",
     "last_restoration",
+    "move_blobs",
     "move_database",
     "read_manifest",
     "restore",

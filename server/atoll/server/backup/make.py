@@ -20,9 +20,19 @@ from atoll.server.errors import InvalidRequestError, UnavailableError
 from atoll.server.jobs import parse_job, to_run_policy
 from atoll.server.rounds import Phase, RunStatus, initial
 from atoll.server.runs.journal import replayed
-from atoll.server.stores import DirectoryBlobStore, Reader, database_place, dialects, models, runs, schema_version
+from atoll.server.stores import (
+    DirectoryBlobStore,
+    Reader,
+    blob_place,
+    database_place,
+    dialects,
+    models,
+    runs,
+    schema_version,
+)
+from atoll.server.stores.blob_place import BLOBS_FOLDER
+from atoll.server.stores.bucket_blobs import BucketBlobStore
 from atoll.server.stores.database_place import DATABASE_FILE
-from atoll.server.stores.store import BLOBS_FOLDER
 
 CA_FOLDER, OPERATOR_FILE = "ca", "operator.json"
 _PRIVATE_MODE = 0o700
@@ -50,7 +60,7 @@ def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) ->
     if place is None:
         raise InvalidRequestError("backup.data", f"{data} is no server's data directory", "say where it is with --data")
     with _new_folder(destination) as folder:
-        blobs = DirectoryBlobStore(data / BLOBS_FOLDER)
+        blobs = blob_place.open_chosen(data)
         with blobs.kept():
             _copy_settled_database(place, folder / DATABASE_FILE)
             reader = Reader(dialects.reader_engine(dialects.sqlite_url(folder / DATABASE_FILE), connections=1))
@@ -149,12 +159,21 @@ def _lines(connection: Connection) -> tuple[RunLine, ...]:
 
 
 def _take_blobs(
-    blobs: DirectoryBlobStore, target: Path, named: frozenset[str], vital: frozenset[str], *, copy: bool
+    blobs: DirectoryBlobStore | BucketBlobStore,
+    target: Path,
+    named: frozenset[str],
+    vital: frozenset[str],
+    *,
+    copy: bool,
 ) -> dict[str, int]:
     """Link or copy every existing blob, verified; returns bytes by name. Vital blobs must exist."""
     kept = DirectoryBlobStore(target)
-    there = sorted(name for name in named if name in vital or blobs.exists(name))
+    held = blobs.stored()
+    there = sorted(name for name in named if name in vital or name in held)
     for name in there:
+        if isinstance(blobs, BucketBlobStore):
+            kept.copy_in(name, blobs.pieces(name), held[name].stored_bytes if name in held else 0)
+            continue
         blobs.verify(name)
         path = kept.path_of(name)
         path.parent.mkdir(exist_ok=True, mode=_PRIVATE_MODE)

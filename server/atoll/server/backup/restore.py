@@ -14,8 +14,9 @@ from atoll.server.disk.space import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError
 from atoll.server.identity.files import PRIVATE_MODE, write_atomic
 from atoll.server.stores import DirectoryBlobStore, schema_version
+from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.database_place import DATABASE_FILE
-from atoll.server.stores.store import BLOBS_FOLDER, RESTORING_FOLDER
+from atoll.server.stores.store import RESTORING_FOLDER
 
 RESTORED_FILE = "restored.json"
 _PRIVATE_MODE = 0o700

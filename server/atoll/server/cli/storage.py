@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from atoll.server.cli.connection import connected, data_option
 from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.text.figures import in_bytes
+
+if TYPE_CHECKING:
+    from atoll.server.stores.usage import Held
 
 _NEEDS_SERVER = "only a running server prunes, and one does at its start: start it with `atoll server start`"
 
@@ -47,13 +51,19 @@ def storage(*, data: Path, json_output: bool) -> None:
                 one.run,
                 f"{one.count:,}",
                 in_bytes(one.stored_bytes),
-                "in the database" if one.in_database else "on the database server" if one.elsewhere else "",
+                _place(one),
             )
             for one in found.held
         ),
         "nothing",
     )
     click.echo(f"{in_bytes(found.stored_bytes)} in all, {in_bytes(found.free_bytes)} free")
+
+
+def _place(one: Held) -> str:
+    if one.elsewhere:
+        return "on the database server" if one.kind == "database" else "in the bucket"
+    return "in the database" if one.in_database else ""
 
 
 @click.command(cls=Command)

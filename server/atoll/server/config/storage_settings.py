@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from atoll.server.buckets import BucketPlace, parse_place
 from atoll.server.disk.recycling import FreeFolder
 from atoll.server.disk.space import Room
+from atoll.server.errors import InvalidRequestError
 from atoll.server.ingest.spool import FREE as FREE_UPLOADS
 from atoll.server.stores import dialects
+from atoll.server.stores.blob_place import BLOBS_FOLDER, CACHE_BYTES, BlobSettings
 from atoll.server.stores.directory_blobs import FREE as FREE_BLOBS
 from atoll.server.stores.errors import SchemaError
-from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.store import SPOOL_FOLDER
 
 MIB = 1 << 20
 KEEP_EVENTS = 100_000
@@ -34,6 +37,34 @@ class StorageSettings(BaseModel):
             "data directory notes the URL; `atoll server migrate` changes it.",
         ),
     ] = None
+    blobs: Annotated[
+        str | None,
+        Field(
+            description="URL of an object store for models and for uploads in work, such as `s3://bucket/prefix` "
+            "(`gs://`, `az://`, `file://`); otherwise files in the data directory. Credentials come from the "
+            "environment ([operations](operations.md#models-in-a-bucket)). The data directory notes the URL; "
+            "`atoll server migrate` changes it.",
+        ),
+    ] = None
+    blobs_endpoint: Annotated[
+        str,
+        Field(
+            description="URL of a service that is compatible with S3, such as `https://minio.example.org:9000`; empty: "
+            "the provider's, or `$AWS_ENDPOINT_URL`.",
+        ),
+    ] = ""
+    blobs_region: Annotated[str, Field(description="Region of an S3 bucket; empty: `$AWS_REGION`, or `us-east-1`.")] = (
+        ""
+    )
+    cache_mib: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 30,
+            description="MiB that copies of a bucket's models may take in the data directory; those used longest ago "
+            "are removed first.",
+        ),
+    ] = CACHE_BYTES // MIB
     reserve_mib: Annotated[
         int,
         Field(
@@ -94,6 +125,26 @@ class StorageSettings(BaseModel):
         if url.get_backend_name() != "postgresql":
             raise ValueError("SQLite is the default, in the data directory: leave `database` out")
         return value
+
+    @model_validator(mode="after")
+    def _is_bucket(self) -> StorageSettings:
+        try:
+            _ = self.bucket
+        except InvalidRequestError as error:
+            raise ValueError(f"{error.detail.message}: {error.detail.remedy}") from None
+        if self.blobs is None and (self.blobs_endpoint or self.blobs_region):
+            raise ValueError("blobs_endpoint and blobs_region say how a bucket is reached: set `blobs` too")
+        return self
+
+    @property
+    def bucket(self) -> BucketPlace | None:
+        """The place that ``blobs`` names."""
+        return None if self.blobs is None else parse_place(self.blobs, self.blobs_endpoint, self.blobs_region)
+
+    @property
+    def blob_settings(self) -> BlobSettings:
+        """Where blobs are to be, and how many bytes of a bucket's are kept here."""
+        return BlobSettings(self.bucket, self.cache_mib * MIB)
 
     @property
     def reserve_bytes(self) -> int:

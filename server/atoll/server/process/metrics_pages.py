@@ -27,8 +27,9 @@ from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.services import Services
 from atoll.server.stores import participants, schema_version
+from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.database_place import sqlite_bytes
-from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.store import SPOOL_FOLDER
 from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
 from atoll.server.telemetry.gauges import BROKEN, Gauges, families
@@ -75,6 +76,7 @@ class MetricsPages:
     executor: Executor
     workers: WorkerPool | None
     serving: Callable[[], bool]
+    _asked: asyncio.Future[str] | None = None
     _sizes: tuple[float, dict[str, int]] = field(default=(float("-inf"), {}))
 
     def open(self, host: str, port: int) -> Endpoint:
@@ -123,6 +125,7 @@ class MetricsPages:
             write=self._write,
             shortage=self.services.room.shortage,
             workers=lambda: (0, 0) if self.workers is None else (self.workers.running, self.config.workers),
+            blobs=self._blob_problem,
         )
 
     async def gauges(self) -> Gauges:
@@ -180,6 +183,13 @@ class MetricsPages:
             pair = self.authority.server_key_pair(self.config.certificate_names, now=time.time())
             ends["server"] = pair.not_after
         return ends
+
+    async def _blob_problem(self) -> str:
+        """Ask the store of models; while one question is open no further thread waits for it."""
+        if self._asked is None or self._asked.done():
+            loop = asyncio.get_running_loop()
+            self._asked = loop.run_in_executor(self.executor, self.services.blobs.problem)
+        return await asyncio.shield(self._asked)
 
     async def _write(self) -> None:
         def work(connection: Connection) -> None:

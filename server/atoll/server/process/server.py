@@ -147,7 +147,8 @@ class Daemon:
         if database_place.find(config.data) is None:
             room.require("a new server")
         log.info("opening the database")
-        opening = partial(Store.open, config.data, url=config.storage.database)
+        storage = config.storage
+        opening = partial(Store.open, config.data, url=storage.database, blob_settings=storage.blob_settings)
         store = await loop.run_in_executor(self._executor, opening)
         self._closing.callback(store.close)
         rounds, tracer = RoundFigures(), tracer_of()

@@ -32,8 +32,8 @@ from atoll.server.rpc.coordinator_service import RemoteCoordinator
 from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.transfer import SERVICE, TransferService
 from atoll.server.rpc.worker_service import WorkerService
-from atoll.server.stores import DirectoryBlobStore
-from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.blob_place import open_chosen
+from atoll.server.stores.store import SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 
@@ -78,7 +78,7 @@ async def serve(order: WorkerOrder) -> None:
             node=order.name,
             coordinator=coordinator,
             authenticator=authenticator,
-            blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
+            blobs=open_chosen(config.data, config.storage.blob_settings),
             spool=spool,
             executor=executor,
             room=DownloadRoom.of(config.limits, processes=config.workers + 1),

@@ -198,14 +198,14 @@ class Janitor:
         now = services.clock()
         keep, before = services.keep_models, now - self._settings.keep_ended_s
         spare: dict[str, int] = {}
-        there = await services.call(lambda: {name: services.blobs.facts(name) for name in services.blobs.names()})
+        there = await services.call(services.blobs.stored)
 
         def work(connection: Connection) -> None:
             kept = models.to_keep(connection, keep=keep, ended_before=before) | services.leases.held(now)
-            fresh = {name for name, facts in there.items() if facts is not None and facts.made_at > now - fresh_s}
+            fresh = {name for name, facts in there.items() if facts.made_at > now - fresh_s}
             kept |= models.unnamed(connection, sorted(fresh - kept))
             for name, facts in there.items():
-                if facts is not None and name not in kept and (dry_run or services.blobs.set_aside(name)):
+                if name not in kept and (dry_run or services.blobs.set_aside(name)):
                     spare[name] = facts.stored_bytes
 
         await services.writer.run(work)

@@ -1,13 +1,13 @@
 """Immutable blobs named by their digest: models and optimiser states.
 
-``BlobStore`` is the interface; ``DirectoryBlobStore`` (``directory_blobs``) keeps blobs as files, another one could
-keep them in an object store. A blob becomes visible whole or not at all, and every byte that is read has been compared
-with a checksum that was made when it was written.
+``BlobStore`` is the interface; ``DirectoryBlobStore`` (``directory_blobs``) keeps blobs as files, ``BucketBlobStore``
+(``bucket_blobs``) in an object store, with such a directory as its cache. A blob becomes visible whole or not at all,
+and every byte that is read has been compared with a checksum that was made when it was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -151,6 +151,14 @@ class BlobStore(Protocol):
 
     def names(self) -> Iterator[str]:
         """The names of all blobs, in no particular order."""
+        ...
+
+    def stored(self) -> Mapping[str, BlobFacts]:
+        """Size and time of every blob."""
+        ...
+
+    def problem(self) -> str:
+        """Why blobs cannot be stored or read at this moment; empty if nothing is known to prevent it."""
         ...
 
     def verify(self, name: str) -> None:

@@ -4,33 +4,31 @@
 
     bytes of the blob | footer (``blob_footer``): manifest, checksums of the chunks
 
-A blob is written to ``<root>/incoming``, fsynced and renamed into place: a visible blob is whole and durable, and is
-one file. A writer holds a lock on its file, so that ``sweep`` can tell what a killed process left behind from what a
-living one is writing.
+A blob is written to ``<root>/incoming``, fsynced and renamed into place (``incoming_files``): a visible blob is whole
+and durable, and is one file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from atoll.server.disk.file_locks import hold, is_at, share
+from atoll.server.disk.file_locks import hold, is_at
 from atoll.server.disk.recycling import FreeFiles
-from atoll.server.disk.space import begin_writing_out, fsync_directory, is_full, write_at
 from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.stores.blob_builder import BlobBuilder
 from atoll.server.stores.blob_footer import StoredManifest, pack_footer, read_footer
 from atoll.server.stores.blobs import BlobFacts
-from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
+from atoll.server.stores.errors import BlobDamagedError, BlobMissingError
+from atoll.server.stores.incoming_files import DIRECTORY_MODE, FILE_MODE, INCOMING, IncomingFile, on_disk
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
 from atoll.wire.errors import DigestError
 
@@ -38,12 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _NAME = re.compile(r"[0-9a-f]{64}")
-INCOMING = "incoming"
 _LOCK = "kept.lock"
 FREE = "free"
-_WRITE_OUT_BYTES = 8 << 20
-_FILE_MODE = 0o600
-_DIRECTORY_MODE = 0o700
 
 
 class DirectoryBlobStore:
@@ -55,15 +49,15 @@ class DirectoryBlobStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        with _disk(root):
-            root.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
-            (root / INCOMING).mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
+        with on_disk(root):
+            root.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+            (root / INCOMING).mkdir(exist_ok=True, mode=DIRECTORY_MODE)
             os.close(_open_lock(root))
         self._free = FreeFiles(root / FREE, scrub=False)
 
     def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> DirectoryBlobWriter:
         """Begin a new blob: see ``BlobStore``."""
-        return DirectoryBlobWriter(self.root, chunk_bytes, self._free, expected_bytes)
+        return DirectoryBlobWriter(self.incoming(expected_bytes), chunk_bytes)
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[MappedBlob]:
@@ -85,15 +79,58 @@ class DirectoryBlobStore:
     def set_aside(self, name: str) -> bool:
         """Make a blob invisible: see ``BlobStore``."""
         path = self.path_of(name)
-        with _disk(path):
+        with on_disk(path):
             if not path.exists():
                 return True
-        with _disk(path), self._kept_lock() as lock:
-            if not hold(lock):
-                return False
-            with contextlib.suppress(FileNotFoundError):
-                path.replace(self.root / INCOMING / secrets.token_hex(16))
-        return True
+        with self.removing() as allowed:
+            if allowed:
+                self.drop(name)
+            return allowed
+
+    @contextlib.contextmanager
+    def removing(self) -> Iterator[bool]:
+        """A context in which no back-up begins; its value is False if one is being made.
+
+        Raises:
+            StoreUnavailableError: if the directory cannot be used.
+        """
+        with on_disk(self.root), self._kept_lock() as lock:
+            allowed = hold(lock)
+            yield allowed
+
+    def drop(self, name: str) -> None:
+        """Make a file invisible whether or not a back-up is being made, for ``sweep`` to remove.
+
+        Raises:
+            StoreUnavailableError: if the directory cannot be used.
+        """
+        path = self.path_of(name)
+        with on_disk(path), contextlib.suppress(FileNotFoundError):
+            path.replace(self.root / INCOMING / secrets.token_hex(16))
+
+    def incoming(self, expected_bytes: int) -> IncomingFile:
+        """A new file, for about so many bytes; see ``IncomingFile``."""
+        return IncomingFile(self.root, self._free, expected_bytes)
+
+    def copy_in(self, name: str, pieces: Iterable[Buffer], expected_bytes: int = 0) -> int:
+        """Store the file of a blob as another store has it, footer included, after comparing it with its name.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            BlobMissingError: if nothing can have that name.
+            BlobDamagedError: if the bytes are not those of the blob; nothing is stored then.
+            StoreUnavailableError: if the disk refuses.
+        """
+        self.path_of(name)
+        with self.incoming(expected_bytes) as file:
+            for piece in pieces:
+                file.append(memoryview(piece))
+            file.sync()
+            _verify_file(file, name)
+            file.show(name)
+            return file.written
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -102,7 +139,7 @@ class DirectoryBlobStore:
         Raises:
             StoreUnavailableError: if the directory cannot be used.
         """
-        with _disk(self.root), self._kept_lock() as lock:
+        with on_disk(self.root), self._kept_lock() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
@@ -122,6 +159,15 @@ class DirectoryBlobStore:
         finally:
             os.close(descriptor)
 
+    def stored(self) -> Mapping[str, BlobFacts]:
+        """Sizes and times of all blobs: see ``BlobStore``."""
+        found = ((name, self.facts(name)) for name in self.names())
+        return {name: facts for name, facts in found if facts is not None}
+
+    def problem(self) -> str:
+        """Never one: what the disk says is checked elsewhere. See ``BlobStore``."""
+        return ""
+
     def names(self) -> Iterator[str]:
         """The names of all blobs: see ``BlobStore``."""
         for path in self.root.glob("[0-9a-f][0-9a-f]/*"):
@@ -136,7 +182,7 @@ class DirectoryBlobStore:
 
     def sweep(self) -> int:
         """Remove blobs set aside or left unfinished: see ``BlobStore``. Files of running writers stay."""
-        with _disk(self.root / INCOMING):
+        with on_disk(self.root / INCOMING):
             return sum(self._swept(path) for path in (self.root / INCOMING).iterdir())
 
     def _swept(self, path: Path) -> bool:
@@ -155,7 +201,7 @@ class DirectoryBlobStore:
     @contextlib.contextmanager
     def _descriptor(self, name: str) -> Iterator[tuple[int, Path, StoredManifest]]:
         path = self.path_of(name)
-        with _disk(path):
+        with on_disk(path):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -183,41 +229,38 @@ class DirectoryBlobStore:
 
 
 class DirectoryBlobWriter:
-    """A ``BlobWriter``; holds less than one chunk in memory. Not thread-safe."""
+    """A ``BlobWriter``; holds less than one chunk in memory. Not thread-safe.
 
-    def __init__(self, root: Path, chunk_bytes: int, free: FreeFiles, expected_bytes: int) -> None:
-        self._root = root
+    Args:
+        file: a new one.
+        chunk_bytes: of the blob.
+        show: gets the finished file and the name of its blob, and makes it visible.
+        append: appends to the file.
+    """
+
+    def __init__(
+        self,
+        file: IncomingFile,
+        chunk_bytes: int,
+        show: Callable[[IncomingFile, str], None] = IncomingFile.show,
+        append: Callable[[IncomingFile, memoryview], None] = IncomingFile.append,
+    ) -> None:
+        self._file = file
         self._builder = BlobBuilder(chunk_bytes)
-        with _disk(root):
-            self._path, self._descriptor = _create_locked(root / INCOMING, free, expected_bytes)
-        self._open = True
-        self._written = 0
-        self._written_out = 0
+        self._show, self._append = show, append
 
     def write(self, piece: Buffer) -> None:
         """Append bytes: see ``BlobWriter``."""
-        with _disk(self._path):
-            self._append(memoryview(piece).cast("B"))
+        self._append(self._file, memoryview(piece).cast("B"))
         self._builder.update(piece)
 
     def commit(self) -> BlobManifest:
         """Make the blob durable and visible: see ``BlobWriter``."""
         stored = self._builder.finish()
-        manifest = stored.manifest
-        folder = self._root / manifest.name[:2]
-        with _disk(self._path):
-            self._append(memoryview(pack_footer(stored)))
-            os.ftruncate(self._descriptor, self._written)
-            os.fsync(self._descriptor)
-            if not folder.exists():
-                folder.mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
-                fsync_directory(self._root)
-            if not share(self._descriptor, self._path):
-                raise FileNotFoundError(errno.ENOENT, "its file was removed while it was written")
-            self._path.replace(folder / manifest.name)
-            fsync_directory(folder)
-        self._close()
-        return manifest
+        self._append(self._file, memoryview(pack_footer(stored)))
+        self._file.sync()
+        self._show(self._file, stored.manifest.name)
+        return stored.manifest
 
     def __enter__(self) -> Self:
         """The writer itself."""
@@ -227,23 +270,7 @@ class DirectoryBlobWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Discard what was not committed."""
-        if self._open:
-            try:
-                with _disk(self._path):
-                    self._path.unlink(missing_ok=True)
-            finally:
-                self._close()
-
-    def _append(self, piece: memoryview) -> None:
-        write_at(self._descriptor, piece, self._written)
-        self._written += piece.nbytes
-        if self._written - self._written_out >= _WRITE_OUT_BYTES:
-            begin_writing_out(self._descriptor, self._written_out, self._written - self._written_out)
-            self._written_out = self._written
-
-    def _close(self) -> None:
-        self._open = False
-        os.close(self._descriptor)
+        self._file.__exit__(kind, error, trace)
 
 
 class MappedBlob:
@@ -297,40 +324,28 @@ class MappedBlob:
         return self._view[start:stop]
 
 
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """Translate disk errors into the store's errors, with a remedy."""
-    try:
-        yield
-    except OSError as error:
-        if is_full(error):
-            raise StoreFullError("a blob cannot be written: the disk is full", where=path) from error
-        remedy = "check the disk, and that the server's account may write there"
-        message = f"a blob cannot be read or written: {error.strerror or type(error).__name__}"
-        raise StoreUnavailableError(message, remedy, where=path) from error
-
-
 def _open_lock(root: Path) -> int:
     """The file whose lock keeps blobs; if root makes it, it is given to the folder's owner."""
     path = root / _LOCK
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     if os.geteuid() == 0:
         owner = root.stat()
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
 
 
-def _create_locked(incoming: Path, free: FreeFiles, expected_bytes: int) -> tuple[Path, int]:
-    """A new or a free file, which this process has locked while it is open."""
-    while True:
-        path = incoming / secrets.token_hex(16)
-        taken = free.take(expected_bytes, path)
-        if taken is not None:
-            return path, taken
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-        # A sweep between opening and locking takes the lock and removes the file as abandoned.
-        if hold(descriptor) and os.fstat(descriptor).st_nlink:
-            return path, descriptor
-        os.close(descriptor)
+def _verify_file(file: IncomingFile, name: str) -> None:
+    """Compare a whole file with the name that it is to get.
+
+    Raises:
+        BlobDamagedError: if it is another blob, or damaged.
+    """
+    stored = read_footer(file.descriptor, file.path)
+    if stored.manifest.name != name:
+        raise BlobDamagedError("the manifest of a blob does not match its name", where=name)
+    mapped = memoryview(mmap.mmap(file.descriptor, 0, prot=mmap.PROT_READ))
+    blob = MappedBlob(Path(name), stored, mapped[: stored.manifest.size_bytes])
+    for index in range(stored.manifest.chunk_count):
+        blob.verify_chunk(index)

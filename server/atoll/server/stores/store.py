@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from atoll.server.stores import database_place, dialects, schema_version
+from atoll.server.stores import blob_place, database_place, dialects, schema_version
+from atoll.server.stores.blob_place import IN_DIRECTORY, BlobSettings
 from atoll.server.stores.blobs import BlobStore
 from atoll.server.stores.database_place import DATABASE_FILE
-from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 from atoll.server.stores.reader import THREADS, Reader
@@ -21,7 +21,6 @@ from atoll.server.stores.writer import Writer
 
 log = logging.getLogger(__name__)
 
-BLOBS_FOLDER = "blobs"
 SPOOL_FOLDER = "spool"
 PARTIALS_FOLDER = "partials"
 RESTORING_FOLDER = ".restoring"
@@ -44,6 +43,7 @@ class Store:
         directory: Path,
         *,
         url: str | None = None,
+        blob_settings: BlobSettings = IN_DIRECTORY,
         primary: bool = True,
         reader_threads: int = THREADS,
         writer_type: type[Writer] = Writer,
@@ -55,6 +55,7 @@ class Store:
             directory: the data directory: blobs and, unless another one is chosen, the SQLite database.
             url: another database, such as ``postgresql://user@host/atoll``; the directory notes it. None: the one that
                 the directory notes.
+            blob_settings: where the blobs are; the directory notes a bucket, and uses what it notes.
             primary: act as the one server of this directory: lock it, upgrade the schema, remove what a killed process
                 left. Other processes only check that the schema is up to date.
             reader_threads: reads that may run at the same time.
@@ -66,10 +67,13 @@ class Store:
                 ``primary``) missing or older.
             StoreDamagedError: if the database is damaged.
             StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
+            StorageError: if the bucket cannot be used, or is another federation's.
         """
         lock = DirectoryLock.take(directory) if primary else None
         try:
-            engines, blobs = _open_locked(directory, url, lock, reader_threads)
+            _require_restored(directory)
+            blobs = blob_place.open_chosen(directory, blob_settings, primary=lock is not None)
+            engines = _open_locked(directory, url, lock, reader_threads, blobs)
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -87,19 +91,14 @@ class Store:
 
 
 def _open_locked(
-    directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int
-) -> tuple[tuple[Engine, Engine], BlobStore]:
-    """The engines that write and read, and the blobs."""
-    if any((directory / RESTORING_FOLDER).glob("*")):
-        raise SchemaError(
-            f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
-        )
+    directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int, blobs: BlobStore
+) -> tuple[Engine, Engine]:
+    """The engines that write and read."""
     place = database_place.choose(directory, None if url is None else dialects.parse_url(url))
     if place.get_backend_name() == "sqlite":
         _make_private(directory / DATABASE_FILE, create=lock is not None)
     engine = dialects.writer_engine(place, exclusive=lock is not None)
     try:
-        blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
         if lock is not None:
             _use(engine, directory, blobs)
             blobs.sweep()
@@ -109,7 +108,14 @@ def _open_locked(
     except BaseException:
         engine.dispose()
         raise
-    return (engine, dialects.reader_engine(place, connections=reader_threads)), blobs
+    return engine, dialects.reader_engine(place, connections=reader_threads)
+
+
+def _require_restored(directory: Path) -> None:
+    if any((directory / RESTORING_FOLDER).glob("*")):
+        raise SchemaError(
+            f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
+        )
 
 
 def _use(engine: Engine, directory: Path, blobs: BlobStore) -> None:

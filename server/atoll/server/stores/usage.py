@@ -12,11 +12,14 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.disk.space import free_bytes
-from atoll.server.stores import database_place, dialects, event_log, models, runs
-from atoll.server.stores.directory_blobs import FREE, INCOMING, DirectoryBlobStore
+from atoll.server.stores import blob_place, database_place, dialects, event_log, models, runs
+from atoll.server.stores.blob_place import BLOBS_FOLDER, AnyBlobStore
+from atoll.server.stores.bucket_blobs import BucketBlobStore
+from atoll.server.stores.directory_blobs import FREE
 from atoll.server.stores.errors import SchemaError
+from atoll.server.stores.incoming_files import INCOMING
 from atoll.server.stores.schema import snapshots as snapshot_rows
-from atoll.server.stores.store import BLOBS_FOLDER, PARTIALS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
 
 _MOST_RUNS = 10_000
 
@@ -56,15 +59,18 @@ def storage_use(data: Path) -> StorageUse:
     Raises:
         SchemaError: if there is no database in it.
         StoreUnavailableError, StoreDamagedError: if that cannot be read.
+        StorageError: if the bucket of its blobs refuses or does not answer.
     """
     url = database_place.find(data)
     if url is None:
         raise SchemaError(f"{data} is no server's data directory", "say where it is with --data")
+    blobs = blob_place.open_chosen(data)
     engine = dialects.reader_engine(url, connections=1)
     try:
         with engine.connect() as connection, connection.begin():
             held = [
-                *_blobs(connection, DirectoryBlobStore(data / BLOBS_FOLDER)),
+                *_blobs(connection, blobs),
+                *_cached(blobs),
                 *_folder("unfinished blobs", data / BLOBS_FOLDER / INCOMING),
                 *_uploads(data / SPOOL_FOLDER),
                 *_folder("free files", data / BLOBS_FOLDER / FREE),
@@ -79,7 +85,15 @@ def storage_use(data: Path) -> StorageUse:
     return StorageUse(tuple(held), free_bytes(data))
 
 
-def _blobs(connection: Connection, blobs: DirectoryBlobStore) -> Iterator[Held]:
+def _cached(blobs: AnyBlobStore) -> Iterator[Held]:
+    """The copies of a bucket's blobs."""
+    if isinstance(blobs, BucketBlobStore):
+        sizes = [facts.stored_bytes for facts in blobs.cache.files.stored().values()]
+        if sizes:
+            yield Held("cached models", "", len(sizes), sum(sizes))
+
+
+def _blobs(connection: Connection, blobs: AnyBlobStore) -> Iterator[Held]:
     """Count each blob once: for the oldest run that names it, as a model rather than as a state."""
     owners: dict[str, tuple[str, str]] = {}
     for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
@@ -90,12 +104,11 @@ def _blobs(connection: Connection, blobs: DirectoryBlobStore) -> Iterator[Held]:
             for _, blob in model.optimiser_blobs:
                 owners.setdefault(blob, ("optimiser states", run.id))
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for name in blobs.names():
-        facts = blobs.facts(name)
-        if facts is not None:
-            found[owners.get(name, ("unnamed blobs", ""))].append(facts.stored_bytes)
+    for name, facts in blobs.stored().items():
+        found[owners.get(name, ("unnamed blobs", ""))].append(facts.stored_bytes)
+    elsewhere = isinstance(blobs, BucketBlobStore)
     for (kind, owner), sizes in sorted(found.items()):
-        yield Held(kind, owner, len(sizes), sum(sizes))
+        yield Held(kind, owner, len(sizes), sum(sizes), elsewhere=elsewhere)
 
 
 def _database(connection: Connection, data: Path) -> Iterator[Held]:

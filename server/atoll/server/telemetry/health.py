@@ -15,6 +15,8 @@ from atoll.server.telemetry.recent import Recent
 
 DATABASE_S = 5.0
 """Seconds after which a test write counts as failed."""
+BLOBS_S = 4.0
+"""Seconds after which a question to the store of models counts as failed."""
 FRESH_S = 1.0
 """Minimum seconds between two checks of disk and database, however many probes ask."""
 
@@ -28,12 +30,14 @@ class Checks:
         write: makes a small durable write to the database.
         shortage: why the disk has no room for more work; empty if it has.
         workers: number that serve, number wanted.
+        blobs: why models cannot be stored or read now; empty if they can.
     """
 
     serving: Callable[[], bool]
     write: Callable[[], Awaitable[None]]
     shortage: Callable[[], str]
     workers: Callable[[], tuple[int, int]]
+    blobs: Callable[[], Awaitable[str]]
 
 
 class Readiness:
@@ -56,6 +60,8 @@ class Readiness:
             found["workers"] = f"{running} of {wanted} ingest workers serve"
         if shortage := self._checks.shortage():
             found["disk"] = shortage
+        if problem := await self._blobs():
+            found["blobs"] = problem
         try:
             async with asyncio.timeout(DATABASE_S):
                 await self._checks.write()
@@ -64,6 +70,13 @@ class Readiness:
         except ServerError as error:
             found["database"] = f"cannot be written: {error.detail.code}"
         return found
+
+    async def _blobs(self) -> str:
+        try:
+            async with asyncio.timeout(BLOBS_S):
+                return await self._checks.blobs()
+        except TimeoutError:
+            return f"the store of models did not answer within {BLOBS_S:g} s"
 
 
 def page_of(found: dict[str, str]) -> Page:

@@ -15,8 +15,9 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.database_place import DATABASE_FILE, LOG_SUFFIXES
-from atoll.server.stores.store import BLOBS_FOLDER, PARTIALS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.simulation.errors import SetupError
 from atoll.simulation.result import read
 from atoll.simulation.resuming.asked import differences, further_rounds, with_rounds_of

@@ -1,0 +1,126 @@
+"""Moves the blobs of a data directory into a bucket, or back into the directory, while no server runs on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.buckets import BucketPlace, open_bucket
+from atoll.server.disk.space import Room
+from atoll.server.errors import InvalidRequestError
+from atoll.server.stores import BlobDamagedError, BlobMissingError, DirectoryBlobStore, blob_place, database_place
+from atoll.server.stores.blob_place import BLOBS_FOLDER
+from atoll.server.stores.bucket_blobs import BucketBlobStore, key_of
+from atoll.server.stores.directory_lock import DirectoryLock
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Told of the blobs that are done, and of how many there are."""
+
+
+@dataclass(frozen=True)
+class MovedBlobs:
+    """A move: names of both places, number and bytes of all blobs, how many were copied now.
+
+    ``left`` is what is not used any more; empty if it is: files become copies of what the bucket has.
+    """
+
+    source: str
+    target: str
+    blobs: int
+    stored_bytes: int
+    copied: int
+    left: str
+
+
+def move_blobs(data: Path, wanted: BucketPlace | None, progress: Progress) -> MovedBlobs:
+    """Copy all blobs to another place, and have the data directory use that from now on.
+
+    Nothing is deleted: files become copies of the bucket's blobs, objects stay in the bucket. A move that is killed
+    leaves the directory at its old place, and goes on when it is repeated. Every blob is compared with its digest.
+
+    Args:
+        data: the data directory; no server may run on it.
+        wanted: the bucket; None: the directory.
+        progress: told how far it is.
+
+    Raises:
+        InvalidRequestError: if ``data`` is no data directory, has its blobs there already, or they are in a bucket and
+            another one is wanted.
+        StorageError: if bucket or disk refuses, the bucket is another federation's, or a server runs on the directory.
+        CorruptDataError: if a blob is damaged.
+    """
+    if database_place.find(data) is None:
+        message = f"{data} is no server's data directory"
+        raise InvalidRequestError("migrate.data", message, "say where it is with --data")
+    lock = DirectoryLock.take(data)
+    try:
+        there = blob_place.find(data)
+        if (None if there is None else there.url) == (None if wanted is None else wanted.url):
+            place = data / BLOBS_FOLDER if there is None else there
+            message = f"the models of {data} are in {place} already"
+            raise InvalidRequestError("migrate.same", message, "there is nothing to do")
+        if wanted is None:
+            return _into_directory(data, progress)
+        if there is not None:
+            raise InvalidRequestError(
+                "migrate.between",
+                f"the models of {data} are in {there.url}",
+                "move them into the directory first, with `--blobs directory`, and from there",
+            )
+        return _into_bucket(data, wanted, progress)
+    finally:
+        lock.release()
+
+
+def _into_bucket(data: Path, place: BucketPlace, progress: Progress) -> MovedBlobs:
+    note = blob_place.claim_place(data, place)
+    files, bucket = DirectoryBlobStore(data / BLOBS_FOLDER), open_bucket(place)
+    there = {found.key: found.size_bytes for found in bucket.listed(BLOBS_FOLDER)}
+    held, copied = files.stored(), 0
+    for name in _counted(sorted(held), progress):
+        if there.get(key_of(name)) != held[name].stored_bytes:
+            files.verify(name)
+            bucket.put_file(key_of(name), files.path_of(name), held[name].stored_bytes)
+            copied += 1
+    blob_place.note(data, note)
+    total = sum(facts.stored_bytes for facts in held.values())
+    return MovedBlobs(str(files.root), str(place), len(held), total, copied, "")
+
+
+def _into_directory(data: Path, progress: Progress) -> MovedBlobs:
+    store = blob_place.open_chosen(data)
+    if not isinstance(store, BucketBlobStore):
+        raise TypeError(store)
+    files, held, copied = store.cache.files, store.stored(), 0
+    missing = sum(facts.stored_bytes for name, facts in held.items() if files.facts(name) is None)
+    Room(data, 0).require("the models", missing)
+    for name in _counted(sorted(held), progress):
+        if not _is_whole(files, name):
+            files.copy_in(name, store.pieces(name), held[name].stored_bytes)
+            copied += 1
+    blob_place.settle(data, None)
+    total = sum(facts.stored_bytes for facts in held.values())
+    place = str(store.bucket.place)
+    return MovedBlobs(place, str(files.root), len(held), total, copied, place)
+
+
+def _is_whole(files: DirectoryBlobStore, name: str) -> bool:
+    try:
+        files.verify(name)
+    except BlobMissingError:
+        return False
+    except BlobDamagedError as error:
+        log.warning("a copy is damaged, and is fetched again: %s", error.logged)
+        return False
+    return True
+
+
+def _counted(names: list[str], progress: Progress) -> Iterator[str]:
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        yield name
+    progress(len(names), len(names))

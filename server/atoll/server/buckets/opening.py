@@ -1,0 +1,79 @@
+"""Opens a bucket: obstore's store for its URL, with bounded waits."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from atoll.server.buckets.credentials import shared_file
+from atoll.server.buckets.errors import BucketRefusedError
+from atoll.server.buckets.place import FILE, BucketPlace
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+    from atoll.server.buckets.bucket import Bucket
+
+EXTRA = "object-storage"
+CONNECT_S = 5.0
+REQUEST_S = 60.0
+"""Longest time of one request; an upload or download in parts takes one for each part."""
+RETRY_S = 10.0
+"""Seconds after its first attempt from which a failed request is not tried again; the caller then decides."""
+_RETRIES = 5
+_ENDPOINTS = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
+
+
+def open_bucket(place: BucketPlace) -> Bucket:
+    """Open a bucket; nothing is asked of its service yet.
+
+    Raises:
+        BucketRefusedError: if the library is not installed, or the place cannot be opened.
+    """
+    try:
+        from atoll.server.buckets.bucket import Bucket  # noqa: PLC0415 - the library of an extra
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise BucketRefusedError(
+            f"models in {place.url} need the package obstore", f"pip install 'atoll[{EXTRA}]'"
+        ) from error
+    root = Path(urlsplit(place.url).path) if place.scheme == FILE else None
+    return Bucket(_store(place), place, root)
+
+
+def _store(place: BucketPlace) -> ObjectStore:
+    from obstore.exceptions import BaseError  # noqa: PLC0415 - the library of an extra
+    from obstore.store import LocalStore, from_url  # noqa: PLC0415 - as above
+
+    retries: Any = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
+    try:
+        if place.scheme == FILE:
+            return LocalStore(urlsplit(place.url).path, mkdir=True)
+        found = shared_file() if place.scheme == "s3" else None
+        credentials: Any = {} if found is None else {"credential_provider": found}
+        return from_url(
+            place.url, config=_config(place), client_options=_client(place), retry_config=retries, **credentials
+        )
+    except (BaseError, OSError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise BucketRefusedError(
+            f"the object store cannot be opened: {said}", "correct [storage] blobs and its endpoint", where=place
+        ) from error
+
+
+def _config(place: BucketPlace) -> Any:
+    config = {_ENDPOINTS[place.scheme]: place.endpoint} if place.endpoint else {}
+    return config | ({"region": place.region} if place.region and place.scheme == "s3" else {})
+
+
+def _client(place: BucketPlace) -> Any:
+    endpoint = place.endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
+    return {
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "timeout": timedelta(seconds=REQUEST_S),
+        "allow_http": endpoint.startswith("http://"),  # who names an endpoint without TLS has chosen so
+    }

@@ -1,0 +1,56 @@
+"""The checks of ``atoll doctor`` for models in a bucket; those in the data directory are checked with it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.operator.errors import OperatorError
+from atoll.server.cli.checks import Finding, Status
+from atoll.server.cli.errors import local_errors
+
+if TYPE_CHECKING:
+    from atoll.server.stores.bucket_blobs import BucketBlobStore
+
+_CHECK = "bucket"
+_PROBE = b"written and deleted by atoll doctor"
+_EXPIRE = (
+    "add a lifecycle rule that deletes old versions and unfinished multipart uploads under the prefix after a day; "
+    "otherwise deleted models and uploads stay, and cost"
+)
+
+
+def bucket(data: Path) -> Iterator[Finding]:
+    """Check that a data directory's bucket is this federation's and takes, gives, lists and deletes objects."""
+    from atoll.server.stores.blob_place import open_chosen  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+    from atoll.server.stores.bucket_blobs import BucketBlobStore  # noqa: PLC0415 - as above
+
+    if not data.is_dir():
+        return
+    try:
+        with local_errors():
+            store = open_chosen(data)
+            if isinstance(store, BucketBlobStore):
+                yield from _works(store)
+    except OperatorError as error:
+        yield Finding(_CHECK, Status.FAIL, error.message, error.remedy)
+
+
+def _works(store: BucketBlobStore) -> Iterator[Finding]:
+    store.require_owner()
+    key, place = f"doctor-{secrets.token_hex(8)}", store.bucket.place
+    version = store.bucket.put(key, _PROBE)
+    try:
+        found = store.bucket.read(key)
+    finally:
+        store.bucket.delete([key])
+    if found != _PROBE:
+        words = f"{place} gives other bytes than were written"
+        yield Finding(_CHECK, Status.FAIL, words, "find what stands between: a proxy, or the service itself")
+    elif version:
+        yield Finding(_CHECK, Status.WARN, f"{place} keeps old versions of objects", _EXPIRE)
+    else:
+        count = len(store.stored())
+        yield Finding(_CHECK, Status.OK, f"{place}, {count} models and states; objects are written, read and deleted")

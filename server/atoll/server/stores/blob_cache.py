@@ -1,0 +1,90 @@
+"""Copies of a bucket's blobs on this machine's disk: a directory store with a bound on its bytes.
+
+Nothing here is the only copy. The blobs used longest ago go first; one that a reader has mapped stays readable.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from atoll.server.stores.directory_blobs import DirectoryBlobStore, MappedBlob
+from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError
+from atoll.server.stores.incoming_files import IncomingFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+log = logging.getLogger(__name__)
+
+
+class BlobCache:
+    """A directory of blobs that holds at most ``most_bytes``, and what one more blob takes. Thread-safe.
+
+    Several processes may use the directory. Methods raise StoreUnavailableError if the disk refuses.
+    """
+
+    def __init__(self, root: Path, most_bytes: int) -> None:
+        self.files = DirectoryBlobStore(root)
+        self._most_bytes = most_bytes
+        self._lock = Lock()
+        self._added_bytes = most_bytes + 1  # the first trim looks at the directory
+
+    def opened(self, name: str) -> MappedBlob | None:
+        """A blob, if it is here and its footer is whole; a damaged file is removed."""
+        try:
+            with self.files.open(name) as blob:
+                pass  # its map lives on
+        except BlobMissingError:
+            return None
+        except BlobDamagedError as error:
+            log.warning("a cached blob is damaged, and is fetched again: %s", error.logged)
+            self.files.drop(name)
+            return None
+        with suppress(OSError):  # gone meanwhile; the order of removal is best effort
+            os.utime(self.files.path_of(name))
+        return blob
+
+    def add(self, name: str, pieces: Iterable[Buffer], expected_bytes: int = 0) -> None:
+        """Store the file of a blob after comparing it with its name. Raises as ``DirectoryBlobStore.copy_in``.
+
+        Of a disk that is full the caller clears what is cached, and tries again.
+        """
+        self.added(self.files.copy_in(name, pieces, expected_bytes))
+
+    def append(self, file: IncomingFile, piece: memoryview) -> None:
+        """Append to a file; if the disk is full, cached blobs make room for it."""
+        try:
+            file.append(piece)
+        except StoreFullError:
+            self.clear()
+            file.append(piece)
+
+    def added(self, stored_bytes: int) -> None:
+        """Count what a new blob takes, and remove others if there are too many bytes."""
+        with self._lock:
+            self._added_bytes += stored_bytes
+            full = self._added_bytes > self._most_bytes
+        if full:
+            self._trim(self._most_bytes)
+
+    def clear(self) -> None:
+        """Remove every blob, for the disk is full."""
+        self._trim(0)
+
+    def _trim(self, most_bytes: int) -> None:
+        with self._lock:
+            held = sorted(self.files.stored().items(), key=lambda one: one[1].made_at, reverse=True)
+            total = 0
+            for name, facts in held:
+                if most_bytes < total + facts.stored_bytes and (total or not most_bytes):  # the newest is in use
+                    self.files.drop(name)
+                else:
+                    total += facts.stored_bytes
+            self._added_bytes = total
+            self.files.sweep()

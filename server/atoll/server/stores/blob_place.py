@@ -1,0 +1,196 @@
+"""Where the blobs of a data directory are: in the directory, or in a bucket that the directory notes.
+
+Rows name blobs, so the two belong together: a directory never changes the place of its blobs silently, and every
+command that is given the directory finds them. The note also has the id by which the federation owns its place in the
+bucket; a directory keeps that id for good. Credentials are never noted.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atoll.server.buckets import BucketPlace, open_bucket, parse_place
+from atoll.server.buckets.owner import claim, require_owner
+from atoll.server.errors import CorruptDataError, InvalidRequestError
+from atoll.server.identity.files import PRIVATE_MODE, write_atomic
+from atoll.server.stores.bucket_blobs import BucketBlobStore
+from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from atoll.server.stores.errors import SchemaError, StoreUnavailableError
+
+AnyBlobStore = DirectoryBlobStore | BucketBlobStore
+BLOBS_FOLDER = "blobs"
+PLACE_FILE = "blobs.json"
+CACHE_BYTES = 16 << 30
+"""Bound on the cache unless an operator sets another."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSettings:
+    """What an operator sets about blobs.
+
+    Attributes:
+        bucket: where they are; None: where the directory notes, and in a new directory that directory.
+        cache_bytes: bound on the copies of a bucket's blobs that the directory has.
+    """
+
+    bucket: BucketPlace | None = None
+    cache_bytes: int = CACHE_BYTES
+
+
+IN_DIRECTORY = BlobSettings()
+"""Nothing is set: blobs are where the directory notes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a directory notes.
+
+    Attributes:
+        owner: the federation's id in buckets.
+        place: of its blobs; None: the directory.
+        claimed: whether the place was found to be this federation's; before that it binds nothing.
+    """
+
+    owner: str
+    place: BucketPlace | None
+    claimed: bool
+
+
+def find(directory: Path) -> BucketPlace | None:
+    """Return the bucket that has the blobs of a directory; None if the directory has them.
+
+    Raises:
+        CorruptDataError: if the directory's note cannot be read.
+    """
+    found = _read(directory)
+    return found.place if found is not None and found.claimed else None
+
+
+def choose(directory: Path, wanted: BucketPlace | None) -> BucketPlace | None:
+    """Return the bucket that a server on this directory uses; None: it uses the directory.
+
+    Endpoint and region may change, for the same bucket can be reached in several ways.
+
+    Args:
+        directory: the data directory.
+        wanted: what the settings name; None: what the directory notes.
+
+    Raises:
+        SchemaError: if the directory's blobs are elsewhere.
+        CorruptDataError: if the directory's note cannot be read.
+    """
+    there = find(directory)
+    if wanted is None or (there is not None and there.url == wanted.url):
+        return wanted or there
+    if there is None and next(DirectoryBlobStore(directory / BLOBS_FOLDER).names(), None) is None:
+        return wanted
+    place = there.url if there is not None else directory / BLOBS_FOLDER
+    raise SchemaError(
+        f"the models of {directory} are in {place}, and the settings name {wanted.url}",
+        f"move them there with `atoll server migrate --blobs {wanted.url}`, or correct the setting",
+    )
+
+
+def open_store(directory: Path, place: BucketPlace | None, *, cache_bytes: int = CACHE_BYTES) -> AnyBlobStore:
+    """Open the blobs of a directory, at the place that ``choose`` or ``find`` returned.
+
+    Raises:
+        ForeignBucketError: if the place in the bucket is another federation's.
+        StorageError: if the bucket or the disk refuses.
+    """
+    if place is None:
+        return DirectoryBlobStore(directory / BLOBS_FOLDER)
+    known = _read(directory)
+    bucket = open_bucket(place)
+    if known is None:
+        raise SchemaError(f"{directory} does not note {place.url}", "start the main server process first")
+    return BucketBlobStore(directory / BLOBS_FOLDER, bucket, known.owner, cache_bytes)
+
+
+def open_chosen(directory: Path, settings: BlobSettings = IN_DIRECTORY, *, primary: bool = False) -> AnyBlobStore:
+    """Open the blobs of a directory as a server does.
+
+    Args:
+        directory: the data directory.
+        settings: where they are to be.
+        primary: whether to make a new place this federation's; otherwise the directory must note it.
+
+    Raises:
+        SchemaError: if the directory's blobs are elsewhere, or the place is not noted.
+        StorageError: if the bucket or the disk refuses, or the bucket is another federation's.
+        CorruptDataError: if the directory's note cannot be read.
+    """
+    place = choose(directory, settings.bucket)
+    if primary:
+        settle(directory, place)
+    return open_store(directory, place, cache_bytes=settings.cache_bytes)
+
+
+def settle(directory: Path, place: BucketPlace | None) -> None:
+    """Make a place this federation's, and note it, durably; what is noted already is checked.
+
+    Raises:
+        ForeignBucketError: if the place in the bucket is another federation's.
+        StorageError: if the bucket or the disk refuses.
+    """
+    there = _read(directory)
+    if place is None:
+        if there is not None and there.place is not None:
+            note(directory, Note(there.owner, None, claimed=True))
+        return
+    known = find(directory)
+    if there is not None and known is not None and known.url == place.url:
+        require_owner(open_bucket(place), there.owner)
+        if known != place:
+            note(directory, replace(there, place=place))
+        return
+    note(directory, claim_place(directory, place))
+
+
+def claim_place(directory: Path, place: BucketPlace) -> Note:
+    """Make a place in a bucket this federation's; the directory uses it once the result is noted.
+
+    Raises:
+        ForeignBucketError: if it is another federation's.
+        StorageError: if the bucket or the disk refuses.
+    """
+    there = _read(directory)
+    claimed = Note(there.owner if there is not None else secrets.token_hex(16), place, claimed=True)
+    note(directory, replace(claimed, claimed=False))  # who is killed after the next line knows its own claim again
+    claim(open_bucket(place), claimed.owner)
+    return claimed
+
+
+def _read(directory: Path) -> Note | None:
+    path = directory / PLACE_FILE
+    try:
+        found = json.loads(path.read_bytes())
+        url = found["blobs"]
+        place = parse_place(url, found["endpoint"], found["region"]) if url else None
+        return Note(str(found["owner"]), place, found["claimed"] is True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidRequestError) as error:
+        remedy = "copy it from the newest copy of the data directory; it names the bucket and the federation's id there"
+        raise CorruptDataError("store.place", f"{path} cannot be read: {error}", remedy) from error
+
+
+def note(directory: Path, fact: Note) -> None:
+    """Note where the blobs of a directory are, durably.
+
+    Raises:
+        StoreUnavailableError: if the directory cannot be written.
+    """
+    place = fact.place or BucketPlace("")
+    content = {"blobs": place.url, "endpoint": place.endpoint, "region": place.region, "owner": fact.owner}
+    path = directory / PLACE_FILE
+    try:
+        write_atomic(path, json.dumps(content | {"claimed": fact.claimed}).encode(), mode=PRIVATE_MODE)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"{path} cannot be written: {error.strerror}",
+            "make the data directory writable for the server's account",
+        ) from error

@@ -1,0 +1,99 @@
+"""A server whose models are in a bucket: the same bits, killed and without its cache, and with the bucket away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from atoll.server.buckets import BucketPlace, open_bucket, parse_place
+from tests.postgresql import DatabaseServer
+from tests.system.conftest import Hire, Serve
+from tests.system.proxy import Proxy
+from tests.system.reference import JOB, MODEL, ROUNDS
+from tests.system.servers import Server
+from tests.system.test_server_crashes import assert_each_counted_once
+
+pytestmark = pytest.mark.system
+
+
+def in_bucket(folder: Path, place: BucketPlace, **settings: str) -> tuple[str, str]:
+    """The options of a server whose models are in a bucket."""
+    lines = {"blobs": place.url, "blobs_endpoint": place.endpoint, **settings}
+    path = folder / "server.toml"
+    path.write_text("[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in lines.items() if value))
+    return "--config", str(path)
+
+
+def forget_copies(server: Server) -> None:
+    """Empty the cache, as on a machine that was started anew; running servers have files open in it."""
+    copies = list(server.data.glob("blobs/[0-9a-f][0-9a-f]/*"))
+    assert copies
+    for copy in copies:
+        copy.unlink()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_killed_in_mid_round_it_goes_on_without_its_cache_with_the_same_bits(
+    serve: Serve,
+    hire: Hire,
+    s3: BucketPlace,
+    database: str,
+    request: pytest.FixtureRequest,
+    reference_model: bytes,
+    tmp_path: Path,
+) -> None:
+    url = ""
+    if database == "postgresql":
+        database_server: DatabaseServer = request.getfixturevalue("database_server")
+        url = database_server.new("in_bucket")
+    server = serve("bucket", *in_bucket(tmp_path, s3, database=url))
+    crew = hire(server)
+    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
+    at_work = crew.start("Held", index=2, rounds=[1])
+    run = server.operator.submit(JOB, MODEL)
+    at_work.wait("held", round=1)
+    for client in done:
+        client.wait("reported", round=1)
+    server.kill()
+    forget_copies(server)
+    server.start()
+    at_work.go()
+    server.operator.finished(run)
+    forget_copies(server)
+    assert server.operator.model(run) == reference_model
+    assert_each_counted_once(server.operator, run)
+    assert len(list(open_bucket(s3).listed("blobs"))) >= ROUNDS
+
+
+def test_several_workers_hand_out_models_of_a_bucket(
+    serve: Serve, hire: Hire, s3: BucketPlace, reference_model: bytes, tmp_path: Path
+) -> None:
+    server = serve("workers", "--workers", "2", *in_bucket(tmp_path, s3))
+    crew = hire(server)
+    for index in range(3):
+        crew.start("Steady", index=index)
+    run = server.operator.submit(JOB, MODEL)
+    server.operator.finished(run)
+    assert server.operator.model(run) == reference_model
+
+
+def test_the_bucket_goes_away_in_mid_round_and_the_run_goes_on_when_it_is_back(
+    serve: Serve, hire: Hire, s3: BucketPlace, reference_model: bytes, tmp_path: Path
+) -> None:
+    with Proxy(s3.endpoint.removeprefix("http://")) as proxy:
+        server = serve("away", *in_bucket(tmp_path, parse_place(s3.url, f"http://{proxy.address}")))
+        crew = hire(server)
+        done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
+        at_work = crew.start("Held", index=2, rounds=[1])
+        run = server.operator.submit(JOB, MODEL)
+        at_work.wait("held", round=1)
+        for client in done:
+            client.wait("reported", round=1)
+        proxy.cut()
+        at_work.go()
+        server.process.wait_for_log("the object store does not answer")
+        proxy.mend()
+        server.operator.finished(run)
+        assert server.operator.model(run) == reference_model
+        assert_each_counted_once(server.operator, run)
