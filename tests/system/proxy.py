@@ -127,6 +127,13 @@ class Proxy:
         for link in links:
             link.close()
 
+    def turn_to(self, target: str) -> None:
+        """Break every connection, and forward new ones elsewhere, as a balancer does when a health check fails."""
+        self.cut()
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self.mend()
+
     def darken(self) -> None:
         """Drop all bytes, and do not pass on the end of connections: each side sees silence."""
         self._flowing.clear()

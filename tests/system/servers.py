@@ -53,6 +53,8 @@ class Server:
         self.prefix: tuple[str, ...] = ()
         self.env: dict[str, str] = {}
         self._started_s = 0.0
+        self._ready = -1
+        self._dies = ""
         self._process: Process | None = None
         self._operator: Operator | None = None
 
@@ -78,8 +80,14 @@ class Server:
             dies: see ``dying_server``; perhaps before it serves.
             skew_s: how far ahead its clock is, see ``skewed``.
         """
+        self.launch(dies=dies, skew_s=skew_s)
+        return self.serves()
+
+    def launch(self, *, dies: str = "", skew_s: float = 0.0) -> None:
+        """Start it and do not wait: as a standby, say."""
         self._started_s = time.monotonic()
-        ready, written = os.pipe()
+        self._dies = dies
+        self._ready, written = os.pipe()
         script = "dying_server.py" if dies else "skewed.py" if skew_s else ""
         command = (sys.executable, str(HERE / script)) if script else ATOLL
         faults = {"ATOLL_DIES": dies, "ATOLL_SKEW_S": str(skew_s), **self.env}
@@ -91,10 +99,13 @@ class Server:
             env=faults,
         )
         os.close(written)
-        with os.fdopen(ready) as pipe:
+
+    def serves(self) -> Server:
+        """Wait until a launched server serves."""
+        with os.fdopen(self._ready) as pipe:
             line = pipe.readline()
         self._drop_operator()
-        if not line and dies:
+        if not line and self._dies:
             return self
         assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
         facts = json.loads(line)

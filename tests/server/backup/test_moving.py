@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import update
 
-from atoll.server.backup import back_up, move_database, restore
+from atoll.server.backup import back_up, make_standby, move_blobs, move_database, restore
 from atoll.server.backup.moving import LEFT_FILE
+from atoll.server.buckets import parse_place
 from atoll.server.cli.server import server
 from atoll.server.errors import InvalidRequestError
 from atoll.server.stores import Store, StoreUnavailableError, models, runs, schema
@@ -202,3 +203,17 @@ def test_bad_urls_are_refused_before_anything_is_done(tmp_path: Path, url: str, 
     assert said in done.stderr
     assert "secret" not in done.output
     assert not (tmp_path / PLACE_FILE).exists()
+
+
+def test_a_server_that_knows_the_old_place_is_refused(tmp_path: Path, postgresql_url: str) -> None:
+    """It stood by, or was restored; it would go on from an old state."""
+    fill(tmp_path / "data")
+    (tmp_path / "bucket").mkdir()
+    move_blobs(tmp_path / "data", parse_place((tmp_path / "bucket").as_uri()), lambda done, total: None)
+    move_database(tmp_path / "data", parse_url(postgresql_url))
+    make_standby(tmp_path / "data", tmp_path / "other")
+    move_database(tmp_path / "data", None)
+    with pytest.raises(StoreUnavailableError, match="moved to another place") as refused:
+        Store.open(tmp_path / "other")
+    assert "standby" in refused.value.detail.remedy
+    mark(tmp_path / "data", "goes on here")

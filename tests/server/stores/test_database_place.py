@@ -101,7 +101,7 @@ def test_a_writer_whose_lock_went_to_another_server_writes_nothing_more(
     database_server.start()
     note(tmp_path, parse_url(postgresql_url))
     other = Store.open(tmp_path)
-    with pytest.raises(CommitError, match="another server uses"):
+    with pytest.raises(CommitError, match="another server has used the database"):
         stale.writer.submit(runs.add, run()).result()
     assert other.reader.submit(runs.listed).result() == ()
     other.close()

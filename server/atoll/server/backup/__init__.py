@@ -17,6 +17,7 @@ from atoll.server.backup.manifest import Manifest, RunLine, read_manifest
 from atoll.server.backup.moving import Moved, move_database
 from atoll.server.backup.moving_blobs import MovedBlobs, move_blobs
 from atoll.server.backup.restore import Restored, last_restoration, restore
+from atoll.server.backup.standby_folder import make_standby
 
 __all__ = [
     "Manifest",
@@ -26,6 +27,7 @@ __all__ = [
     "RunLine",
     "back_up",
     "last_restoration",
+    "make_standby",
     "move_blobs",
     "move_database",
     "read_manifest",

@@ -17,6 +17,7 @@ from atoll.server.identity.files import PRIVATE_MODE
 from atoll.server.stores import database_place, dialects, schema_version
 from atoll.server.stores.database_place import DATABASE_FILE, LOG_SUFFIXES, PLACE_FILE
 from atoll.server.stores.directory_lock import DirectoryLock
+from atoll.server.stores.turns import Turn, retire
 
 LEFT_FILE = f"{DATABASE_FILE}.moved"
 """What the SQLite database is renamed to after its rows have gone to a database server."""
@@ -53,7 +54,7 @@ def move_database(data: Path, wanted: URL | None) -> Moved:
         raise InvalidRequestError("migrate.data", message, "say where it is with --data")
     with ExitStack() as closing:
         closing.callback(DirectoryLock.take(data).release)
-        source = dialects.writer_engine(_other_place(data, wanted), exclusive=True)
+        source = dialects.writer_engine(_other_place(data, wanted), turn=Turn())
         closing.callback(source.dispose)
         schema_version.upgrade(source)
         return _into_directory(data, source) if wanted is None else _to_server(data, source, wanted)
@@ -71,7 +72,7 @@ def _other_place(data: Path, wanted: URL | None) -> URL:
 
 
 def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
-    target = dialects.writer_engine(wanted, exclusive=True)
+    target = dialects.writer_engine(wanted, turn=Turn())
     try:
         if not schema_version.is_empty(target):
             raise InvalidRequestError(
@@ -83,6 +84,7 @@ def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
     finally:
         target.dispose()
     database_place.note(data, wanted)
+    retire(source)
     left = dialects.shown(source.url)
     source.dispose()  # SQLite puts its log into the file
     if source.dialect.name == "sqlite":
@@ -103,6 +105,7 @@ def _into_directory(data: Path, source: Engine) -> Moved:
         fsync_path(data)
         (data / PLACE_FILE).unlink()
         fsync_path(data)
+        retire(source)
     except OSError as error:
         raise storage_error("migrate.disk", f"{data} cannot be written", error) from error
     finally:

@@ -20,6 +20,7 @@ from atoll.server.cli.errors import Group, local_errors
 from atoll.server.cli.migrate import migrate
 from atoll.server.cli.server_audit import audit
 from atoll.server.cli.server_log import log as log_command
+from atoll.server.cli.standby import standby
 from atoll.server.cli.storage import prune, storage
 from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.config import ServerConfig
@@ -30,7 +31,7 @@ from atoll.settings.numbers import Finite
 from atoll.wire.pacing import LONGEST_RETRY_S
 
 if TYPE_CHECKING:
-    from atoll.server.process.server import Addresses
+    from atoll.server.process.server import Addresses, Daemon
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ def server() -> None:
 server.add_command(backup)
 server.add_command(restore)
 server.add_command(migrate)
+server.add_command(standby)
 server.add_command(storage)
 server.add_command(prune)
 server.add_command(log_command)
@@ -123,14 +125,49 @@ async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    daemon = Daemon(config)
-    addresses = await daemon.start()
-    _announce(config, addresses, ready_fd)
-    notify(READY)
-    await stopping.wait()
-    notify(STOPPING)
-    log.info("stopping")
-    await daemon.stop()
+    while not stopping.is_set():
+        daemon = Daemon(config)
+        addresses = await _start(daemon, stopping)
+        if addresses is None:
+            return
+        _announce(config, addresses, ready_fd)
+        ready_fd = None
+        notify(READY)
+        await _first_of(stopping, daemon.over)
+        if stopping.is_set():
+            notify(STOPPING)
+            log.info("stopping")
+        else:
+            log.warning("%s; this server stops, and stands by", daemon.why_over)
+        await daemon.stop()
+
+
+async def _start(daemon: Daemon, stopping: asyncio.Event) -> Addresses | None:
+    """Start a server; None if it was stopped while it stood by."""
+    from atoll.server.stores.standby import StandbyEndedError  # noqa: PLC0415  # as below
+
+    def stop_waiting(_: object) -> None:
+        daemon.stop_waiting()
+
+    told = asyncio.create_task(stopping.wait())
+    told.add_done_callback(stop_waiting)
+    try:
+        return await daemon.start()
+    except StandbyEndedError:
+        return None
+    finally:
+        told.remove_done_callback(stop_waiting)
+        told.cancel()
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 def _announce(config: ServerConfig, addresses: Addresses, ready_fd: int | None) -> None:

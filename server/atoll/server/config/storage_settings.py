@@ -65,6 +65,15 @@ class StorageSettings(BaseModel):
             "are removed first.",
         ),
     ] = CACHE_BYTES // MIB
+    takeover_s: Annotated[
+        float,
+        Field(
+            ge=2,
+            le=3600,
+            description="Of several servers at one PostgreSQL database one is at work and the others stand by. Seconds "
+            "without a statement from it after which another one takes over; a server that ends is replaced at once.",
+        ),
+    ] = 3.0
     reserve_mib: Annotated[
         int,
         Field(

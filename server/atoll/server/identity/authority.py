@@ -37,8 +37,11 @@ AUTHORITY_LIFETIME_S = 3650 * 86_400.0
 SERVER_LIFETIME_S = 90 * 86_400.0
 PARTICIPANT_LIFETIME_S = 86_400.0
 OPERATOR_LIFETIME_S = 90 * 86_400.0
+AUTHORITY_FILES = ("authority.key", "authority.crt")
+"""Files of the directory that make it this authority; the others can be made of them."""
 _RENEW_AT = 1 / 3  # a server certificate is renewed when less than this share of its lifetime is left
-_KEY_FILE, _CERTIFICATE_FILE, _SERVER_FILE, _LOCK_FILE = "authority.key", "authority.crt", "server.pem", ".lock"
+_KEY_FILE, _CERTIFICATE_FILE = AUTHORITY_FILES
+_SERVER_FILE, _LOCK_FILE = "server.pem", ".lock"
 _RIGHTS = "give the account that runs the server sole ownership of it: mode 0700 for the directory, 0600 for keys"
 _RESTORE = "restore the directory from a back-up, or start with an empty one (everyone must then enrol again)"
 

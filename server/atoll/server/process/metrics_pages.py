@@ -64,6 +64,7 @@ class MetricsPages:
         rounds: metrics of rounds.
         executor: threads that measure the disk.
         workers: the ingest workers; None if there are none.
+        standbys: number of other servers that stand by.
         serving: whether the server serves now.
     """
 
@@ -75,6 +76,7 @@ class MetricsPages:
     rounds: RoundFigures
     executor: Executor
     workers: WorkerPool | None
+    standbys: Callable[[], int]
     serving: Callable[[], bool]
     _asked: asyncio.Future[str] | None = None
     _sizes: tuple[float, dict[str, int]] = field(default=(float("-inf"), {}))
@@ -150,6 +152,7 @@ class MetricsPages:
             disk_free_bytes=free_bytes,
             disk_bytes=disk_bytes,
             disk_reserve_bytes=self.services.room.reserve_bytes,
+            standbys=self.standbys(),
             oldest_round_s=max((now - item.created_at for _, item in live if not item.ended_at), default=0.0),
         )
 

@@ -31,6 +31,7 @@ from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.logs import ContextFilter, kept_in
 from atoll.server.process.metrics_pages import MetricsPages
+from atoll.server.process.succession import Succession
 from atoll.server.process.warming import Warming
 from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.rpc.admission import Admission
@@ -107,6 +108,7 @@ class Daemon:
         self._figures = NodeFigures()
         self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
         self._workers: WorkerPool | None = None
+        self._succession = Succession(config)
         self._recent_log = RecentLog()
         self._recent_log.addFilter(ContextFilter())
         self._serving = False
@@ -115,6 +117,7 @@ class Daemon:
         """Open the state, listen, and resume every run.
 
         Raises:
+            StandbyEndedError: if ``stop_waiting`` was called while another server was at work.
             ServerError: if state, ports or evaluators cannot be used; nothing is left running.
         """
         keep_chunks()
@@ -123,6 +126,20 @@ class Daemon:
         except BaseException:
             await self.stop()
             raise
+
+    @property
+    def over(self) -> asyncio.Event:
+        """Set when another server has taken over, or may have: stop this one; ``why_over`` says why."""
+        return self._succession.over
+
+    @property
+    def why_over(self) -> str:
+        """A sentence about the end of this server's turn."""
+        return self._succession.reason
+
+    def stop_waiting(self) -> None:
+        """End a ``start`` that waits for another server to fail; later than that it does nothing."""
+        self._succession.standby.end()
 
     async def stop(self) -> None:
         """Tell participants to come back, wait a moment for open calls, and close the state."""
@@ -136,8 +153,10 @@ class Daemon:
                 come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(place), "the server is stopping")
             )
         await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
+        await self._succession.stop()
         await self._closing.aclose()
         self._executor.shutdown(wait=True)
+        self._succession.close_pages()
 
     async def _start(self) -> Addresses:
         config, loop = self._config, asyncio.get_running_loop()
@@ -148,13 +167,19 @@ class Daemon:
             room.require("a new server")
         log.info("opening the database")
         storage = config.storage
-        opening = partial(Store.open, config.data, url=storage.database, blob_settings=storage.blob_settings)
+        opening = partial(
+            Store.open,
+            config.data,
+            url=storage.database,
+            blob_settings=storage.blob_settings,
+            standby=self._succession.standby,
+        )
         store = await loop.run_in_executor(self._executor, opening)
         self._closing.callback(store.close)
         rounds, tracer = RoundFigures(), tracer_of()
         if tracer is not None:
             self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
-        store.writer.watch(rounds.committed)
+        self._succession.begin(store, rounds)
         await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
         restored_at = last_restoration(config.data)
@@ -229,6 +254,7 @@ class Daemon:
             rounds=rounds,
             executor=self._executor,
             workers=self._workers,
+            standbys=lambda: self._succession.standbys,
             serving=lambda: self._serving,
         )
         main_port = int(addresses.main.rpartition(":")[2])

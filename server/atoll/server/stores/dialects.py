@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, Executable, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import sqlite
@@ -35,17 +35,15 @@ from atoll.server.stores.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from atoll.server.stores.turns import Turn
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
-    from psycopg import Connection as PostgresConnection
     from sqlalchemy.dialects import postgresql
 
 BUSY_TIMEOUT_S = 10.0
 _WAL_LIMIT_BYTES = 64 << 20  # the log file is cut back to this after a checkpoint
 _SCHEMA_LOCK = 0x61746F6C6C  # "atoll": key of the PostgreSQL advisory lock held while migrating
-_SERVER_LOCK = _SCHEMA_LOCK + 1  # key of the one that the server's writing connection holds for as long as it lives
-_LOCK_PATIENCE_S = 3
 _PATIENCE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -75,7 +73,7 @@ _NOT_ALLOWED = frozenset({"42501", "3F000"})
 _ALLOW = "let the account own the database, or grant it USAGE and CREATE on the schema"
 _CHECK_SERVER = "check that the database server runs, is reachable and accepts this account"
 Rows = Sequence[Mapping[str, Any]]
-IsolationLevel = Literal["READ COMMITTED", "REPEATABLE READ"]
+IsolationLevel = Literal["AUTOCOMMIT", "READ COMMITTED", "REPEATABLE READ"]
 
 
 def sqlite_url(path: Path) -> URL:
@@ -116,23 +114,33 @@ def shown(url: URL) -> str:
     return url.set(drivername="postgresql").render_as_string(hide_password=True)
 
 
-def writer_engine(url: URL, *, exclusive: bool = False) -> Engine:
+def writer_engine(url: URL, *, turn: Turn | None = None, name: str = "") -> Engine:
     """Return an engine for the one writer.
 
     Args:
         url: of the database.
-        exclusive: with PostgreSQL, exclude the writers of other servers: each connection takes a lock first, and fails
+        turn: with PostgreSQL, exclude the writers of other servers: each connection takes a lock first, and fails
             with a StoreUnavailableError if another server has it. (SQLite's directory has a lock of its own.)
+        name: of the connection, as PostgreSQL's ``pg_stat_activity`` shows it.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, begin="BEGIN IMMEDIATE", read_only=False, pool_size=1)
-    engine = _postgresql_engine(url, pool_size=1, isolation_level="READ COMMITTED")
-    if exclusive:
-        _Turn(url).begin_with(engine)
+    engine = _postgresql_engine(url, pool_size=1, isolation_level="READ COMMITTED", name=name)
+    if turn is not None:
+        turn.begin_with(engine, _place(url))
     return engine
+
+
+def standby_engine(url: URL, name: str) -> Engine:
+    """An engine for a server that waits until it may write a PostgreSQL database: each statement is a transaction.
+
+    Raises:
+        StoreUnavailableError: if the driver is not installed.
+    """
+    return _postgresql_engine(url, pool_size=1, isolation_level="AUTOCOMMIT", name=name)
 
 
 def reader_engine(url: URL, *, connections: int) -> Engine:
@@ -273,8 +281,9 @@ def _place(url: URL) -> str:
     return f"database {shown(url)}"
 
 
-def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLevel) -> Engine:
-    given = {name: value for name, value in _PATIENCE.items() if name not in url.query}
+def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLevel, name: str = "") -> Engine:
+    own = {**_PATIENCE, "application_name": name or "atoll"}
+    given = {key: value for key, value in own.items() if key not in url.query}
     options = " ".join((_SERVER_PATIENCE, *url.normalized_query.get("options", ())))  # the last one counts
     try:
         return create_engine(
@@ -289,88 +298,6 @@ def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLe
         raise StoreUnavailableError(
             f"{_place(url)} needs the package {error.name}, which is not installed", install_hint("server,postgres")
         ) from None
-
-
-class _Turn:
-    """The turn of one server at a database: begins with its first connection, and ends when another server has one.
-
-    The lock alone would let a server that lost it write again once the other one has ended, from what it remembers of
-    the state before. So each turn has a number, which the database keeps.
-    """
-
-    def __init__(self, url: URL) -> None:
-        self._place = _place(url)
-        self._number: int | None = None
-
-    def begin_with(self, engine: Engine) -> None:
-        """Lock the database and check the turn on each new connection of an engine."""
-        event.listen(engine, "connect", lambda connection, _entry: self._enter(connection))
-
-    def _enter(self, connection: DBAPIConnection) -> None:
-        try:
-            self._require_own_session(connection)
-            self._lock(connection)
-            self._count(connection)
-        except BaseException:
-            connection.close()
-            raise
-
-    def _require_own_session(self, connection: DBAPIConnection) -> None:
-        if (
-            _one_row(connection, "SELECT pg_backend_pid()")
-            != cast("PostgresConnection[Any]", connection).info.backend_pid
-        ):
-            raise StoreUnavailableError(
-                "a connection pooler stands before the database, and the server's lock needs a connection of its own",
-                "name PostgreSQL itself (host and port) instead of PgBouncer or the like",
-                where=self._place,
-            )
-
-    def _lock(self, connection: DBAPIConnection) -> None:
-        """Take the lock of the one server; the database keeps it until the connection ends, however that happens.
-
-        A killed server's connection ends a moment after it.
-        """
-        from psycopg.errors import LockNotAvailable  # noqa: PLC0415 - SQLite's users need not have it
-
-        cursor = connection.cursor()
-        try:
-            cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_PATIENCE_S}s'")
-            cursor.execute(f"SELECT pg_advisory_lock({_SERVER_LOCK})")
-            connection.rollback()  # ends the transaction; the lock is the session's
-        except LockNotAvailable:
-            raise StoreUnavailableError(
-                "another server uses the database",
-                "stop it first, or give this server a database of its own; if its machine was lost, wait half a minute",
-                where=self._place,
-            ) from None
-
-    def _count(self, connection: DBAPIConnection) -> None:
-        cursor = connection.cursor()
-        if self._number is None:
-            cursor.execute(
-                "CREATE TABLE IF NOT EXISTS server_turns (place integer PRIMARY KEY, number bigint NOT NULL)"
-            )
-            self._number = _one_row(
-                connection,
-                "INSERT INTO server_turns VALUES (1, 1) ON CONFLICT (place) DO UPDATE "
-                "SET number = server_turns.number + 1 RETURNING number",
-            )
-        elif _one_row(connection, "SELECT number FROM server_turns") != self._number:
-            raise StoreUnavailableError(
-                "another server has used the database since this one lost its connection",
-                "stop this server; start it again if it is the one that is wanted",
-                where=self._place,
-            )
-        connection.commit()
-
-
-def _one_row(connection: DBAPIConnection, query: str) -> Any:
-    """The value of a query's one row."""
-    cursor = connection.cursor()
-    cursor.execute(query)
-    row = cursor.fetchone()
-    return None if row is None else row[0]
 
 
 def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> Engine:

@@ -17,6 +17,8 @@ from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 from atoll.server.stores.reader import THREADS, Reader
+from atoll.server.stores.standby import Standby
+from atoll.server.stores.turns import Turn
 from atoll.server.stores.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -30,12 +32,13 @@ _FILE_MODE = 0o600
 
 @dataclass(frozen=True)
 class Store:
-    """The database, with one writer and several readers, and the blobs."""
+    """The database, with one writer and several readers, and the blobs; ``turn`` is this server's at PostgreSQL."""
 
     writer: Writer
     reader: Reader
     blobs: BlobStore
     lock: DirectoryLock | None = None
+    turn: Turn | None = None
 
     @classmethod
     def open(
@@ -45,6 +48,7 @@ class Store:
         url: str | None = None,
         blob_settings: BlobSettings = IN_DIRECTORY,
         primary: bool = True,
+        standby: Standby | None = None,
         reader_threads: int = THREADS,
         writer_type: type[Writer] = Writer,
         reader_type: type[Reader] = Reader,
@@ -58,6 +62,7 @@ class Store:
             blob_settings: where the blobs are; the directory notes a bucket, and uses what it notes.
             primary: act as the one server of this directory: lock it, upgrade the schema, remove what a killed process
                 left. Other processes only check that the schema is up to date.
+            standby: waits while another server uses the PostgreSQL database. None: the database has to be free.
             reader_threads: reads that may run at the same time.
             writer_type: runs writes; a simulation's does so in its own thread.
             reader_type: runs reads.
@@ -68,18 +73,26 @@ class Store:
             StoreDamagedError: if the database is damaged.
             StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
             StorageError: if the bucket cannot be used, or is another federation's.
+            StandbyEndedError: if ``standby`` was ended.
         """
         lock = DirectoryLock.take(directory) if primary else None
+        turn = Turn() if primary else None
         try:
             _require_restored(directory)
             blobs = blob_place.open_chosen(directory, blob_settings, primary=lock is not None)
-            engines = _open_locked(directory, url, lock, reader_threads, blobs)
+            engines = _open_locked(directory, url, turn, standby, reader_threads, blobs)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
         writing, reading = engines
-        return cls(writer_type(writing), reader_type(reading, threads=reader_threads), blobs, lock)
+        return cls(
+            writer_type(writing),
+            reader_type(reading, threads=reader_threads),
+            blobs,
+            lock,
+            None if writing.dialect.name == "sqlite" else turn,
+        )
 
     def close(self) -> None:
         """Finish waiting work and close everything; blocks until done."""
@@ -91,15 +104,22 @@ class Store:
 
 
 def _open_locked(
-    directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int, blobs: BlobStore
+    directory: Path,
+    url: str | None,
+    turn: Turn | None,
+    standby: Standby | None,
+    reader_threads: int,
+    blobs: BlobStore,
 ) -> tuple[Engine, Engine]:
     """The engines that write and read."""
     place = database_place.choose(directory, None if url is None else dialects.parse_url(url))
     if place.get_backend_name() == "sqlite":
-        _make_private(directory / DATABASE_FILE, create=lock is not None)
-    engine = dialects.writer_engine(place, exclusive=lock is not None)
+        _make_private(directory / DATABASE_FILE, create=turn is not None)
+    engine = dialects.writer_engine(place, turn=turn, name="" if standby is None else standby.server_name)
     try:
-        if lock is not None:
+        if standby is not None and place.get_backend_name() != "sqlite":
+            standby.begin(engine)
+        if turn is not None:
             _use(engine, directory, blobs)
             blobs.sweep()
             _remove_partials(directory / PARTIALS_FOLDER)

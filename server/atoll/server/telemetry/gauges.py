@@ -30,6 +30,7 @@ class Gauges:
         disk_free_bytes: free space of the data directory's file system, which has ``disk_bytes``; with less than
             ``disk_reserve_bytes`` the server accepts no more work.
         oldest_round_s: age of the oldest open round; 0 without one.
+        standbys: other servers that would take over.
     """
 
     connected: Mapping[str, int] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Gauges:
     disk_bytes: int = 0
     disk_reserve_bytes: int = 0
     oldest_round_s: float = 0.0
+    standbys: int = 0
 
 
 def families(now: Gauges) -> Iterator[Metric]:
@@ -85,6 +87,13 @@ def families(now: Gauges) -> Iterator[Metric]:
         "Age of the oldest attempt at a round under way; 0 without one.",
         now.oldest_round_s,
     )
+    yield standing_by(0)
+    yield GaugeMetricFamily("atoll_standby_servers", "Other servers that would take over.", now.standbys)
+
+
+def standing_by(value: int) -> Metric:
+    """The metric that tells servers that stand by (1) from the one that is at work (0)."""
+    return GaugeMetricFamily("atoll_standing_by", "1 while this server waits for another one to fail.", value)
 
 
 def _by(name: str, documentation: str, label: str, values: Mapping[str, float]) -> Metric:

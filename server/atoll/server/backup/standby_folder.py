@@ -1,0 +1,86 @@
+"""Makes the data directory of a further server of the same federation, which stands by until it is needed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from atoll.server.backup.restore import RESTORED_FILE
+from atoll.server.disk.space import fsync_path, storage_error
+from atoll.server.errors import InvalidRequestError
+from atoll.server.identity.authority import AUTHORITY_FILES
+from atoll.server.identity.files import PRIVATE_DIRECTORY_MODE
+from atoll.server.stores import blob_place, database_place
+from atoll.server.stores.blob_place import PLACE_FILE as BLOBS_FILE
+from atoll.server.stores.database_place import PLACE_FILE
+
+_AUTHORITY = "ca"
+
+
+def make_standby(data: Path, folder: Path) -> tuple[Path, ...]:
+    """Copy what servers of one federation share and a database server does not keep.
+
+    That is the certificate authority, whose key is the federation's root of trust, and where database and models are.
+
+    Args:
+        data: the data directory of a server; it may run.
+        folder: the new data directory: it must not exist, or be empty.
+
+    Returns:
+        The copied files, as paths in ``folder``.
+
+    Raises:
+        InvalidRequestError: if ``data`` is no data directory, keeps its database or models for itself, or ``folder``
+            holds something.
+        StorageError: if the disk refuses.
+    """
+    _check(data, folder)
+    paths = [Path(PLACE_FILE), Path(BLOBS_FILE), *(Path(_AUTHORITY) / name for name in AUTHORITY_FILES)]
+    paths += [Path(name) for name in (RESTORED_FILE,) if (data / name).exists()]
+    with _folder(folder):
+        (folder / _AUTHORITY).mkdir(mode=PRIVATE_DIRECTORY_MODE)
+        for path in paths:
+            shutil.copy2(data / path, folder / path)  # with its mode
+            fsync_path(folder / path)
+        fsync_path(folder / _AUTHORITY)
+    return tuple(folder / path for path in paths)
+
+
+def _check(data: Path, folder: Path) -> None:
+    if database_place.find(data) is None:
+        raise InvalidRequestError(
+            "standby.data", f"{data} is no server's data directory", "say where it is with --data"
+        )
+    if database_place.noted(data) is None:
+        raise InvalidRequestError(
+            "standby.database",
+            f"the database of {data} is a file in it, which no other server can use",
+            "move it to PostgreSQL first: `atoll server migrate --database postgresql://...`",
+        )
+    if blob_place.find(data) is None:
+        raise InvalidRequestError(
+            "standby.blobs",
+            f"the models of {data} are files in it, which no other server can use",
+            "move them to a bucket first: `atoll server migrate --blobs s3://...`",
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidRequestError("standby.folder", f"{folder} is not empty", "name a new folder")
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """Make the folder durably; remove what is in it if anything fails."""
+    made = not folder.exists()
+    try:
+        folder.mkdir(mode=PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
+        yield
+        fsync_path(folder)
+        fsync_path(folder.absolute().parent)
+    except OSError as error:
+        for path in folder.iterdir() if folder.exists() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise storage_error("standby.disk", f"{folder} cannot be written", error) from error

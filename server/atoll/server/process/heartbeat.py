@@ -1,0 +1,82 @@
+"""Keeps a server's turn at a database that several servers may use, and sees when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from atoll.server.errors import ServerError
+from atoll.server.stores.standby import standing_by
+from atoll.server.stores.turns import Turn
+from atoll.server.stores.writer import Writer
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.5
+"""Seconds between two statements of a server that has nothing to write."""
+
+
+class Heartbeat:
+    """Keeps the turn of a server, and notices its end.
+
+    A server that nobody waits for keeps its participants while the database is away. With others standing by it steps
+    down as soon as they may have taken over, so that its participants turn to them.
+
+    Args:
+        writer: holds the database's lock.
+        turn: of this server.
+        silence_s: seconds without a statement after which another server may take over.
+        over: is set when the turn is over.
+
+    Attributes:
+        reason: a sentence about the end of the turn.
+        standbys: number of servers that stood by at the last beat.
+    """
+
+    def __init__(self, writer: Writer, turn: Turn, silence_s: float, over: asyncio.Event) -> None:
+        self._writer = writer
+        self._turn = turn
+        self._silence_s = silence_s
+        self._written_at = time.monotonic()
+        self._over = over
+        self.reason = ""
+        self.standbys = 0
+        self._task = asyncio.create_task(self._beat(), name="heartbeat")
+
+    def note_commit(self, functions: int, seconds: float, failed: bool) -> None:
+        """``Writer.watch`` calls this after each commit, in its own thread."""
+        del functions, seconds
+        if not failed:
+            self._written_at = time.monotonic()
+
+    async def stop(self) -> None:
+        """Speak no longer."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _beat(self) -> None:
+        while not self._over.is_set():
+            speaking = asyncio.create_task(self._speak())
+            while not (await asyncio.wait({speaking}, timeout=BEAT_S))[0]:
+                self._look()
+            self._look()
+            await asyncio.sleep(BEAT_S)
+
+    async def _speak(self) -> None:
+        try:
+            self.standbys = await self._writer.run(standing_by)
+        except ServerError as error:
+            log.debug("the database was not reached: %s", error)
+
+    def _look(self) -> None:
+        silent_s = time.monotonic() - self._written_at
+        if self._turn.over:
+            self._end("another server has taken over")
+        elif self.standbys and silent_s > self._silence_s:
+            others = "1 other server stands" if self.standbys == 1 else f"{self.standbys} other servers stand"
+            self._end(f"{silent_s:.1f} s without an answer of the database, and {others} by")
+
+    def _end(self, reason: str) -> None:
+        self.reason = reason
+        self._over.set()

@@ -1,0 +1,153 @@
+"""A server that stands by: it waits while another one writes the database, and takes over when that one fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from atoll.server.errors import SetupError
+from atoll.server.stores import dialects
+from atoll.server.stores.turns import HOLDER, DatabaseTakenError
+
+STANDBY_NAME = "atoll standby "
+SERVER_NAME = "atoll server "
+"""Begin the names of the connections of servers, which PostgreSQL shows in ``pg_stat_activity``."""
+_LOOK_S = 0.25
+"""Seconds between two looks at the other server."""
+_LATE_S = 10.0
+"""Seconds without an answer of the database after which a server that stands by says so, once."""
+_END = f"SELECT pg_terminate_backend(h.pid) FROM ({HOLDER}) h WHERE h.pid = :pid AND h.since = :since"  # noqa: S608
+_OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name"
+
+
+class StandbyEndedError(SetupError):
+    """The server was stopped while it stood by."""
+
+    def __init__(self) -> None:
+        super().__init__("server.standby", "stopped while another server was at work", "start it again to stand by")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The connection of the server that writes.
+
+    Attributes:
+        pid: PostgreSQL's process.
+        name: of the server, host:port; that of the program if it is no server.
+        since: when the connection began, by the database server's clock.
+        silent_s: seconds since it last ran a statement; None if this account may not see that.
+    """
+
+    pid: int
+    name: str
+    since: object
+    silent_s: float | None
+
+
+def standing_by(connection: Connection) -> int:
+    """Number of servers that stand by at a connection's database."""
+    return int(connection.execute(text(_OTHERS), {"name": f"{STANDBY_NAME}%"}).scalar_one())
+
+
+class Standby:
+    """Waits until a server may begin its turn.
+
+    Args:
+        name: of this server, host:port.
+        silence_s: seconds without a statement after which the other server is taken to have failed.
+        told: called in the waiting thread with a sentence about the wait, when there is a new one.
+    """
+
+    def __init__(self, name: str, silence_s: float, told: Callable[[str], None]) -> None:
+        self._name = name
+        self._silence_s = silence_s
+        self._told = told
+        self._said = ""
+        self._answered = 0.0
+        self._ended = threading.Event()
+
+    @property
+    def server_name(self) -> str:
+        """The name of the writer's connection."""
+        return SERVER_NAME + self._name
+
+    def end(self) -> None:
+        """Give up waiting: ``begin`` raises."""
+        self._ended.set()
+
+    def begin(self, engine: Engine) -> None:
+        """Open the writer's connection of a PostgreSQL database, as soon as no other server has one.
+
+        An unreachable database is an error at first, and is waited for once another server was seen.
+
+        Raises:
+            StandbyEndedError: if ``end`` was called.
+            StoreUnavailableError: if the database cannot be used.
+        """
+        while True:
+            try:
+                with engine.connect():
+                    return
+            except DatabaseTakenError:
+                self._wait(engine.url)
+            except SQLAlchemyError as error:
+                if not self._said:
+                    raise dialects.translate(error, engine.url) from error
+                self._pause(4 * _LOOK_S)
+
+    def _wait(self, url: URL) -> None:
+        """Return when the writer's lock was free a moment ago."""
+        watching = dialects.standby_engine(url, STANDBY_NAME + self._name)
+        self._answered = time.monotonic()
+        try:
+            while not self._is_free(watching):
+                self._pause(_LOOK_S)
+        finally:
+            watching.dispose()
+
+    def _is_free(self, watching: Engine) -> bool:
+        """Look once; ends the connection of a server that has failed."""
+        try:
+            with watching.connect() as connection:
+                return self._look(connection)
+        except SQLAlchemyError as error:
+            if time.monotonic() - self._answered > _LATE_S:
+                self._say(f"the database does not answer: {dialects.translate(error, watching.url).detail.message}")
+        return False
+
+    def _look(self, connection: Connection) -> bool:
+        holder = _holder(connection)
+        self._answered = time.monotonic()
+        if holder is None:
+            return True
+        if holder.silent_s is None:
+            self._say(f"{holder.name} is at work; this database account cannot see whether it fails: use the same one")
+        elif holder.silent_s <= self._silence_s:
+            self._say(f"{holder.name} is at work")
+        else:
+            self._say(f"{holder.name} has sent the database nothing for {self._silence_s:g} s: taking over")
+            connection.execute(text(_END), {"pid": holder.pid, "since": holder.since})
+        return False
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            self._said = sentence
+            self._told(sentence)
+
+    def _pause(self, seconds: float) -> None:
+        if self._ended.wait(seconds):
+            raise StandbyEndedError
+
+
+def _holder(connection: Connection) -> Holder | None:
+    """The connection that holds the writer's lock; None if none does."""
+    row = connection.execute(text(HOLDER)).first()
+    if row is None:
+        return None
+    name = str(row.name or "another program")
+    return Holder(row.pid, name.removeprefix(SERVER_NAME), row.since, row.silent_s)

@@ -1,0 +1,172 @@
+"""Which server writes a PostgreSQL database: one at a time, and never again one whose turn is over.
+
+The writer's one connection holds an advisory lock for as long as it lives, and a number that the database keeps tells
+the turns apart. Other servers of the federation stand by: they wait until the lock is free, or until its holder has
+not spoken to the database for some time (``process.heartbeat`` speaks twice a second); then they end its connection.
+All times are the database server's, so no clocks are compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import Engine, event, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+
+from atoll.server.stores.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from psycopg import Connection as PostgresConnection
+
+SERVER_LOCK = 0x61746F6C6D
+"""Key of the advisory lock that the server's writing connection holds: 97 and 1953459309 in ``pg_locks``."""
+_LOCK_PATIENCE_S = 3
+HOLDER = """
+SELECT a.pid AS pid, a.application_name AS name, a.backend_start AS since,
+       CASE WHEN a.state LIKE 'idle%' THEN extract(epoch FROM clock_timestamp() - a.state_change)::float8
+            WHEN a.state IS NOT NULL THEN 0.0 END AS silent_s
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.classid = 97 AND l.objid = 1953459309
+"""
+"""The connection that holds the lock: ``silent_s`` is since when it runs no statement, and null if its account hides
+that from ours."""
+
+
+class DatabaseTakenError(StoreUnavailableError):
+    """Another server writes the database."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            "another server uses the database",
+            "stop it first, or give this server a database of its own; if its machine was lost, wait half a minute",
+            where=place,
+        )
+
+
+class TurnOverError(StoreUnavailableError):
+    """Another server has written the database since this one lost its connection."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            "another server has used the database since this one lost its connection",
+            "stop this server; start it again if it is the one that is wanted",
+            where=place,
+        )
+
+
+class DatabaseMovedError(StoreUnavailableError):
+    """``atoll server migrate`` has copied the database to another place."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            "it was moved to another place with `atoll server migrate`, and runs went on there",
+            "make this server's data directory anew with `atoll server standby`; if the moved copy was never used, "
+            "DELETE FROM server_turns makes this one usable again",
+            where=place,
+        )
+
+
+def retire(engine: Engine) -> None:
+    """Have every later server refuse the database that this writer's engine is at; nothing is done to SQLite."""
+    if engine.dialect.name != "sqlite":
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE server_turns SET number = -1"))
+
+
+class Turn:
+    """The turn of one server at a database: begins with its first connection, and ends when another server has one.
+
+    The lock alone would let a server that lost it write again once the other one has ended, from what it remembers of
+    the state before. So each turn has a number, which the database keeps.
+
+    Attributes:
+        over: whether another server has had a turn since.
+    """
+
+    def __init__(self) -> None:
+        self._place = ""
+        self._number: int | None = None
+        self._pid: int | None = None
+        self.over = False
+
+    def begin_with(self, engine: Engine, place: str) -> None:
+        """Lock the database and check the turn on each new connection of an engine; ``place`` names it in errors."""
+        self._place = place
+        event.listen(engine, "connect", lambda connection, _entry: self._enter(connection))
+
+    def _enter(self, connection: DBAPIConnection) -> None:
+        try:
+            self._refuse_if_over()
+            pid = self._require_own_session(connection)
+            self._lock(connection)
+            self._count(connection)
+            self._pid = pid
+        except BaseException:
+            connection.close()
+            raise
+
+    def _refuse_if_over(self) -> None:
+        if self.over:
+            raise TurnOverError(self._place)
+
+    def _require_own_session(self, connection: DBAPIConnection) -> int:
+        """PostgreSQL's process of this connection."""
+        pid = _one_row(connection, "SELECT pg_backend_pid()")
+        if pid != cast("PostgresConnection[Any]", connection).info.backend_pid:
+            raise StoreUnavailableError(
+                "a connection pooler stands before the database, and the server's lock needs a connection of its own",
+                "name PostgreSQL itself (host and port) instead of PgBouncer or the like",
+                where=self._place,
+            )
+        return int(pid)
+
+    def _lock(self, connection: DBAPIConnection) -> None:
+        """Take the lock of the one server; the database keeps it until the connection ends, however that happens.
+
+        A killed server's connection ends a moment after it. One whose network is gone may outlive this server's
+        knowledge of it, so a server ends its own connection before.
+        """
+        from psycopg.errors import LockNotAvailable  # noqa: PLC0415 - SQLite's users need not have it
+
+        cursor = connection.cursor()
+        if self._pid is not None:
+            cursor.execute(f"SELECT pg_terminate_backend(pid) FROM ({HOLDER}) h WHERE pid = {self._pid}")  # noqa: S608
+        try:
+            cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_PATIENCE_S}s'")
+            cursor.execute(f"SELECT pg_advisory_lock({SERVER_LOCK})")
+            connection.rollback()  # ends the transaction; the lock is the session's
+        except LockNotAvailable:
+            connection.rollback()
+            self._require_turn(connection)
+            raise DatabaseTakenError(self._place) from None
+
+    def _count(self, connection: DBAPIConnection) -> None:
+        self._require_turn(connection)
+        if self._number is None:
+            cursor = connection.cursor()
+            cursor.execute(
+                "CREATE TABLE IF NOT EXISTS server_turns (place integer PRIMARY KEY, number bigint NOT NULL)"
+            )
+            self._number = _one_row(
+                connection,
+                "INSERT INTO server_turns VALUES (1, 1) ON CONFLICT (place) DO UPDATE SET number = "
+                "server_turns.number + 1 WHERE server_turns.number >= 0 RETURNING number",
+            )
+            if self._number is None:
+                raise DatabaseMovedError(self._place)
+        connection.commit()
+
+    def _require_turn(self, connection: DBAPIConnection) -> None:
+        if self._number is not None and _one_row(connection, "SELECT number FROM server_turns") != self._number:
+            self.over = True
+        self._refuse_if_over()
+
+
+def _one_row(connection: DBAPIConnection, query: str) -> Any:
+    """The value of a query's one row."""
+    cursor = connection.cursor()
+    cursor.execute(query)
+    row = cursor.fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,207 @@
+"""Servers that stand by at a PostgreSQL database, and the turns of the server that is at work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+
+from atoll.server.errors import ServerError
+from atoll.server.stores import CommitError, Store, StoreUnavailableError, runs
+from atoll.server.stores.database_place import note
+from atoll.server.stores.dialects import parse_url
+from atoll.server.stores.directory_lock import DirectoryLock
+from atoll.server.stores.standby import Standby, StandbyEndedError, standing_by
+from tests.patience import WAIT_S
+from tests.postgresql import DatabaseServer
+from tests.server.stores.samples import RUN, run
+
+
+class Waiting:
+    """A server that stands by in a thread of its own.
+
+    Attributes:
+        sentences: what it said about the wait, oldest first.
+        store: its state, once it may use the database.
+    """
+
+    def __init__(self, folder: Path, url: str, silence_s: float, threads: ThreadPoolExecutor) -> None:
+        note(folder, parse_url(url))
+        self.sentences: list[str] = []
+        self._said = threading.Condition()
+        self.standby = Standby("second:7400", silence_s, self._told)
+        self.store: Future[Store] = threads.submit(Store.open, folder, standby=self.standby)
+
+    def said(self, words: str) -> None:
+        """Wait until a sentence has these words."""
+        with self._said:
+            assert self._said.wait_for(lambda: any(words in line for line in self.sentences), WAIT_S), self.sentences
+
+    def _told(self, sentence: str) -> None:
+        with self._said:
+            self.sentences.append(sentence)
+            self._said.notify_all()
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The data directory of the server that stands by."""
+    made = tmp_path / "second"
+    made.mkdir()
+    return made
+
+
+def first_server(tmp_path: Path, url: str) -> Store:
+    store = Store.open(tmp_path / "first", url=url, standby=Standby("first:7400", 60.0, _unheard))
+    store.writer.submit(runs.add, run()).result()
+    return store
+
+
+def _unheard(sentence: str) -> None:
+    raise AssertionError(f"it need not wait, and says: {sentence}")
+
+
+def test_it_takes_over_when_the_server_at_work_ends(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    second = Waiting(folder, postgresql_url, 60.0, threads)
+    second.said("first:7400 is at work")
+    assert first.writer.submit(standing_by).result() == 1
+    assert not second.store.done()
+    first.close()
+    store = second.store.result(WAIT_S)
+    assert store.reader.submit(runs.get, RUN).result() == run()
+    assert store.writer.submit(standing_by).result() == 0
+    store.close()
+
+
+def test_a_server_that_falls_silent_is_replaced_and_never_writes_again(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    second = Waiting(folder, postgresql_url, 0.2, threads)
+    store = second.store.result(WAIT_S)
+    assert second.sentences[-1] == "first:7400 has sent the database nothing for 0.2 s: taking over"
+    with pytest.raises(CommitError, match="another server has used the database"):
+        first.writer.submit(runs.extend, RUN, rounds_total=9, released=1).result()
+    assert first.turn is not None
+    assert first.turn.over
+    store.close()
+    with pytest.raises(CommitError, match="another server has used the database"):
+        first.writer.submit(runs.extend, RUN, rounds_total=9, released=1).result()
+    first.close()
+
+
+def test_a_server_whose_statement_takes_long_is_not_silent(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    seen = threading.Event()
+
+    def long_statement(connection: Connection) -> str:
+        """Waits inside the database for as long as the test holds a lock."""
+        seen.set()
+        connection.execute(text("SELECT pg_advisory_xact_lock(7)"))
+        return "done"
+
+    with psycopg.connect(postgresql_url) as held:
+        held.execute("SELECT pg_advisory_xact_lock(7)")
+        outcome = first.writer.submit(long_statement)
+        assert seen.wait(WAIT_S)
+        second = Waiting(folder, postgresql_url, 0.0, threads)
+        second.said("is at work")
+        assert not second.store.done()
+        held.commit()
+    assert outcome.result() == "done"
+    second.store.result(WAIT_S).close()
+    first.close()
+
+
+def test_it_can_be_stopped_while_it_waits(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    second = Waiting(folder, postgresql_url, 60.0, threads)
+    second.said("is at work")
+    second.standby.end()
+    with pytest.raises(StandbyEndedError):
+        second.store.result(WAIT_S)
+    DirectoryLock.take(folder).release()
+    first.close()
+
+
+def test_two_that_wait_do_not_both_take_over(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    (tmp_path / "third").mkdir()
+    first = first_server(tmp_path, postgresql_url)
+    waiting = [Waiting(place, postgresql_url, 60.0, threads) for place in (folder, tmp_path / "third")]
+    for one in waiting:
+        one.said("is at work")
+    first.close()
+    wait([one.store for one in waiting], WAIT_S, FIRST_COMPLETED)
+    winner, other = sorted(waiting, key=lambda one: not one.store.done())
+    other.said("second:7400 is at work")
+    assert not other.store.done()
+    winner.store.result().close()
+    other.store.result(WAIT_S).close()
+
+
+def test_it_waits_while_the_database_is_away(
+    tmp_path: Path, folder: Path, database_server: DatabaseServer, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    second = Waiting(folder, postgresql_url, 60.0, threads)
+    second.said("is at work")
+    database_server.stop()
+    first.close()
+    assert not second.store.done()
+    database_server.start()
+    second.store.result(WAIT_S).close()
+
+
+def test_a_database_that_cannot_be_reached_at_first_is_an_error(
+    folder: Path, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    second = Waiting(folder, f"postgresql://me@/atoll?host={tmp_path}", 60.0, threads)
+    with pytest.raises(StoreUnavailableError, match="cannot be used"):
+        second.store.result(WAIT_S)
+
+
+def test_an_account_that_may_not_see_the_other_server_says_so_and_never_ends_it(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS stranger")
+        connection.execute("CREATE ROLE stranger LOGIN")
+    guest = parse_url(postgresql_url).set(username="stranger", drivername="postgresql")
+    second = Waiting(folder, guest.render_as_string(hide_password=False), 0.0, threads)
+    second.said("this database account cannot see whether it fails: use the same one")
+    second.standby.end()
+    with pytest.raises(ServerError):
+        second.store.result(WAIT_S)
+    first.close()
+
+
+def test_a_server_ends_its_own_lost_connection_and_writes_on(tmp_path: Path, postgresql_url: str) -> None:
+    """As after a break of the network that the database server has not noticed yet."""
+    store = first_server(tmp_path, postgresql_url)
+    lost = store.writer._engine.raw_connection()
+    lost.detach()
+    assert store.writer.submit(runs.listed).result() == (run(),)
+    assert store.turn is not None
+    assert not store.turn.over
+    store.close()

@@ -1,0 +1,77 @@
+"""Several servers at one PostgreSQL database: one is at work, and another takes over when it ends, dies or freezes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.postgresql import DatabaseServer
+from tests.system.conftest import Hire, Serve
+from tests.system.proxy import Proxy
+from tests.system.reference import JOB, MODEL
+from tests.system.servers import Server
+from tests.system.test_server_crashes import assert_each_counted_once
+from tests.system.test_storage_backup import atoll
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple[Server, Server]:
+    """A server at work and one that stands by, on one database and one store of models."""
+    config = tmp_path / "server.toml"
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    config.write_text(f'[storage]\ndatabase = "{database_server.new("pair")}"\nblobs = "{bucket.as_uri()}"\n')
+    first = serve("first", "--config", str(config))
+    second = Server(first.nursery, "second")
+    atoll("server", "standby", str(second.data), "--data", str(first.data))
+    (second.data / "spool").symlink_to(first.data / "spool")
+    second.launch()
+    second.process.wait_for_log(f"standing by: {first.address} is at work")
+    return first, second
+
+
+def kill(server: Server) -> None:
+    server.kill()
+
+
+def freeze(server: Server) -> None:
+    server.process.send(signal.SIGSTOP)
+
+
+def stop(server: Server) -> None:
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("fail", [kill, freeze, stop])
+def test_another_server_takes_over_in_mid_round_and_the_run_ends_with_the_same_bits(
+    pair: tuple[Server, Server], hire: Hire, reference_model: bytes, fail: Callable[[Server], None]
+) -> None:
+    first, second = pair
+    with Proxy(first.address) as balancer:
+        crew = hire(first)
+        clients = [
+            crew.start("Steady", "--server", balancer.address, index=0),
+            crew.start("Steady", "--server", balancer.address, index=1),
+            crew.start("Held", "--server", balancer.address, index=2, rounds=[1]),
+        ]
+        run = first.operator.submit(JOB, MODEL)
+        clients[2].wait("held", round=1)
+        for client in clients[:2]:
+            client.wait("reported", round=1)
+        fail(first)
+        second.serves()
+        balancer.turn_to(second.address)
+        clients[2].go()
+        second.operator.finished(run)
+    assert second.operator.model(run) == reference_model
+    assert_each_counted_once(second.operator, run)
+    if fail is freeze:
+        first.process.send(signal.SIGCONT)
+        first.process.wait_for_log("; this server stops, and stands by")
+        first.process.wait_for_log(f"standing by: {second.address} is at work")
+        assert second.operator.model(run) == reference_model
