@@ -209,7 +209,7 @@ def test_a_server_that_knows_the_old_place_is_refused(tmp_path: Path, postgresql
     """It stood by, or was restored; it would go on from an old state."""
     fill(tmp_path / "data")
     (tmp_path / "bucket").mkdir()
-    move_blobs(tmp_path / "data", parse_place((tmp_path / "bucket").as_uri()), lambda done, total: None)
+    move_blobs(tmp_path / "data", parse_place((tmp_path / "bucket").as_uri()), lambda *_: None)
     move_database(tmp_path / "data", parse_url(postgresql_url))
     make_standby(tmp_path / "data", tmp_path / "other")
     move_database(tmp_path / "data", None)
