@@ -67,6 +67,7 @@ def promises(draw: st.DrawFn) -> Contract:
     return contract(**made, noise_multiplier=noise, rounds=rounds)
 
 
+@pytest.mark.parametrize("database_url", [None], ids=["sqlite"])  # sums of what any database gives back
 @given(
     before=st.lists(promises(), max_size=2),
     promise=promises(),

@@ -81,6 +81,8 @@ def cluster() -> Iterator[Cluster]:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        for idle in ("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"):
+            patch.setenv(idle, "0")  # a node would start a process for each core, of which a run uses one or two
         _raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray has read the environment already
         made = Cluster()
         try:
@@ -250,32 +252,30 @@ def test_a_task_that_ends_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPa
         )
 
 
-@pytest.mark.parametrize("gpus", [0.5, 1.0])
-def test_workers_may_take_no_more_of_a_gpus_memory_than_their_share(
-    gpus: float, cluster: Cluster, tmp_path: Path
-) -> None:
-    node = added(cluster, "127.0.0.4", num_gpus=2)
-    try:
+class TestGpus:
+    """Workers on a node of two GPUs."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def node(cls, cluster: Cluster) -> Iterator[None]:
+        node = added(cluster, "127.0.0.4", num_gpus=2)
+        yield
+        cluster.remove_node(node)
+
+    @pytest.mark.parametrize("gpus", [0.5, 1.0])
+    def test_workers_may_take_no_more_of_a_gpus_memory_than_their_share(self, gpus: float, tmp_path: Path) -> None:
         federation = Federation(participants=Limited(tmp_path), population=4)
         job = Job(rounds=1, cohort=Cohort(size=4))
         assert federation.run(job, initial=MODEL, workers=RayWorkers(2, gpus=gpus)).history.rows()[0]["reported"] == 4
-    finally:
-        cluster.remove_node(node)
-    found = limits(tmp_path).values()
-    assert {device for device, _ in found} <= {"0", "1"}
-    assert [share for _, share in found] == ([0.5, 0.5] if gpus < 1 else [])
+        found = limits(tmp_path).values()
+        assert {device for device, _ in found} <= {"0", "1"}
+        assert [share for _, share in found] == ([0.5, 0.5] if gpus < 1 else [])
 
-
-@pytest.mark.usefixtures("cluster")
-def test_a_worker_that_cannot_limit_its_memory_ends_the_run_before_its_first_round(cluster: Cluster) -> None:
-    node = added(cluster, "127.0.0.4", num_gpus=1)
-    try:
-        with pytest.raises(SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '0': (.|\n)*use CUDA in p"):
+    def test_a_worker_that_cannot_limit_its_memory_ends_the_run_before_its_first_round(self) -> None:
+        with pytest.raises(SetupError, match=r"gpus = 0.5: a worker cannot use the GPU '[01]': (.|\n)*use CUDA in p"):
             Federation(participants=Stepping, population=4).run(
                 Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1, gpus=0.5)
             )
-    finally:
-        cluster.remove_node(node)
 
 
 def broken(number: int) -> Participant:
