@@ -33,7 +33,7 @@ hypothesis.settings.load_profile("without-deadline")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-fault", action="store_true", help="play each fault of a disk, not one of each kind")
     parser.addoption("--every-layout", action="store_true", help="train in each layout of ranks, not one of each kind")
-    parser.addoption("--every-schedule", action="store_true", help="play 12,500 random schedules, and crash at each point")
+    parser.addoption("--every-schedule", action="store_true", help="play 12,500 random schedules, crash at each point")
     parser.addoption("--every-step", action="store_true", help="train ten steps in each layout of ranks, not four")
     parser.addoption("--rewrite-mistakes", action="store_true", help="write tests/mistakes/mistakes.md anew")
     parser.addoption(
