@@ -84,8 +84,9 @@ LAYERS: dict[str, Layers] = {
         ("runs",),
         ("backup",),
         ("rpc",),
+        ("gateway",),
         ("process",),
-        ("demo", "privacy_audit"),
+        ("aggregator", "demo", "privacy_audit"),
         ("cli",),
     ),
     "operator": (

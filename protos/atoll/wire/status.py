@@ -71,7 +71,11 @@ class ErrorDetail:
 
     def trailer(self) -> tuple[str, bytes]:
         """The metadata pair that carries this detail."""
-        message = errors_pb2.ErrorDetail(
+        return ERROR_TRAILER, self.to_proto().SerializeToString()
+
+    def to_proto(self) -> errors_pb2.ErrorDetail:
+        """This detail as its protobuf message."""
+        return errors_pb2.ErrorDetail(
             code=self.code,
             fault=errors_pb2.Fault.ValueType(self.fault),
             message=self.message,
@@ -79,7 +83,6 @@ class ErrorDetail:
             retry_after_s=self.retry_after_s or 0.0,
             recovery=errors_pb2.Recovery.ValueType(self.recovery),
         )
-        return ERROR_TRAILER, message.SerializeToString()
 
     def __str__(self) -> str:
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
@@ -93,17 +96,21 @@ def detail_from_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDe
                 message = errors_pb2.ErrorDetail.FromString(value)
             except DecodeError:
                 return None
-            fault = _FAULTS.get(message.fault, Fault.SERVER)
-            wait_s = message.retry_after_s
-            return ErrorDetail(
-                code=message.code,
-                fault=fault,
-                message=message.message,
-                remedy=message.remedy,
-                retry_after_s=wait_s if 0.0 < wait_s < math.inf else None,
-                recovery=_RECOVERIES.get(message.recovery, Recovery.UNSPECIFIED),
-            )
+            return detail_from_proto(message)
     return None
+
+
+def detail_from_proto(message: errors_pb2.ErrorDetail) -> ErrorDetail:
+    """The error detail of a protobuf message."""
+    wait_s = message.retry_after_s
+    return ErrorDetail(
+        code=message.code,
+        fault=_FAULTS.get(message.fault, Fault.SERVER),
+        message=message.message,
+        remedy=message.remedy,
+        retry_after_s=wait_s if 0.0 < wait_s < math.inf else None,
+        recovery=_RECOVERIES.get(message.recovery, Recovery.UNSPECIFIED),
+    )
 
 
 def _by_fault(fault: Fault, retry_after_s: float | None) -> Recovery:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +51,7 @@ DAY_S = 86_400.0
 _KINDS = {
     "edge": enrolment_pb2.PARTICIPANT_KIND_EDGE,
     "silo": enrolment_pb2.PARTICIPANT_KIND_SILO,
+    "aggregator": enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR,
 }
 _LEVELS = {
     "info": control_pb2.LOG_LEVEL_INFO,
@@ -239,15 +240,32 @@ class Operator(ServerLedger, ServerAudit):
         count: int = 1,
         *,
         organisation: str = "default",
-        kind: Literal["edge", "silo"] = "edge",
+        kind: Literal["edge", "silo", "aggregator"] = "edge",
         lifetime_s: float = DAY_S,
+        hosts: Sequence[str] = (),
+        through: str = "",
     ) -> NewTokens:
-        """Make one-time join tokens: each lets one participant enrol. The server cannot show them again."""
+        """Make one-time join tokens: each lets one participant or aggregator enrol. The server cannot show them again.
+
+        Args:
+            count: how many.
+            organisation: of their holders.
+            kind: of their holders.
+            lifetime_s: seconds for which they are valid.
+            hosts: for an aggregator: host names and IP addresses that its participants connect to.
+            through: id or organisation of the aggregator that the participants connect to, which must be connected;
+                empty: they connect to the server.
+        """
         require_count("count", count)
         if kind not in _KINDS:
             raise BadInputError(f"kind = {kind!r}; allowed are {' and '.join(_KINDS)}")
         request = control_pb2.CreateTokenRequest(
-            organisation=organisation, kind=_KINDS[kind], lifetime_s=lifetime_s, count=count
+            organisation=organisation,
+            kind=_KINDS[kind],
+            lifetime_s=lifetime_s,
+            count=count,
+            hosts=hosts,
+            through=through,
         )
         return value_of(NewTokens, self._calls.call(self._control.CreateToken, request))
 

@@ -56,11 +56,13 @@ class SummedOnArrival(NodePool):
         return ()
 
     @contextlib.asynccontextmanager
-    async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:
+    async def partials(
+        self, key: SumKey, items: Sequence[tuple[str, FoldItem]], wait_until: float = 0.0
+    ) -> AsyncIterator[list[PartialSum]]:
         """See ``NodePool``."""
         at = [(one.run, one.round, one.attempt, one.participant) for _, one in items]
         there = [(self.moved.get(of, node), one) for of, (node, one) in zip(at, items, strict=True)]
-        async with super().partials(key, there) as parts:
+        async with super().partials(key, there, wait_until) as parts:
             yield parts
 
 

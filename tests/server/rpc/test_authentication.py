@@ -21,6 +21,7 @@ from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from atoll.wire.v1 import (
     control_pb2,
     enrolment_pb2,
+    gateway_pb2,
     ingest_pb2,
     participation_pb2,
     tensors_pb2,
@@ -30,6 +31,7 @@ from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, Refusal, World, each, refusal, refused_code
 
 OPERATOR, PARTICIPANT, EITHER, INSIDE, ANYBODY = "operator", "participant", "either", "inside", "anybody"
+AGGREGATOR = "aggregator"
 CALLERS = {
     "ControlService": {
         "UploadModel": OPERATOR,
@@ -69,7 +71,19 @@ CALLERS = {
         "Report": PARTICIPANT,
     },
     "EnrolmentService": {"Enrol": ANYBODY, "RenewExpired": ANYBODY},
-    "CoordinatorService": {"Identify": INSIDE, "GrantUpload": INSIDE, "GrantDownload": INSIDE, "Commit": INSIDE},
+    "CoordinatorService": {  # and the server's own processes
+        "Identify": AGGREGATOR,
+        "GrantUpload": AGGREGATOR,
+        "GrantDownload": AGGREGATOR,
+        "Commit": AGGREGATOR,
+    },
+    "GatewayService": {
+        "Attend": AGGREGATOR,
+        "Work": AGGREGATOR,
+        "GetPartialStatus": AGGREGATOR,
+        "PutPartial": AGGREGATOR,
+        "CertifyServer": AGGREGATOR,
+    },
     "WorkerService": {
         "Fold": INSIDE,
         "WritePartial": INSIDE,
@@ -79,7 +93,7 @@ CALLERS = {
         "GetMetrics": INSIDE,
     },
 }
-FILES = (control_pb2, enrolment_pb2, ingest_pb2, participation_pb2, tensors_pb2, transfer_pb2)
+FILES = (control_pb2, enrolment_pb2, gateway_pb2, ingest_pb2, participation_pb2, tensors_pb2, transfer_pb2)
 SERVICES: dict[str, ServiceDescriptor] = {
     name: service for file in FILES for name, service in file.DESCRIPTOR.services_by_name.items()
 }
@@ -135,6 +149,9 @@ async def test_each_rpc_takes_its_callers_and_no_others(one_world: tuple[World, 
             case "either":
                 assert not wrong_role(by_operator), method.full_name
                 assert not wrong_role(by_participant), method.full_name
+            case "aggregator":
+                assert wrong_role(by_operator), method.full_name
+                assert wrong_role(by_participant), method.full_name
             case _:  # not on the main port at all
                 for found in (by_operator, by_participant):
                     assert found is not None, method.full_name

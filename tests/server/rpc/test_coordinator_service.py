@@ -142,7 +142,7 @@ async def test_who_holds_a_certificate_is_remembered_for_a_moment(
     for _ in range(3):
         await coordinator.identify(b"pem")
     assert made.asked == [b"pem"]
-    monkeypatch.setattr(coordinator_service, "IDENTITY_CACHE_S", 0.0)
+    monkeypatch.setattr(coordinator, "_identity_s", 0.0)
     made.error = errors.UnauthenticatedError("certificate.revoked", "revoked")
     with pytest.raises(errors.UnauthenticatedError):
         await coordinator.identify(b"pem")

@@ -20,10 +20,10 @@ from atoll.server.rpc.request_sizes import (
     parser_of,
 )
 from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS
-from atoll.wire.v1 import control_pb2, enrolment_pb2, participation_pb2, transfer_pb2
+from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2, ingest_pb2, participation_pb2, transfer_pb2
 from tests.server.rpc.world import Participant, refused_code
 
-FILES = (control_pb2, enrolment_pb2, participation_pb2, transfer_pb2)
+FILES = (control_pb2, enrolment_pb2, gateway_pb2, ingest_pb2, participation_pb2, transfer_pb2)
 REQUESTS = {
     f"/{service.full_name}/{method.name}": method.input_type
     for file in FILES
@@ -72,6 +72,7 @@ def test_the_largest_that_clients_send_fits() -> None:
     reply = participation_pb2.TaskReply(key=key, reason=MAX_REASON_CHARS * WIDE)
     csr = make_csr(make_key())
     certificate = 4 * csr
+    opened = gateway_pb2.SessionOpened(certificate_pem=certificate, hello=hello)
     status = transfer_pb2.GetUploadStatusRequest(key=transfer_pb2.UploadKey(round=key, upload_id="f" * 64))
     named = transfer_pb2.DownloadRequest(blob="f" * 64, chunks=range(MAX_NAMED_CHUNKS))
     for method, request in (
@@ -82,6 +83,8 @@ def test_the_largest_that_clients_send_fits() -> None:
             "/atoll.wire.v1.EnrolmentService/RenewExpired",
             enrolment_pb2.RenewExpiredRequest(certificate_pem=certificate, csr_pem=csr, signature=bytes(256)),
         ),
+        ("/atoll.wire.v1.GatewayService/Attend", gateway_pb2.AttendRequest(opened=opened)),
+        ("/atoll.wire.v1.CoordinatorService/Identify", ingest_pb2.IdentifyRequest(certificate_pem=certificate)),
         ("/atoll.wire.v1.TransferService/GetUploadStatus", status),
         ("/atoll.wire.v1.TransferService/Download", named),
     ):

@@ -68,6 +68,11 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     )
     port = EnrolmentPort(token.address, token.ca_certificate_pem)
     answer = port.call("the join token", timeout_s, lambda stub, left_s: stub.Enrol(request, timeout=left_s))
+    if answer.kind == enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR:
+        raise UsageError(
+            "the join token is an aggregator's, and is used up now: ask the operator for a new one, and use it with "
+            "`atoll aggregator start`"
+        )
     identity = Identity(
         participant=answer.participant,
         organisation=answer.organisation,
@@ -82,6 +87,14 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     store(state, identity)
     (state / PENDING_NAME).unlink(missing_ok=True)
     return identity
+
+
+def renewal_signature(identity: Identity, csr_pem: bytes) -> bytes:
+    """The identity's signature under a request for its next certificate."""
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415  # see enrol
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    return private_key(identity.key_pem).sign(renewal_proof(csr_pem), ec.ECDSA(hashes.SHA256()))
 
 
 def renewed(
@@ -110,14 +123,12 @@ def renew_expired(identity: Identity, state: Path, timeout_s: float = ENROL_TIME
         UnreachableError: if the server did not answer.
         RefusedError: if it refuses for another reason, or sends no certificate for the new key.
     """
-    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415  # see enrol
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-
     key_pem = make_key()
     csr_pem = make_csr(key_pem)
-    signature = private_key(identity.key_pem).sign(renewal_proof(csr_pem), ec.ECDSA(hashes.SHA256()))
     request = enrolment_pb2.RenewExpiredRequest(
-        certificate_pem=identity.certificate_pem.encode(), csr_pem=csr_pem, signature=signature
+        certificate_pem=identity.certificate_pem.encode(),
+        csr_pem=csr_pem,
+        signature=renewal_signature(identity, csr_pem),
     )
     port = EnrolmentPort(identity.enrolment_address, identity.ca_certificate_pem.encode())
     answer = port.call(

@@ -13,7 +13,7 @@ import grpc
 from atoll.client._clock import bounded_s, now_s, wall_s
 from atoll.client._connection.backoff import Backoff
 from atoll.client._connection.endpoint import Endpoint
-from atoll.client._connection.enrolment import renew_expired, renewed
+from atoll.client._connection.enrolment import renew_expired, renewal_signature, renewed
 from atoll.client._connection.identity import store
 from atoll.client._connection.keys import make_csr, make_key
 from atoll.client._connection.refusals import error_of, refusal_of, retry_after_s
@@ -112,7 +112,9 @@ class Renewal:
         stub = enrolment_pb2_grpc.RenewalServiceStub(channel)
         backoff = Backoff(1.0, 300.0)
         key_pem = await in_thread(make_key, "atoll-key")
-        request = enrolment_pb2.RenewRequest(csr_pem=make_csr(key_pem))
+        csr_pem = make_csr(key_pem)
+        signature = await in_thread(lambda: renewal_signature(identity, csr_pem), "atoll-key")
+        request = enrolment_pb2.RenewRequest(csr_pem=csr_pem, signature=signature)
         while True:
             try:
                 answer = await stub.Renew(request, timeout=self._limits.call_s)

@@ -885,11 +885,23 @@ class CreateTokenRequest(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     LIFETIME_S_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
+    HOSTS_FIELD_NUMBER: builtins.int
+    THROUGH_FIELD_NUMBER: builtins.int
     organisation: builtins.str
     kind: atoll.wire.v1.enrolment_pb2.ParticipantKind.ValueType
     lifetime_s: builtins.float
     count: builtins.int
     """Number of one-time tokens to make."""
+    through: builtins.str
+    """Id or organisation of the aggregator that the participants connect to; it
+    must be connected. Empty: they connect to the server.
+    """
+    @property
+    def hosts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """For an aggregator: host names and IP addresses that its participants
+        connect to; its server certificate may have these and no others.
+        """
+
     def __init__(
         self,
         *,
@@ -897,8 +909,10 @@ class CreateTokenRequest(google.protobuf.message.Message):
         kind: atoll.wire.v1.enrolment_pb2.ParticipantKind.ValueType = ...,
         lifetime_s: builtins.float = ...,
         count: builtins.int = ...,
+        hosts: collections.abc.Iterable[builtins.str] | None = ...,
+        through: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "kind", b"kind", "lifetime_s", b"lifetime_s", "organisation", b"organisation"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "hosts", b"hosts", "kind", b"kind", "lifetime_s", b"lifetime_s", "organisation", b"organisation", "through", b"through"]) -> None: ...
 
 Global___CreateTokenRequest: typing_extensions.TypeAlias = CreateTokenRequest
 

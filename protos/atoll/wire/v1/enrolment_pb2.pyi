@@ -28,12 +28,16 @@ class _ParticipantKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     PARTICIPANT_KIND_UNSPECIFIED: _ParticipantKind.ValueType  # 0
     PARTICIPANT_KIND_EDGE: _ParticipantKind.ValueType  # 1
     PARTICIPANT_KIND_SILO: _ParticipantKind.ValueType  # 2
+    PARTICIPANT_KIND_AGGREGATOR: _ParticipantKind.ValueType  # 3
+    """Not a participant: serves the participants of a site, and sums their updates."""
 
 class ParticipantKind(_ParticipantKind, metaclass=_ParticipantKindEnumTypeWrapper): ...
 
 PARTICIPANT_KIND_UNSPECIFIED: ParticipantKind.ValueType  # 0
 PARTICIPANT_KIND_EDGE: ParticipantKind.ValueType  # 1
 PARTICIPANT_KIND_SILO: ParticipantKind.ValueType  # 2
+PARTICIPANT_KIND_AGGREGATOR: ParticipantKind.ValueType  # 3
+"""Not a participant: serves the participants of a site, and sums their updates."""
 Global___ParticipantKind: typing_extensions.TypeAlias = ParticipantKind
 
 @typing.final
@@ -141,13 +145,19 @@ class RenewRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CSR_PEM_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
     csr_pem: builtins.bytes
+    signature: builtins.bytes
+    """As in RenewExpiredRequest. An aggregator hands it on: the server then need
+    not believe the aggregator that the participant asked.
+    """
     def __init__(
         self,
         *,
         csr_pem: builtins.bytes = ...,
+        signature: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["csr_pem", b"csr_pem"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["csr_pem", b"csr_pem", "signature", b"signature"]) -> None: ...
 
 Global___RenewRequest: typing_extensions.TypeAlias = RenewRequest
 

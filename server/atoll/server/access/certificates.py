@@ -121,7 +121,7 @@ class CertificateBook:
         if found.not_after <= self._clock():
             message = f"the certificate of {found.subject} expired"
             raise self._refused(found.subject, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
-        if found.role is Role.PARTICIPANT:
+        if found.role is not Role.OPERATOR:
             newest = max(found.not_after, self._newest.get(found.subject, 0.0))
             _remember(self._newest, found.subject, newest)
         return Caller(found.role, found.subject)
@@ -153,8 +153,9 @@ class CertificateBook:
             return record
 
         # Anyone can call this: an invalid token must cost a read, not a place in the writer's queue.
-        name = (await self._reader.run(check)).used_by or new_participant_id()
-        issued = await self._sign(request, name, now)
+        token = await self._reader.run(check)
+        name = token.used_by or new_participant_id()
+        issued = await self._sign(request, name, now, Role.of_kind(token.kind))
 
         def work(connection: Connection) -> participants.Participant | None:
             record = check(connection)
@@ -163,7 +164,13 @@ class CertificateBook:
                 return None
             if participants.get(connection, name) is None:
                 fresh = participants.Participant(
-                    name, record.organisation, record.kind, enrolled_at=now, token_id=token_id
+                    name,
+                    record.organisation,
+                    record.kind,
+                    enrolled_at=now,
+                    token_id=token_id,
+                    hosts=record.hosts,
+                    through=record.through,
                 )
                 participants.add(connection, fresh)
             return self._record(connection, issued, now, proved_at=math.inf)
@@ -192,7 +199,7 @@ class CertificateBook:
             LimitExceededError: if it has been given too many certificates.
         """
         proved = await self._certificate(certificate_pem)
-        return await self._renew(proved.subject, proved.issued_at, csr_pem)
+        return await self._renew(proved.subject, proved.issued_at, csr_pem, proved.role)
 
     async def renew_expired(self, certificate_pem: bytes, csr_pem: bytes, signature: bytes) -> bytes:
         """A new certificate for a participant that was away when its old one ended.
@@ -207,13 +214,14 @@ class CertificateBook:
             UnauthenticatedError: if it ended longer than ``grace_s`` ago. The rest as ``renew``.
         """
         peer = await asyncio.to_thread(self._authority.verify_proof, certificate_pem, renewal_proof(csr_pem), signature)
-        if peer.role is not Role.PARTICIPANT:
+        if peer.role is Role.OPERATOR:
             raise PeerError(f"the certificate of {peer.name} is an operator's: only participants' are renewed here")
         if peer.not_after + self.grace_s <= self._clock():
             message = f"the certificate of {peer.name} expired longer than {self.grace_s:.0f} s ago"
             raise self._refused(peer.name, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
         known = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
-        return await self._renew(peer.name, peer.issued_at if known is None else known.issued_at, csr_pem)
+        issued_at = peer.issued_at if known is None else known.issued_at
+        return await self._renew(peer.name, issued_at, csr_pem, peer.role)
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
         """Revoke a participant, at once and for good.
@@ -226,9 +234,9 @@ class CertificateBook:
         def work(connection: Connection) -> participants.Participant:
             return participants.revoke(connection, participant, at=now, reason=reason)
 
-        def announce() -> None:
+        def announce(row: participants.Participant) -> None:
             self._shut_out.add(participant)
-            self._tell_revoked(Caller(Role.PARTICIPANT, participant), reason)
+            self._tell_revoked(Caller(row.role, participant), reason)
 
         return await self._revoked(work, announce)
 
@@ -240,30 +248,44 @@ class CertificateBook:
             certificates.revoke_subject(connection, Role.OPERATOR, name, at=now, reason=reason)
             return tokens.void(connection, created_by=name, at=now)
 
-        return await self._revoked(work, lambda: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
+        return await self._revoked(work, lambda _: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
 
-    async def _revoked(self, work: Callable[[Connection], T], announce: Callable[[], None]) -> T:
+    async def _revoked(self, work: Callable[[Connection], T], announce: Callable[[T], None]) -> T:
         """Record a revocation, and call ``announce`` once it is durable, even if the caller is cancelled meanwhile."""
         recording = asyncio.wrap_future(self._writer.submit(work))
         try:
             found = await asyncio.shield(recording)
         except asyncio.CancelledError:
-            recording.add_done_callback(lambda done: None if done.cancelled() or done.exception() else announce())
+            recording.add_done_callback(
+                lambda done: None if done.cancelled() or done.exception() else announce(done.result())
+            )
             raise
-        announce()
+        announce(found)
         return found
 
     async def create_tokens(
-        self, organisation: str, kind: ParticipantKind, *, lifetime_s: float, count: int, operator: str, address: str
+        self,
+        organisation: str,
+        kind: ParticipantKind,
+        *,
+        lifetime_s: float,
+        count: int,
+        operator: str,
+        address: str,
+        hosts: str = "",
+        through: str = "",
     ) -> list[JoinToken]:
-        """Mint one-time join tokens; only their hashes are kept.
+        """Mint one-time join tokens; only their hashes are kept. ``hosts`` and ``through``: see ``TokenRecord``.
 
         Raises:
             InvalidRequestError: for an impossible organisation or lifetime.
             RevokedError: if the operator has just been revoked.
         """
         now = self._clock()
-        minted = [mint(organisation, kind, created_by=operator, now=now, lifetime_s=lifetime_s) for _ in range(count)]
+        minted = [
+            mint(organisation, kind, created_by=operator, now=now, lifetime_s=lifetime_s, hosts=hosts, through=through)
+            for _ in range(count)
+        ]
 
         def work(connection: Connection) -> None:
             check_operator_stands(connection, operator, now)
@@ -291,7 +313,7 @@ class CertificateBook:
 
         await self._writer.run(work)
 
-    async def _renew(self, participant: str, proved_at: float, csr_pem: bytes) -> bytes:
+    async def _renew(self, participant: str, proved_at: float, csr_pem: bytes, role: Role) -> bytes:
         """A new certificate for one that was issued at ``proved_at``. Raises as ``renew``."""
         request, now = await asyncio.to_thread(CertificateRequest.parse, csr_pem), self._clock()
         try:  # before signing, so that a flood of renewals costs reads only
@@ -299,15 +321,15 @@ class CertificateBook:
         except UnauthenticatedError as error:
             self._refusals.warn(participant, error)
             raise
-        issued = await self._sign(request, participant, now)
+        issued = await self._sign(request, participant, now, role)
         await self._writer.run(self._record, issued, now, proved_at)
         log.info("certificate of %s renewed", participant, extra={"participant": participant})
         return issued.pem
 
-    async def _sign(self, request: CertificateRequest, participant: str, now: float) -> IssuedCertificate:
+    async def _sign(self, request: CertificateRequest, participant: str, now: float, role: Role) -> IssuedCertificate:
         """A certificate that is not on record yet; signed in a thread, not in the event loop's or the writer's."""
         return await asyncio.to_thread(
-            self._authority.issue_participant, request, participant, now=now, lifetime_s=self._lifetime_s
+            self._authority.issue_participant, request, participant, now=now, lifetime_s=self._lifetime_s, role=role
         )
 
     def _record(
@@ -346,7 +368,7 @@ class CertificateBook:
             )
         if certificates.newer_was_used(connection, name, issued_at=proved_at):
             raise SupersededError(name)
-        issued = certificates.issued_since(connection, Role.PARTICIPANT, name, since=now - self._lifetime_s)
+        issued = certificates.issued_since(connection, participant.role, name, since=now - self._lifetime_s)
         if len(issued) >= self._most_per_lifetime:
             raise LimitExceededError(
                 "certificate.rate",
@@ -365,7 +387,7 @@ class CertificateBook:
             listener(caller, error)
 
     def _is_first_use(self, found: certificates.Certificate) -> bool:
-        unused = found.role is Role.PARTICIPANT and found.first_used_at is None
+        unused = found.role is not Role.OPERATOR and found.first_used_at is None
         return unused and found.revoked_at is None and found.not_after > self._clock()
 
     def _refused(self, subject: str, error: UnauthenticatedError) -> UnauthenticatedError:
@@ -384,7 +406,7 @@ class CertificateBook:
         peer, now = Peer.from_pem(pem), self._clock()
         revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
-        if found is None and peer.role is Role.PARTICIPANT and peer.not_before < self._restored_at:
+        if found is None and peer.role is not Role.OPERATOR and peer.not_before < self._restored_at:
             found = await self._writer.run(_adopt, peer)
         if found is not None and self._is_first_use(found):
             found = await self._writer.run(lambda write: certificates.record_use(write, peer.fingerprint, at=now))

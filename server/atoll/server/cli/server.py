@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from atoll.server.cli.backup import backup, restore
 from atoll.server.cli.errors import Group, local_errors
+from atoll.server.cli.given import is_given
 from atoll.server.cli.migrate import migrate
 from atoll.server.cli.server_audit import audit
 from atoll.server.cli.server_log import log as log_command
@@ -104,18 +104,12 @@ server.add_command(audit)
 @click.option("--ready-fd", type=int, help="Write one JSON line with the addresses to this descriptor when serving.")
 def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any) -> None:
     """Serve until interrupted; on an existing directory, resume every run where it stood."""
-    given = {name: value for name, value in settings.items() if _is_given(name)}
+    given = {name: value for name, value in settings.items() if is_given(name)}
     with local_errors():
         config = load_config(given, config_file)
         configure_logging(log_level, as_json=json_log)
         log.info("starting a server on the data directory %s", config.data)
         asyncio.run(_serve(config, ready_fd))
-
-
-def _is_given(name: str) -> bool:
-    """Whether an option was given on the command line or in the environment."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is not None and source is not ParameterSource.DEFAULT
 
 
 async def _serve(config: ServerConfig, ready_fd: int | None) -> None:

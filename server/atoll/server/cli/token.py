@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Literal, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -40,9 +40,23 @@ def token() -> None:
 
 @token.command()
 @click.option("--organisation", default="default", show_default=True, help="Organisation of the new participants.")
-@click.option("--kind", type=click.Choice(["edge", "silo"]), default="edge", show_default=True)
+@click.option("--kind", type=click.Choice(["edge", "silo", "aggregator"]), default="edge", show_default=True)
+@click.option(
+    "--serves",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="For an aggregator: a host name or IP address that its participants connect to; can be given several times.",
+)
+@click.option(
+    "--through",
+    default="",
+    metavar="AGGREGATOR",
+    help="Id or organisation of the aggregator that the participants connect to; it must be connected.",
+)
 @click.option(
     "--expires",
+    "lifetime_s",
     callback=lifetime_s,
     default="24h",
     show_default=True,
@@ -60,16 +74,14 @@ def token() -> None:
 def new(
     client: Operator,
     *,
-    organisation: str,
-    kind: Literal["edge", "silo"],
-    expires: float,
     count: int,
     output: Path | None,
     json_output: bool,
+    **holder: Any,
 ) -> None:
-    """Make one-time join tokens. Each lets one participant enrol, once; they are shown only now."""
+    """Make one-time join tokens. Each lets one participant or aggregator enrol, once; they are shown only now."""
     with _new_file(output) if output is not None else nullcontext() as file:
-        made = client.make_tokens(count, organisation=organisation, kind=kind, lifetime_s=expires)
+        made = client.make_tokens(count, **holder)
         if file is not None:
             file.write("".join(f"{text}\n" for text in made.tokens))
     if output is not None:

@@ -61,6 +61,13 @@ class ServerConfig(BaseModel):
         le=3600.0,
         description="The same for silos, which start all ranks again when one is lost, and go on with the round.",
     )
+    aggregator_silence_s: float = Field(
+        default=60.0,
+        ge=0.0,
+        le=86_400.0,
+        description="Seconds for which the sum of a round waits for an aggregator that has updates of it and is not "
+        "connected, or until the round's deadline if that is later; then those updates are left out.",
+    )
     evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; can be given several times.")
     drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open calls get when stopping.")
     keep_models: int = Field(

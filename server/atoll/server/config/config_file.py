@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,6 +18,7 @@ from atoll.settings.lines import key_lines, line_of
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+C = TypeVar("C", bound=BaseModel)
 MAX_FILE_BYTES = 256 * 1024
 _SHOWN_CHARS = 60
 _PASSWORD = re.compile(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*")
@@ -25,11 +26,17 @@ _PASSWORD = re.compile(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*")
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServerConfig:
-    """The server's configuration.
+    """The server's configuration. Arguments and errors as ``load_settings``."""
+    return load_settings(ServerConfig, options, file)
+
+
+def load_settings(kind: type[C], options: Mapping[str, Any], file: Path | None = None) -> C:
+    """The configuration of a process.
 
     Args:
+        kind: of the process.
         options: what was given on the command line; it takes precedence over the file.
-        file: TOML with the keys of ``ServerConfig``; a relative ``data`` is relative to the file.
+        file: TOML with the keys of ``kind``; a relative ``data`` is relative to the file.
 
     Raises:
         InvalidRequestError: listing every problem: the option, or file, line and key, the value, and what is allowed.
@@ -42,10 +49,10 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServerC
     if file is not None and isinstance(tables.get("data"), str):
         tables["data"] = file.parent / tables["data"]
     try:
-        return ServerConfig.model_validate({**tables, **options})
+        return kind.model_validate({**tables, **options})
     except ValidationError as error:
         lines = key_lines(text)
-        raise _invalid([_described(item, options, file, lines) for item in error.errors()]) from None
+        raise _invalid([_described(item, options, file, lines, kind) for item in error.errors()]) from None
 
 
 def _read(file: Path) -> str:
@@ -61,9 +68,11 @@ def _read(file: Path) -> str:
         raise _invalid([f"{file}: not UTF-8 text at byte {error.start}"]) from None
 
 
-def _described(item: ErrorDetails, options: Mapping[str, Any], file: Path | None, lines: dict[str, int]) -> str:
+def _described(
+    item: ErrorDetails, options: Mapping[str, Any], file: Path | None, lines: dict[str, int], kind: type[BaseModel]
+) -> str:
     path = [str(part) for part in item["loc"]]
-    message = "; ".join(_unknown(path)) if item["type"] == "extra_forbidden" else item["msg"]
+    message = "; ".join(_unknown(path, kind)) if item["type"] == "extra_forbidden" else item["msg"]
     message = message.removeprefix("Value error, ")
     if not path:
         return message
@@ -75,8 +84,7 @@ def _described(item: ErrorDetails, options: Mapping[str, Any], file: Path | None
     return f"{file}{f':{line}' if line else ''}: {'.'.join(path)} = {value}{message}"
 
 
-def _unknown(path: list[str]) -> Iterator[str]:
-    section: type[BaseModel] = ServerConfig
+def _unknown(path: list[str], section: type[BaseModel]) -> Iterator[str]:
     for part in path[:-1]:
         kind = section.model_fields[part].annotation if part in section.model_fields else None
         if isinstance(kind, type) and issubclass(kind, BaseModel):

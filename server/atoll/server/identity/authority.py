@@ -143,14 +143,27 @@ class Authority:
         *,
         now: float,
         lifetime_s: float = PARTICIPANT_LIFETIME_S,
+        role: Role = Role.PARTICIPANT,
     ) -> IssuedCertificate:
-        """A certificate for the participant with this id, on the key of its request.
+        """A certificate for the participant or aggregator with this id, on the key of its request.
 
         Raises:
             NameFormatError: for something that is not a participant id.
         """
         check_participant_id(participant)
-        return self._issue(request.public_key, Role.PARTICIPANT, participant, now, lifetime_s)
+        return self._issue(request.public_key, role, participant, now, lifetime_s)
+
+    def issue_server(self, request: CertificateRequest, names: Sequence[str], *, now: float) -> bytes:
+        """A certificate (PEM) for a server of this federation reached under ``names``, on the key of its request.
+
+        Raises:
+            AuthorityError: for no names, or one that is neither a host name nor an IP address.
+        """
+        not_after = min(now + SERVER_LIFETIME_S, self.not_after)
+        certificate = certificates.server_certificate(
+            self._certificate, self._key, request.public_key, names=names, now=now, not_after=not_after
+        )
+        return certificate.public_bytes(Encoding.PEM)
 
     def issue_operator(self, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S) -> OperatorIdentity:
         """A certificate for an operator, with a fresh key, which the server does not keep.

@@ -16,10 +16,11 @@ _OPERATOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class ParticipantKind(StrEnum):
-    """The kind of a participant: one process at the edge, or a datacenter behind one identity."""
+    """The kind of an enrolled party: one process at the edge, a datacenter behind one identity, or an aggregator."""
 
     EDGE = "edge"
     SILO = "silo"
+    AGGREGATOR = "aggregator"
 
 
 def new_participant_id() -> str:

@@ -1,8 +1,9 @@
 """The identity in a peer's certificate.
 
-An identity is one URI among the certificate's subject alternative names, ``atoll://participant/<id>`` or
-``atoll://operator/<name>`` (in the manner of SPIFFE: exactly one URI, and nothing else is read). TLS has already
-verified the chain and the dates when a certificate comes here; whether it has been revoked is the store's to say.
+An identity is one URI among the certificate's subject alternative names: ``atoll://participant/<id>``,
+``atoll://aggregator/<id>`` or ``atoll://operator/<name>`` (in the manner of SPIFFE: exactly one URI, and nothing else
+is read). TLS has already verified the chain and the dates when a certificate comes here; whether it has been revoked
+is the store's to say.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from atoll.server.identity.errors import UNREADABLE, NameFormatError, PeerError
-from atoll.server.identity.names import check_operator, check_participant_id
+from atoll.server.identity.names import ParticipantKind, check_operator, check_participant_id
 from atoll.server.identity.validity import issued_at_of
 
 _SCHEME = "atoll://"
@@ -26,14 +27,20 @@ class Role(StrEnum):
 
     PARTICIPANT = "participant"
     OPERATOR = "operator"
+    AGGREGATOR = "aggregator"
+
+    @classmethod
+    def of_kind(cls, kind: ParticipantKind) -> Role:
+        """The role in the certificate of an enrolled party."""
+        return cls.AGGREGATOR if kind is ParticipantKind.AGGREGATOR else cls.PARTICIPANT
 
 
 @dataclass(frozen=True)
 class Peer:
     """The holder of a certificate.
 
-    ``name`` is a participant id or an operator's name; ``fingerprint`` the SHA-256 of the certificate's DER in hex;
-    ``not_before`` and ``not_after`` epoch seconds UTC; ``serial`` hex.
+    ``name`` is the id of a participant or aggregator, or an operator's name; ``fingerprint`` the SHA-256 of the
+    certificate's DER in hex; ``not_before`` and ``not_after`` epoch seconds UTC; ``serial`` hex.
     """
 
     role: Role
@@ -97,9 +104,9 @@ def _identity(extensions: x509.Extensions) -> tuple[Role, str]:
 def _parse_uri(uri: str) -> tuple[Role, str]:
     role_text, _, name = uri.removeprefix(_SCHEME).partition("/")
     if not uri.startswith(_SCHEME) or role_text not in tuple(Role):
-        raise PeerError(f"the peer's certificate names {uri[:100]!r}: expected {_SCHEME}participant/.. or operator/..")
+        raise PeerError(f"the peer's certificate names {uri[:100]!r}: expected {_SCHEME} and one of {', '.join(Role)}")
     role = Role(role_text)
     try:
-        return role, check_participant_id(name) if role is Role.PARTICIPANT else check_operator(name)
+        return role, check_operator(name) if role is Role.OPERATOR else check_participant_id(name)
     except NameFormatError as error:
         raise PeerError(f"the peer's certificate names {uri[:100]!r}: {error}") from None

@@ -26,7 +26,11 @@ class KeyWithRequest:
     @classmethod
     def make(cls) -> KeyWithRequest:
         """A new P-256 key; the request's subject is empty, because the server assigns the identity."""
-        key = new_key()
+        return cls.of(new_key())
+
+    @classmethod
+    def of(cls, key: ec.EllipticCurvePrivateKey) -> KeyWithRequest:
+        """The request for a certificate on an existing key."""
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         return cls(key_to_pem(key), request.public_bytes(Encoding.PEM))
 

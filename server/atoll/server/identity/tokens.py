@@ -26,6 +26,10 @@ _HASH_DOMAIN = b"atoll join token 1\n"
 class TokenRecord:
     """The server's record of a token. Times are epoch seconds UTC; ``used_by`` is a participant id.
 
+    Attributes:
+        hosts: of a token for an aggregator: the names, in one text with spaces, that its server certificate may have.
+        through: id of the aggregator that its participant may also connect to; empty: to the server only.
+
     ``used_key`` is the SHA-256 (hex) of the public key that the token admitted: the same key may ask again, for the
     answer may have been lost on the way.
     """
@@ -40,6 +44,8 @@ class TokenRecord:
     used_at: float | None = None
     used_by: str | None = None
     used_key: str | None = None
+    hosts: str = ""
+    through: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ def mint(
     created_by: str,
     now: float,
     lifetime_s: float = DEFAULT_LIFETIME_S,
+    hosts: str = "",
+    through: str = "",
 ) -> MintedToken:
     """Make a token that admits one participant of ``organisation`` until ``now + lifetime_s``.
 
@@ -79,6 +87,8 @@ def mint(
         created_at=now,
         expires_at=now + lifetime_s,
         created_by=created_by,
+        hosts=hosts,
+        through=through,
     )
     return MintedToken(secret, record)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
 
 from atoll.server.aggregation import PartialSum, PartialSumError
-from atoll.server.errors import ServerError, UnavailableError
+from atoll.server.errors import NotFoundError, ServerError, UnavailableError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.ingest.partial_file import PartialFile
@@ -24,6 +26,10 @@ PARTIAL = ".partial"
 """Partial sums in files: ``NODE-RANDOM.partial``."""
 SMALL_ELEMENTS = 1 << 13
 """Updates of so many elements, which come within their reports, are folded together: a call for each costs more."""
+GATEWAY = "gateway-"
+"""Names of nodes at gateways begin so, and go on with the gateway's id. No other node can read their uploads."""
+AWAY_S = 60.0
+"""Seconds for which a sum waits for a gateway that has part of it and is not connected, or to its round's deadline."""
 TOGETHER = 64
 """Number of small updates that one call folds, unless the round is summed before so many have come."""
 
@@ -51,6 +57,21 @@ class Node(Protocol):
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """End the calls of a revoked caller that another process serves."""
+        ...
+
+
+class GatewayNode(Node, Protocol):
+    """A node elsewhere, which keeps the uploads that it received.
+
+    Its ``drop_run`` deletes them too; ``drop`` does nothing, since ``drop_uploads`` drops the sums.
+    """
+
+    async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """Delete sums and uploads of a run's attempts up to ``through``, except the uploads of ``keep``."""
+        ...
+
+    async def flaw(self, item: FoldItem) -> str:
+        """How an acknowledged update is damaged; empty if it is intact."""
         ...
 
 
@@ -146,9 +167,20 @@ class RemoteCalls(Protocol):
 
 
 class NodePool:
-    """The nodes by name; work for one that is gone goes to another, for any node can read any spool."""
+    """The nodes by name; work for one that is gone goes to another, for any node can read any spool.
 
-    def __init__(self) -> None:
+    Gateways are the exception: the sum of a round waits for them, then leaves out what they have.
+
+    Args:
+        away_s: see ``AWAY_S``.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, away_s: float = AWAY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._away_s = away_s
+        self._clock = clock
+        self._gateways: dict[str, GatewayNode] = {}
+        self._away: dict[str, float] = {}  # gateways that were asked for or left, since when
         self._nodes: dict[str, Node] = {}
         self._small: dict[tuple[SumKey, str], list[FoldItem]] = {}  # that wait for others
 
@@ -159,6 +191,48 @@ class NodePool:
     def remove(self, name: str) -> None:
         """A node is gone; its sums are folded anew elsewhere."""
         self._nodes.pop(name, None)
+
+    def add_gateway(self, node: GatewayNode) -> None:
+        """A gateway has connected."""
+        self._gateways[node.name] = node
+        self._away.pop(node.name, None)
+        self.add(node)
+
+    def remove_gateway(self, node: GatewayNode) -> None:
+        """A gateway has disconnected, unless it is back already."""
+        if self._gateways.get(node.name) is node:
+            del self._gateways[node.name]
+            self._away[node.name] = self._clock()
+            self.remove(node.name)
+
+    async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """Have the gateways delete sums and uploads; one that is away does it with a later round, or when it returns.
+
+        Args:
+            run: whose attempts.
+            through: round and attempt of the last of them.
+            keep: uploads that stay, by round, attempt and participant.
+        """
+        gateways = set(self._gateways)
+        await self._everywhere(
+            lambda node: self._gateways[node.name].drop_uploads(run, through, keep), "keeps old uploads", gateways
+        )
+
+    async def flaw(self, node: str, item: FoldItem, wait_until: float = 0.0) -> str | None:
+        """How an update at a gateway is damaged; empty if it is intact, None if it is not at a gateway.
+
+        Raises:
+            UnavailableError: if the gateway is not connected, and may still come in time.
+        """
+        if not node.startswith(GATEWAY):
+            return None
+        found = self._gateways.get(node)
+        if found is not None:
+            return await found.flaw(item)
+        error = self._missing(node, wait_until)
+        if isinstance(error, UnavailableError):
+            raise error
+        return str(error.detail)
 
     def due(self, key: SumKey, node: str, item: FoldItem) -> Sequence[FoldItem]:
         """The updates to fold now that this one has come; none if it waits for others, at the latest for the sum.
@@ -199,17 +273,25 @@ class NodePool:
         return items
 
     @contextlib.asynccontextmanager
-    async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:
+    async def partials(
+        self, key: SumKey, items: Sequence[tuple[str, FoldItem]], wait_until: float = 0.0
+    ) -> AsyncIterator[list[PartialSum]]:
         """The partial sums that make up exactly these updates, given with the node that received each.
 
+        Args:
+            key: the sum.
+            items: the updates.
+            wait_until: until this second of the pool's clock, and for ``away_s``, gateways may be away.
+
         Raises:
-            UnavailableError: if no node is there.
+            UnavailableError: if no node is there, or a gateway is away.
+            NotFoundError: if a gateway is away for too long.
             ServerError: if an update can no longer be read.
         """
         self._forget(lambda waiting: waiting == key)
         shares: dict[str, list[FoldItem]] = defaultdict(list)
         for node, item in items:
-            shares[self._choose(node).name].append(item)
+            shares[self._choose(node, wait_until).name].append(item)
         async with contextlib.AsyncExitStack() as stack:
             nodes = [(self._nodes[name], share) for name, share in sorted(shares.items())]
             entering = [stack.enter_async_context(node.partial(key, share)) for node, share in nodes]
@@ -233,9 +315,11 @@ class NodePool:
         late = f"learns a moment later that {caller.name} is revoked"
         await self._everywhere(lambda node: node.end_calls(caller, error), late)
 
-    async def _everywhere(self, call: Callable[[Node], Awaitable[None]], otherwise: str) -> None:
-        """Call every node at once. One that does not answer is logged: it ``otherwise`` ..."""
-        nodes = list(self._nodes.values())
+    async def _everywhere(
+        self, call: Callable[[Node], Awaitable[None]], otherwise: str, among: Collection[str] | None = None
+    ) -> None:
+        """Call every node, or those of ``among``, at once. One that does not answer is logged: it ``otherwise`` ..."""
+        nodes = [node for name, node in self._nodes.items() if among is None or name in among]
         for node, outcome in zip(nodes, await asyncio.gather(*map(call, nodes), return_exceptions=True), strict=True):
             if isinstance(outcome, ServerError):
                 log.warning("ingest node %s %s: %s", node.name, otherwise, outcome.logged)
@@ -246,10 +330,25 @@ class NodePool:
         """Forget the small updates that wait for these sums."""
         self._small = {at: items for at, items in self._small.items() if not unwanted(at[0])}
 
-    def _choose(self, name: str) -> Node:
-        if not self._nodes:
+    def _choose(self, name: str, wait_until: float = math.inf) -> Node:
+        found = self._nodes.get(name)
+        if found is None and name.startswith(GATEWAY):
+            raise self._missing(name, wait_until)
+        others = [other for other in self._nodes if other not in self._gateways]
+        if found is None and not others:
             raise UnavailableError("node.none", "no ingest node is running", "try again", retry_after_s=1.0)
-        return self._nodes.get(name) or self._nodes[min(self._nodes)]
+        return self._nodes[min(others)] if found is None else found
+
+    def _missing(self, name: str, wait_until: float) -> ServerError:
+        """The error for work of a gateway that is not connected."""
+        now = self._clock()
+        since = self._away.setdefault(name, now)
+        message = f"aggregator {name.removeprefix(GATEWAY)} is not connected"
+        if now < max(since + self._away_s, wait_until):
+            return UnavailableError("node.away", message, "start it again", retry_after_s=1.0)
+        return NotFoundError(
+            "node.lost", f"{message}, and it has the update", "start it again; the participant takes part later"
+        )
 
 
 def _opened(path: Path) -> PartialSum:

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
 from atoll.server.errors import ServerError, SetupError
-from atoll.server.identity import Authority
+from atoll.server.identity import Authority, ServerKeyPair
 from atoll.server.ingest.transfer_meter import ignore
 from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
 from atoll.server.rpc.connections import Connections
@@ -144,9 +144,14 @@ def server_credentials(
 ) -> grpc.ServerCredentials:
     """TLS with the authority's server certificate, which is renewed while serving; ``mutual`` requires the peer's."""
     ca = authority.certificate_pem if mutual else None
+    return credentials_of(lambda: authority.server_key_pair(names, now=clock()), ca)
+
+
+def credentials_of(find: Callable[[], ServerKeyPair], ca: bytes | None) -> grpc.ServerCredentials:
+    """TLS with the key pair that ``find`` gives, asked now and then; with ``ca`` it requires the peer's certificate."""
     checked = time.monotonic()
 
-    pair = authority.server_key_pair(names, now=clock())
+    pair = find()
 
     def configuration() -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)], root_certificates=ca)
@@ -162,7 +167,7 @@ def server_credentials(
             return None
         checked = time.monotonic()
         try:
-            found = authority.server_key_pair(names, now=clock())
+            found = find()
         except ServerError as error:
             log.warning("the server's certificate could not be renewed; the old one stays: %s", error)
             return None
@@ -174,7 +179,7 @@ def server_credentials(
     return grpc.dynamic_ssl_server_credentials(
         configuration(),
         renewed,  # type: ignore[arg-type]  # the stubs lack the None that gRPC documents
-        require_client_authentication=mutual,
+        require_client_authentication=ca is not None,
     )
 
 

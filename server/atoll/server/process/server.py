@@ -19,8 +19,14 @@ from atoll.server.access.audit_log import AuditLog, OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.operator_file import OperatorFile
 from atoll.server.access.operators import Operators
+from atoll.server.access.server_certificates import ServerCertificates
 from atoll.server.backup import last_restoration
 from atoll.server.config.config import ServerConfig
+from atoll.server.gateway.host.bindings import Bindings
+from atoll.server.gateway.host.bound_coordinator import GatewayCoordinatorService
+from atoll.server.gateway.host.receipts import Receipts
+from atoll.server.gateway.host.service import SERVICE as GATEWAY_SERVICE
+from atoll.server.gateway.host.service import GatewayService
 from atoll.server.identity import OPERATOR_FILE, Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode, NodePool
@@ -51,7 +57,7 @@ from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import ComeBack, Sessions, come_back
 from atoll.server.stores import Reader, Store, database_place
-from atoll.server.stores.store import SPOOL_FOLDER
+from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.recent_log import RecentLog
 from atoll.server.telemetry.rounds import RoundFigures
@@ -63,6 +69,8 @@ from atoll.wire.v1.enrolment_pb2_grpc import (
     add_EnrolmentServiceServicer_to_server,
     add_RenewalServiceServicer_to_server,
 )
+from atoll.wire.v1.gateway_pb2_grpc import add_GatewayServiceServicer_to_server
+from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +82,7 @@ _MAIN_SERVICES = (
     "atoll.wire.v1.ParticipationService",
     "atoll.wire.v1.RenewalService",
     "atoll.wire.v1.ControlService",
+    GATEWAY_SERVICE,
 )
 
 
@@ -201,7 +210,7 @@ class Daemon:
             blobs=store.blobs,
             spool=spool,
             sessions=self._sessions,
-            nodes=NodePool(),
+            nodes=NodePool(config.aggregator_silence_s),
             executor=self._executor,
             evaluators=evaluators,
             clock=self._steady,
@@ -322,13 +331,14 @@ class Daemon:
             nodes=services.nodes,
             file=file,
         )
+        gateways = self._serve_gateways(main, services, coordinator, authenticator, authority)
         control = ControlService(
             coordinator=coordinator,
             certificates=book,
             operators=operators,
             services=services,
             authenticator=authenticator,
-            facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
+            facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address, names, gateways.addresses),
             recent_log=self._recent_log,
             downloads=downloads,
         )
@@ -345,6 +355,31 @@ class Daemon:
             await file.start()
             self._closing.push_async_callback(file.stop)
         return Addresses(main_address, enrol_address, transfer_address, None if file is None else file.path)
+
+    def _serve_gateways(
+        self,
+        main: grpc.aio.Server,
+        services: Services,
+        coordinator: Coordinator,
+        authenticator: Authenticator,
+        authority: Authority,
+    ) -> GatewayService:
+        """Serve aggregators on the main port."""
+        bindings = Bindings(services.reader)
+        service = GatewayService(
+            coordinator=coordinator,
+            sessions=self._sessions,
+            nodes=services.nodes,
+            bindings=bindings,
+            authenticator=authenticator,
+            receipts=Receipts(self._config.data / PARTIALS_FOLDER),
+            certificates=ServerCertificates(authority, services.reader, self._clock),
+            executor=self._executor,
+        )
+        add_GatewayServiceServicer_to_server(service, main)
+        nodes_of_gateways = GatewayCoordinatorService(coordinator, bindings, authenticator)
+        add_CoordinatorServiceServicer_to_server(nodes_of_gateways, main)
+        return service
 
     async def _add_transfer(
         self,

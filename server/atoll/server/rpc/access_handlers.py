@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from atoll.server.errors import InvalidRequestError
-from atoll.server.identity import Peer
+from atoll.server.identity import ParticipantKind, Peer
 from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Context
+from atoll.server.rpc.binding import Binding, bound_through, hosts_of
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.rpc.operator_handlers import OperatorHandlers, page_size
 from atoll.server.runs.coordinator import MAX_REASON_CHARS
@@ -37,20 +38,35 @@ class AccessHandlers(OperatorHandlers):
         if kind is None or not 1 <= request.count <= MAX_TOKENS:
             raise InvalidRequestError(
                 "token.request",
-                f"kind {request.kind} (edge or silo), count {request.count} (1 to {MAX_TOKENS})",
+                f"kind {request.kind} (edge, silo or aggregator), count {request.count} (1 to {MAX_TOKENS})",
                 "name a kind, and a count within the bounds",
             )
+        binding = await self._binding(request, kind)
         made = await self._certificates.create_tokens(
             request.organisation,
             kind,
             lifetime_s=request.lifetime_s,
             count=request.count,
             operator=operator,
-            address=self._facts.enrolment_address,
+            address=binding.address,
+            hosts=binding.hosts,
+            through=binding.through,
         )
         return control_pb2.CreateTokenResponse(
             tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
         )
+
+    async def _binding(self, request: control_pb2.CreateTokenRequest, kind: ParticipantKind) -> Binding:
+        """Where the holders of new tokens enrol, and what they are bound to.
+
+        Raises:
+            InvalidRequestError: if the request contradicts itself or its kind, or its aggregator is not connected.
+        """
+        hosts = hosts_of(request.hosts, kind, through=request.through, server_names=self._facts.certificate_names)
+        if not request.through:
+            return Binding(self._facts.enrolment_address, hosts, "")
+        found = await self._services.reader.run(participants.aggregators, request.through)
+        return bound_through(request.through, [row.id for row in found], self._facts.gateways)
 
     async def ListTokens(
         self, request: control_pb2.ListTokensRequest, context: Context

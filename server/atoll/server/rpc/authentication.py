@@ -36,7 +36,9 @@ LEAST_BYTES_PER_S = 1024
 WANTED_CHECK_S = 2.0
 """Seconds between two checks of whether the round still takes an open upload."""
 _OUR_SERVICES = "/atoll."
-_ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
+_ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant", Role.AGGREGATOR: "an aggregator"}
+_GATEWAY_FACTOR = 64
+"""An aggregator calls for its participants: it may have so many times the calls of one caller."""
 
 
 class Authenticator:
@@ -58,6 +60,12 @@ class Authenticator:
         self._coordinator = coordinator
         self._insecure = insecure
         self._refusals = RefusalLog(log)
+        limits = admission.limits
+        wider = {
+            name: getattr(limits, name) * _GATEWAY_FACTOR
+            for name in ("calls_per_minute", "calls_per_participant", "transfers_per_participant")
+        }
+        self._gateways = Admission(limits.model_copy(update=wider))
 
     async def enter(self, method: str, context: Context) -> str:
         """Admit a call, and return the name that it counts for: its caller's.
@@ -72,7 +80,7 @@ class Authenticator:
             return network_of(context.peer())
         caller = await self.identify(context)
         self.calls.begin(caller, context)
-        await self.admission.call(caller.name, context)
+        await (self._gateways if caller.role is Role.AGGREGATOR else self.admission).call(caller.name, context)
         return caller.name
 
     async def identify(self, context: Context) -> Caller:
@@ -102,6 +110,20 @@ class Authenticator:
             ForbiddenError: for an operator's certificate.
         """
         return await self._require(context, Role.PARTICIPANT)
+
+    async def aggregator(self, context: Context) -> str:
+        """The calling aggregator's id.
+
+        Raises:
+            UnauthenticatedError: without a certificate that is in force.
+            ForbiddenError: for a participant's or operator's certificate.
+        """
+        return await self._require(context, Role.AGGREGATOR)
+
+    async def enrolled(self, context: Context) -> str:
+        """The id of the calling participant or aggregator. Raises as ``participant``."""
+        caller = await self.identify(context)
+        return caller.name if caller.role is Role.AGGREGATOR else await self.participant(context)
 
     async def operator(self, context: Context) -> str:
         """The calling operator's name.

@@ -68,9 +68,10 @@ class CoordinatorService(CoordinatorServiceServicer):
 
 
 class RemoteCoordinator:
-    """The coordinator, as a worker sees it."""
+    """The coordinator, as a worker sees it; it remembers identities for ``identity_s`` seconds."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, identity_s: float = IDENTITY_CACHE_S) -> None:
+        self._identity_s = identity_s
         self._stub: CoordinatorServiceAsyncStub = CoordinatorServiceStub(channel)
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
         self._revocations = 0
@@ -81,10 +82,10 @@ class RemoteCoordinator:
         self._known.clear()
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """See ``CoordinatorApi``; remembered for ``IDENTITY_CACHE_S`` seconds."""
+        """See ``CoordinatorApi``; remembered for a while."""
         now = time.monotonic()
         at, caller = self._known.get(certificate_pem, (float("-inf"), None))
-        if caller is not None and now - at < IDENTITY_CACHE_S:
+        if caller is not None and now - at < self._identity_s:
             return caller
         revocations = self._revocations
         async with as_server_errors("coordinator"):

@@ -14,6 +14,7 @@ from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, RenewalSe
 KINDS = {
     ParticipantKind.EDGE: enrolment_pb2.PARTICIPANT_KIND_EDGE,
     ParticipantKind.SILO: enrolment_pb2.PARTICIPANT_KIND_SILO,
+    ParticipantKind.AGGREGATOR: enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR,
 }
 
 
@@ -75,8 +76,8 @@ class RenewalService(RenewalServiceServicer):
         self._authenticator = authenticator
 
     async def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
-        """A new certificate for the same participant."""
-        await self._authenticator.participant(context)
+        """A new certificate for the same participant or aggregator."""
+        await self._authenticator.enrolled(context)
         pem = await self._certificates.renew(certificate_of(context), request.csr_pem)
         return enrolment_pb2.RenewResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem

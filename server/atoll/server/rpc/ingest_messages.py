@@ -120,12 +120,23 @@ def key_of(request: ingest_pb2.FoldRequest | ingest_pb2.WritePartialRequest) -> 
 
 def items_of(items: Sequence[ingest_pb2.FoldItem]) -> list[FoldItem]:
     """The updates of a request."""
-    return [
-        FoldItem(
-            item.origin.run, item.origin.round, item.origin.attempt, item.participant, item.digest, item.integer_weight
-        )
-        for item in items
-    ]
+    return [fold_item_from_proto(item) for item in items]
+
+
+def fold_item_from_proto(item: ingest_pb2.FoldItem) -> FoldItem:
+    """The update of a protobuf message."""
+    at = item.origin
+    return FoldItem(at.run, at.round, at.attempt, item.participant, item.digest, item.integer_weight)
+
+
+def fold_item_to_proto(item: FoldItem) -> ingest_pb2.FoldItem:
+    """An update as its protobuf message."""
+    return ingest_pb2.FoldItem(
+        origin=participation_pb2.RoundKey(run=item.run, round=item.round, attempt=item.attempt),
+        participant=item.participant,
+        digest=item.digest,
+        integer_weight=item.weight,
+    )
 
 
 def _round(key: SumKey) -> participation_pb2.RoundKey:
@@ -137,12 +148,4 @@ def _grid(key: SumKey) -> ingest_pb2.GridSpec:
 
 
 def _items(items: Sequence[FoldItem]) -> list[ingest_pb2.FoldItem]:
-    return [
-        ingest_pb2.FoldItem(
-            origin=participation_pb2.RoundKey(run=item.run, round=item.round, attempt=item.attempt),
-            participant=item.participant,
-            digest=item.digest,
-            integer_weight=item.weight,
-        )
-        for item in items
-    ]
+    return [fold_item_to_proto(item) for item in items]

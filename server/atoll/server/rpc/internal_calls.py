@@ -39,10 +39,13 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
         if detail is None:
             message = f"the {peer} does not answer: {error.code().name} {error.details()}"
             raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from error
-        kind = _kind(error.code(), detail)
-        raise kind(
-            detail.code, detail.message, detail.remedy, detail.retry_after_s, recovery=detail.recovery
-        ) from error
+        raise server_error(error.code(), detail) from error
+
+
+def server_error(code: grpc.StatusCode, detail: ErrorDetail) -> errors.ServerError:
+    """The error that was raised in another process, from its status and detail."""
+    kind = _kind(code, detail)
+    return kind(detail.code, detail.message, detail.remedy, detail.retry_after_s, recovery=detail.recovery)
 
 
 def _kind(code: grpc.StatusCode, detail: ErrorDetail) -> type[errors.ServerError]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.server.access.audit_log import OperatorDownloads
@@ -19,12 +20,18 @@ MAX_LISTED = 1000
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """Facts that operators are shown; addresses are host:port, and new tokens lead to ``enrolment_address``."""
+    """Facts that operators are shown; addresses are host:port, and new tokens lead to ``enrolment_address``.
+
+    ``certificate_names`` are the host names of the server's certificate; ``gateways`` has the enrolment address of each
+    aggregator that is connected, by id, and changes.
+    """
 
     started_at: float
     workers: int
     data: Path
     enrolment_address: str
+    certificate_names: tuple[str, ...] = ()
+    gateways: Mapping[str, str] = field(default_factory=dict)
 
 
 class OperatorHandlers:

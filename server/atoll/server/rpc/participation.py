@@ -150,7 +150,15 @@ async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest
         first = None
     if first is None or first.WhichOneof("message") != "hello":
         raise InvalidRequestError("checkin.order", "the first message of a check-in stream must be hello")
-    hello = first.hello
+    return introduction_of(first.hello)
+
+
+def introduction_of(hello: participation_pb2.Hello) -> Introduction:
+    """What a participant declares in its hello, within bounds.
+
+    Raises:
+        InvalidRequestError: for a value that is out of bounds.
+    """
     if hello.protocol < 1:
         raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
     _check_bounds(hello)

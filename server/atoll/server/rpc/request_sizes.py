@@ -21,7 +21,8 @@ _TRANSFER = "/atoll.wire.v1.TransferService"
 _CONTROL = "/atoll.wire.v1.ControlService"
 _ENROLMENT = "/atoll.wire.v1.EnrolmentService"
 CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
-UPLOADS = frozenset({f"{_TRANSFER}/Upload", f"{_CONTROL}/UploadModel"})
+_GATEWAY = "/atoll.wire.v1.GatewayService"
+UPLOADS = frozenset({f"{_TRANSFER}/Upload", f"{_CONTROL}/UploadModel", f"{_GATEWAY}/PutPartial"})
 """Streams of chunks, whose pace ``authentication.Watch`` looks at."""
 SUBMIT = f"{_CONTROL}/SubmitRun"
 """Holds a job and the layout of its model, both of which are checked by themselves."""
@@ -34,13 +35,17 @@ MOST_BYTES = {
     f"{_ENROLMENT}/Enrol": 32 * _KIB,  # a certificate or a request for one takes about 1 KiB
     f"{_ENROLMENT}/RenewExpired": 32 * _KIB,
     "/atoll.wire.v1.RenewalService/Renew": 32 * _KIB,
+    f"{_GATEWAY}/Attend": 96 * _KIB,  # a hello as in CHECK_IN, with a certificate
+    f"{_GATEWAY}/Work": 16 * _KIB,  # an error
+    f"{_GATEWAY}/CertifyServer": 32 * _KIB,
+    "/atoll.wire.v1.CoordinatorService/Identify": 32 * _KIB,
     f"{_CONTROL}/CreateOperator": 32 * _KIB,
     f"{_CONTROL}/CancelRun": 32 * _KIB,  # the operator's reason, of which the beginning is kept
     f"{_CONTROL}/RevokeParticipant": 32 * _KIB,  # as CancelRun
     f"{_CONTROL}/RevokeOperator": 32 * _KIB,  # as CancelRun
 }
 """Bytes of a request, by method."""
-BY_SETTING = (f"{_TRANSFER}/Report", f"{_TRANSFER}/Download")
+BY_SETTING = (f"{_TRANSFER}/Report", f"{_TRANSFER}/Download", "/atoll.wire.v1.CoordinatorService/Commit")
 """Methods whose requests ``Limits.request_bytes`` bounds: metrics and a small update, the chunks that are wanted."""
 
 

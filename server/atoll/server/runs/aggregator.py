@@ -133,19 +133,24 @@ class Aggregator:
 
         Raises:
             StorageError: if the disk cannot be read, which says nothing about the updates.
+            UnavailableError: if a gateway that has some is away, and may still come in time.
         """
         found = []
         for term in effect.contributions:
             if term.update is not None:
                 key, update = term.update.key, term.update
-                reason = await self._services.call(
-                    self._services.spool.flaw,
-                    self._driver.run,
-                    key.round,
-                    key.attempt,
-                    update.participant,
-                    update.digest,
+                reason = await self._services.nodes.flaw(
+                    update.node, self._candidates.item(update, term.weight), self._candidates.wait_until()
                 )
+                if reason is None:
+                    reason = await self._services.call(
+                        self._services.spool.flaw,
+                        self._driver.run,
+                        key.round,
+                        key.attempt,
+                        update.participant,
+                        update.digest,
+                    )
                 if reason:
                     found.append((update, reason))
         return found
@@ -212,6 +217,7 @@ class Aggregator:
         through = (effect.through.round, effect.through.attempt)
         self._folded = {key: at for key, at in self._folded.items() if key[:2] > through or key in keep}
         await self._services.nodes.drop(run, *through)
+        await self._services.nodes.drop_uploads(run, through, keep)
         await self._services.call(self._services.spool.drop_through, run, through, keep)
 
     async def drop_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -111,9 +112,13 @@ class Candidates:
         if not items:
             yield EmptySum(key.elements, key.grid)
             return
-        async with self._services.nodes.partials(key, items) as parts:
+        async with self._services.nodes.partials(key, items, self.wait_until()) as parts:
             self._folded(item for _, item in items)
             yield MergedSum(parts)
+
+    def wait_until(self) -> float:
+        """Until when, in seconds of ``time.monotonic``, the sum waits for gateways: to the round's deadline."""
+        return time.monotonic() + live_round(self._driver.state).deadline_at - self._services.clock()
 
     def _write(self, key: SumKey, total: PartialSum, items: Sequence[FoldItem], states: Mapping[str, str]) -> Candidate:
         blobs, version = self._services.blobs, self._driver.state.version

@@ -172,6 +172,15 @@ class Coordinator:
         """All runs that have not ended."""
         return list(self._active.values())
 
+    def run_names(self) -> list[str]:
+        """Ids of the runs that have not ended.
+
+        Raises:
+            UnavailableError: until all runs are resumed.
+        """
+        self._check_open()
+        return list(self._active)
+
     def active(self, run_id: str) -> ActiveRun | None:
         """A run that has not ended; None for others."""
         return self._active.get(run_id)
@@ -255,7 +264,7 @@ class Coordinator:
         """
         row = await self._certificates.revoke(participant, printable(reason[:MAX_REASON_CHARS]))
         await self._services.nodes.end_calls(
-            Caller(Role.PARTICIPANT, participant), RevokedError.of(participant, row.revoked_reason)
+            Caller(row.role, participant), RevokedError.of(participant, row.revoked_reason)
         )
         return row
 
@@ -297,9 +306,12 @@ class Coordinator:
         )
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``: operators may read every blob, participants the model of their current rounds."""
+        """See ``CoordinatorApi``: operators may read every blob, participants the model of their current rounds.
+
+        An aggregator may read what a member that is connected through it may read.
+        """
         self._check_open()
-        if caller.role is Role.PARTICIPANT:
+        if caller.role is not Role.OPERATOR:
             self._certificates.check_standing(caller.name)
         if caller.role is Role.OPERATOR:
             if self._downloads is not None:
@@ -309,13 +321,20 @@ class Coordinator:
             return
         for active in self._active.values():
             live = active.driver.state.round
-            if live is not None and active.driver.state.model == blob and live.roster.get(caller.name) is not None:
+            if live is not None and active.driver.state.model == blob and self._has_member(live.roster, caller):
                 return
         raise ForbiddenError(
             "blob.member",
             f"blob {blob[:16]!r} is not the model of a round that {caller.name} is a member of now",
             "wait for the next invitation",
         )
+
+    def _has_member(self, roster: Roster, caller: Caller) -> bool:
+        """Whether the caller, or a participant that is connected through it, is a member."""
+        if caller.role is not Role.AGGREGATOR:
+            return roster.get(caller.name) is not None
+        found = self._services.sessions.all()
+        return any(session.through == caller.name and roster.get(session.participant) for session in found)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""

@@ -57,6 +57,7 @@ class Session:
         cut: ends the session at once, even if the participant reads nothing.
         spread_for: number of participants that its latest return spread suffices for.
         organisation: that the participant was enrolled for.
+        through: id of the aggregator that its stream ends at; empty: it ends here.
     """
 
     participant: str
@@ -66,6 +67,7 @@ class Session:
     cut: Callable[[], None]
     spread_for: int = 0
     organisation: str = ""
+    through: str = ""
     _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: Instruction) -> bool:
@@ -143,11 +145,18 @@ class Sessions:
         self._disconnected.append(disconnected)
 
     def connect(
-        self, participant: str, introduction: Introduction, cut: Callable[[], None], organisation: str = ""
+        self,
+        participant: str,
+        introduction: Introduction,
+        cut: Callable[[], None],
+        organisation: str = "",
+        through: str = "",
     ) -> Session:
         """Open a session that ``cut`` ends at once; close an older one of the same participant."""
         queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
-        session = Session(participant, introduction, queue, self._clock(), cut, organisation=organisation)
+        session = Session(
+            participant, introduction, queue, self._clock(), cut, organisation=organisation, through=through
+        )
         older = self._sessions.get(participant)
         if older is not None:
             older.close(

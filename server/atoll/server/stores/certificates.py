@@ -126,4 +126,4 @@ def prune(connection: Connection, *, expired_before: float, most: int) -> int:
 
 
 def _of_participant(name: str) -> ColumnElement[bool]:
-    return (certificates.c.role == Role.PARTICIPANT) & (certificates.c.subject == name)
+    return (certificates.c.role != Role.OPERATOR) & (certificates.c.subject == name)

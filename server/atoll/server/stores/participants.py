@@ -21,7 +21,10 @@ _MAX_NAMES = 500  # names per query: databases limit the parameters of one state
 
 @dataclass(frozen=True)
 class Participant:
-    """One enrolled participant: ``examples`` as last declared, ``token_id`` of the join token that it used."""
+    """One enrolled participant: ``examples`` as last declared, ``token_id`` of the join token that it used.
+
+    ``hosts`` and ``through`` are those of its join token (``identity.TokenRecord``).
+    """
 
     id: str
     organisation: str
@@ -33,6 +36,13 @@ class Participant:
     labels: NamedTexts = ()
     revoked_at: float | None = None
     revoked_reason: str = ""
+    hosts: str = ""
+    through: str = ""
+
+    @property
+    def role(self) -> Role:
+        """The role in its certificates."""
+        return Role.of_kind(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,8 @@ def named(connection: Connection, name: str, *, limit: int) -> tuple[str, ...]:
 
 def count_standing(connection: Connection) -> int:
     """Number of participants that are not revoked."""
-    query = select(func.count()).select_from(participants).where(participants.c.revoked_at.is_(None))
+    standing = participants.c.revoked_at.is_(None) & (participants.c.kind != ParticipantKind.AGGREGATOR)
+    query = select(func.count()).select_from(participants).where(standing)
     return int(connection.execute(query).scalar_one())
 
 
@@ -125,11 +136,18 @@ def revoke(connection: Connection, participant: str, *, at: float, reason: str) 
     """
     standing = (participants.c.id == participant) & participants.c.revoked_at.is_(None)
     connection.execute(update(participants).where(standing).values(revoked_at=at, revoked_reason=reason))
-    certificates.revoke_subject(connection, Role.PARTICIPANT, participant, at=at, reason=reason)
     found = get(connection, participant)
     if found is None:
         raise RecordMissingError("participant", participant)
+    certificates.revoke_subject(connection, found.role, participant, at=at, reason=reason)
     return found
+
+
+def aggregators(connection: Connection, name: str) -> tuple[Participant, ...]:
+    """Aggregators with this id or of this organisation that are not revoked."""
+    either = (participants.c.id == name) | (participants.c.organisation == name)
+    standing = participants.c.revoked_at.is_(None) & (participants.c.kind == ParticipantKind.AGGREGATOR)
+    return fetch_all(connection, Participant, _query().where(either, standing).order_by(participants.c.id))
 
 
 def _query() -> Select[Any]:

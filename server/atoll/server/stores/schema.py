@@ -62,6 +62,8 @@ tokens = Table(
     Column("used_at", Double),
     Column("used_by", _NAME),
     Column("used_key", _DIGEST),
+    Column("hosts", Text, nullable=False, server_default=""),
+    Column("through", _NAME, nullable=False, server_default=""),
 )
 
 participants = Table(
@@ -77,6 +79,8 @@ participants = Table(
     Column("labels", NamedTextsText, nullable=False),
     Column("revoked_at", Double),
     Column("revoked_reason", Text, nullable=False),
+    Column("hosts", Text, nullable=False, server_default=""),
+    Column("through", _NAME, nullable=False, server_default=""),
 )
 
 certificates = Table(

@@ -1,0 +1,98 @@
+"""Enrolment and renewal of participants, passed through the aggregator to the server, which holds the CA's key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+import grpc.aio
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.rpc.authentication import Authenticator, Context, certificate_of
+from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.wire.v1 import enrolment_pb2
+from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, EnrolmentServiceStub, RenewalServiceServicer
+
+CALL_S = 30.0
+SERVER = "server"
+
+
+class EnrolmentPort:
+    """The server's enrolment port.
+
+    Args:
+        address: host:port.
+        ca_certificate_pem: of the federation.
+    """
+
+    def __init__(self, address: str, ca_certificate_pem: bytes) -> None:
+        credentials = grpc.ssl_channel_credentials(ca_certificate_pem)
+        self._channel = grpc.aio.secure_channel(address, credentials)
+        self.stub = EnrolmentServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()
+
+
+class PassingEnrolment(EnrolmentServiceServicer):
+    """Hands join tokens and expired certificates on.
+
+    Args:
+        server: its enrolment port.
+        address: the aggregator's main port, which participants go to.
+        rate: counts attempts by address, before the server does.
+        origin: the peer that a call comes from, given the one that it seems to come from.
+    """
+
+    def __init__(self, server: EnrolmentPort, address: str, rate: EnrolmentRate, origin: Callable[[str], str]) -> None:
+        self._server = server
+        self._address = address
+        self._rate = rate
+        self._origin = origin
+
+    async def Enrol(self, request: enrolment_pb2.EnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
+        """Redeem a join token at the server; the participant then goes to this aggregator."""
+        with self._rate.attempt(self._origin(context.peer())):
+            async with as_server_errors(SERVER):
+                answer: enrolment_pb2.EnrolResponse = await self._server.stub.Enrol(request, timeout=CALL_S)
+        answer.server_address = self._address
+        return answer
+
+    async def RenewExpired(
+        self, request: enrolment_pb2.RenewExpiredRequest, context: Context
+    ) -> enrolment_pb2.RenewExpiredResponse:
+        """Renew an expired certificate at the server."""
+        with self._rate.attempt(self._origin(context.peer())):
+            async with as_server_errors(SERVER):
+                answer: enrolment_pb2.RenewExpiredResponse = await self._server.stub.RenewExpired(
+                    request, timeout=CALL_S
+                )
+                return answer
+
+
+class PassingRenewal(RenewalServiceServicer):
+    """Hands renewals on, with the participant's signature: the aggregator's word would not do."""
+
+    def __init__(self, server: EnrolmentPort, authenticator: Authenticator) -> None:
+        self._server = server
+        self._authenticator = authenticator
+
+    async def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
+        """A new certificate for the calling participant."""
+        await self._authenticator.participant(context)
+        if not request.signature:
+            raise InvalidRequestError(
+                "renewal.signature",
+                "an aggregator can only hand on a renewal that the old key has signed",
+                "update the client",
+            )
+        passed = enrolment_pb2.RenewExpiredRequest(
+            certificate_pem=certificate_of(context), csr_pem=request.csr_pem, signature=request.signature
+        )
+        async with as_server_errors(SERVER):
+            answer = await self._server.stub.RenewExpired(passed, timeout=CALL_S)
+        return enrolment_pb2.RenewResponse(
+            certificate_pem=answer.certificate_pem, ca_certificate_pem=answer.ca_certificate_pem
+        )

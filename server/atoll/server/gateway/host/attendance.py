@@ -1,0 +1,186 @@
+"""The sessions of one gateway's participants, which the runs see as any other session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from atoll.server.errors import InvalidRequestError, LimitExceededError, ServerError
+from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.rpc.admission import Admission, Replies
+from atoll.server.rpc.participation import MAX_REASON_CHARS, CheckInApi, introduction_of
+from atoll.server.runs.instructions import Instruction, Invitation
+from atoll.server.runs.sessions import ComeBack, Session, Sessions, come_back
+from atoll.text.printable import printable
+from atoll.wire.v1 import gateway_pb2
+
+OUTBOX = 4096
+"""Instructions of all sessions that wait for the gateway to read."""
+MAX_SESSIONS = 20_000
+"""Sessions of one gateway."""
+SHARED_PARTS = 16
+"""Shared parts of invitations that a gateway keeps."""
+
+
+@dataclass(eq=False)
+class _Member:
+    """One session at the gateway; ``admitted`` has the session here, or is cancelled if there will be none."""
+
+    number: int
+    admitted: asyncio.Future[Session]
+    replies: Replies
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class SharedParts:
+    """Numbers the shared parts of invitations that one stream has sent; for the stream's only sender."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._next = 0
+
+    def messages(self, session: int, instruction: Instruction) -> Iterator[gateway_pb2.AttendResponse]:
+        """An instruction as messages; the first invitation with a shared part is preceded by that part."""
+        if not isinstance(instruction, Invitation):
+            yield gateway_pb2.AttendResponse(
+                instruction=gateway_pb2.SessionInstruction(session=session, instruction=instruction)
+            )
+            return
+        number = self._numbers.get(instruction.shared)
+        if number is None:
+            number = self._next % SHARED_PARTS
+            self._next += 1
+            self._numbers = {part: at for part, at in self._numbers.items() if at != number}
+            self._numbers[instruction.shared] = number
+            yield gateway_pb2.AttendResponse(shared=gateway_pb2.SharedPart(number=number, content=instruction.shared))
+        invitation = gateway_pb2.SessionInvitation(session=session, shared=number, own=instruction.own)
+        yield gateway_pb2.AttendResponse(invitation=invitation)
+
+
+class Attendance:
+    """The sessions at one gateway, for as long as its stream lasts. For the event loop alone.
+
+    Args:
+        gateway: its id.
+        sessions: the sessions of this server.
+        check_ins: handles what participants say.
+        identities: identifies the gateway's participants, and no others.
+        admission: the limits of each participant.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        sessions: Sessions,
+        check_ins: CheckInApi,
+        identities: BoundCoordinator,
+        admission: Admission,
+    ) -> None:
+        self.outbox: asyncio.Queue[tuple[int, Instruction | ServerError | None] | None] = asyncio.Queue(OUTBOX)
+        self._gateway = gateway
+        self._sessions = sessions
+        self._check_ins = check_ins
+        self._identities = identities
+        self._admission = admission
+        self._members: dict[int, _Member] = {}
+
+    async def take(self, request: gateway_pb2.AttendRequest) -> None:
+        """Handle one message of the gateway.
+
+        Raises:
+            InvalidRequestError: if it is out of order.
+            LimitExceededError: if there are too many sessions, or replies of one.
+        """
+        match request.WhichOneof("message"):
+            case "opened":
+                self._open(request.opened)
+            case "reply":
+                await self._replied(request.reply)
+            case "closed":
+                self._closed(request.closed.session)
+            case _:
+                raise InvalidRequestError("gateway.order", "after hello only sessions are expected on this stream")
+
+    async def close(self) -> None:
+        """End all sessions: the gateway has disconnected."""
+        tasks = [member.task for member in self._members.values() if member.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _open(self, opened: gateway_pb2.SessionOpened) -> None:
+        if opened.session in self._members:
+            raise InvalidRequestError("gateway.session", f"session {opened.session} is open already")
+        if len(self._members) >= MAX_SESSIONS:
+            raise LimitExceededError(
+                "gateway.sessions",
+                f"aggregator {self._gateway} has {MAX_SESSIONS} sessions",
+                "start another aggregator",
+            )
+        admitted: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        member = _Member(opened.session, admitted, Replies(self._admission.limits))
+        self._members[opened.session] = member
+        member.task = asyncio.create_task(self._serve(member, opened))
+
+    async def _serve(self, member: _Member, opened: gateway_pb2.SessionOpened) -> None:
+        """Admit a participant, and pass its instructions on until its session ends."""
+        ending: ServerError | None = None
+        try:
+            session = await self._admit(member, opened)
+            with _expiring(session, self._check_ins.certificate_remaining_s(session.participant)):
+                member.admitted.set_result(session)
+                while (instruction := await session.outbox.get()) is not None:
+                    await self.outbox.put((member.number, instruction))
+        except ServerError as error:
+            ending = error
+        finally:
+            self._members.pop(member.number, None)
+            if member.admitted.done():
+                self._sessions.disconnect(member.admitted.result())
+            else:
+                member.admitted.cancel()
+        await self.outbox.put((member.number, ending))
+
+    async def _admit(self, member: _Member, opened: gateway_pb2.SessionOpened) -> Session:
+        pem = opened.certificate_pem
+        participant = (await self._identities.identify(pem)).name
+        await self._admission.check_in(participant)
+        introduction = introduction_of(opened.hello)
+        organisation = await self._check_ins.introduced(participant, introduction)
+        await self._identities.identify(pem)  # it may have been revoked meanwhile
+        cut: Callable[[], None] = lambda: self._closed(member.number)  # noqa: E731
+        return self._sessions.connect(participant, introduction, cut, organisation, self._gateway)
+
+    async def _replied(self, message: gateway_pb2.SessionReply) -> None:
+        member = self._members.get(message.session)
+        if member is None:
+            return  # the session has ended, and the gateway has not read so yet
+        try:
+            session = await asyncio.shield(member.admitted)
+        except asyncio.CancelledError:
+            if member.admitted.cancelled():
+                return
+            raise
+        key = message.reply.key
+        member.replies.count((key.run, key.round, key.attempt))
+        self._admission.reply(session.participant)
+        message.reply.reason = printable(message.reply.reason[:MAX_REASON_CHARS])
+        await self._check_ins.replied(session.participant, message.reply)
+
+    def _closed(self, number: int) -> None:
+        member = self._members.get(number)
+        if member is not None and member.task is not None:
+            member.task.cancel()
+
+
+@contextlib.contextmanager
+def _expiring(session: Session, remaining_s: float) -> Iterator[None]:
+    """Close the session when its participant's certificate expires."""
+    message = come_back(ComeBack.CAUSE_CERTIFICATE, 0.0, "the certificate of this connection has expired")
+    timer = asyncio.get_running_loop().call_later(max(0.0, remaining_s), session.close, message)
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,95 @@
+"""The coordinator as one gateway sees it: it answers for the participants that are bound to the gateway."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from atoll.server.errors import ForbiddenError, InvalidRequestError
+from atoll.server.gateway.host.bindings import Bindings
+from atoll.server.identity import Role
+from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, ReportReceipt, UploadGrant
+from atoll.server.ingest.node_pool import GATEWAY
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.coordinator_service import CoordinatorService
+from atoll.wire.v1 import ingest_pb2
+from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceServicer
+
+
+class BoundCoordinator:
+    """A ``CoordinatorApi`` for one gateway, given by its id. Each method also raises as ``Bindings.check``."""
+
+    def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, gateway: str) -> None:
+        self._coordinator = coordinator
+        self._bindings = bindings
+        self._gateway = gateway
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """See ``CoordinatorApi``.
+
+        Raises:
+            ForbiddenError: for an operator's or another gateway's certificate.
+        """
+        caller = await self._coordinator.identify(certificate_pem)
+        if caller.role is not Role.PARTICIPANT:
+            raise ForbiddenError(
+                "gateway.role",
+                f"{caller.name} is no participant; an aggregator serves participants only",
+                "connect to the server itself",
+            )
+        await self._bindings.check(self._gateway, caller.name)
+        return caller
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """See ``CoordinatorApi``."""
+        await self._bindings.check(self._gateway, participant)
+        return await self._coordinator.grant_upload(participant, run, round_number, attempt)
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        """See ``CoordinatorApi``; the role that the gateway gives is not believed."""
+        await self._bindings.check(self._gateway, caller.name)
+        await self._coordinator.grant_download(Caller(Role.PARTICIPANT, caller.name), blob)
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        """See ``CoordinatorApi``; the update is noted as received by this gateway, whatever the gateway says.
+
+        Raises:
+            InvalidRequestError: for a norm that is no number.
+        """
+        await self._bindings.check(self._gateway, commit.participant)
+        if not (math.isfinite(commit.norm) and commit.norm >= 0 and math.isfinite(commit.upload_at)):
+            raise InvalidRequestError("gateway.commit", f"norm {commit.norm}, upload_at {commit.upload_at}")
+        return await self._coordinator.commit(replace(commit, node=GATEWAY + self._gateway))
+
+
+class GatewayCoordinatorService(CoordinatorServiceServicer):
+    """``CoordinatorService`` on the main port, for gateways."""
+
+    def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, authenticator: Authenticator) -> None:
+        self._coordinator = coordinator
+        self._bindings = bindings
+        self._authenticator = authenticator
+
+    async def _for(self, context: Context) -> CoordinatorService:
+        gateway = await self._authenticator.aggregator(context)
+        return CoordinatorService(BoundCoordinator(self._coordinator, self._bindings, gateway))
+
+    async def Identify(self, request: ingest_pb2.IdentifyRequest, context: Context) -> ingest_pb2.IdentifyResponse:
+        """See ``CoordinatorApi.identify``."""
+        return await (await self._for(context)).Identify(request, context)
+
+    async def GrantUpload(
+        self, request: ingest_pb2.GrantUploadRequest, context: Context
+    ) -> ingest_pb2.GrantUploadResponse:
+        """See ``CoordinatorApi.grant_upload``."""
+        return await (await self._for(context)).GrantUpload(request, context)
+
+    async def GrantDownload(
+        self, request: ingest_pb2.GrantDownloadRequest, context: Context
+    ) -> ingest_pb2.GrantDownloadResponse:
+        """See ``CoordinatorApi.grant_download``."""
+        return await (await self._for(context)).GrantDownload(request, context)
+
+    async def Commit(self, request: ingest_pb2.CommitRequest, context: Context) -> ingest_pb2.CommitResponse:
+        """See ``CoordinatorApi.commit``."""
+        return await (await self._for(context)).Commit(request, context)

@@ -1,0 +1,90 @@
+"""A gateway as an ingest node of the server: a ``node_pool.GatewayNode``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from concurrent.futures import Executor
+
+from blake3 import blake3
+
+from atoll.server.aggregation import PartialSum
+from atoll.server.errors import ServerError, UnavailableError
+from atoll.server.gateway.host.orders import Orders
+from atoll.server.gateway.host.receipts import Receipts
+from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.node import FoldItem, SumKey
+from atoll.server.ingest.node_pool import GATEWAY
+from atoll.server.rpc.ingest_messages import fold_item_to_proto, fold_to_proto
+from atoll.wire.v1 import gateway_pb2, ingest_pb2, participation_pb2
+
+END_CALLS_S = 5.0
+"""The longest wait for a gateway to end a revoked caller's calls."""
+
+
+class HostedNode:
+    """One connected gateway.
+
+    Args:
+        gateway: its id.
+        orders: to it.
+        receipts: where its sums arrive.
+        executor: threads that open them.
+    """
+
+    def __init__(self, gateway: str, orders: Orders, receipts: Receipts, executor: Executor) -> None:
+        self.name = GATEWAY + gateway
+        self._orders = orders
+        self._receipts = receipts
+        self._executor = executor
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """See ``Node``."""
+        await self._orders.do(gateway_pb2.WorkResponse(fold=fold_to_proto(key, items)))
+
+    @contextlib.asynccontextmanager
+    async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
+        """See ``Node``. A sum that was broken off is resumed by the next call for the same updates."""
+        wanted = fold_to_proto(key, items)
+        name = blake3(wanted.SerializeToString(deterministic=True)).hexdigest()
+        receipt = self._receipts.expect(self.name, name, key, items)
+        order = gateway_pb2.PartialOrder(name=name, sum=wanted)
+        await self._orders.do(gateway_pb2.WorkResponse(partial=order))
+        if not receipt.complete:
+            raise UnavailableError("node.partial", f"{self.name} sent no sum", "fold again", retry_after_s=1.0)
+        try:
+            yield await asyncio.get_running_loop().run_in_executor(self._executor, receipt.sum)
+        finally:
+            self._receipts.forget(self.name, name)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """See ``GatewayNode``."""
+
+    async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """See ``GatewayNode``."""
+        self._receipts.forget_run(self.name, run, through)
+        kept = [
+            fold_item_to_proto(FoldItem(run, at_round, attempt, who, "", 0)) for at_round, attempt, who in sorted(keep)
+        ]
+        key = participation_pb2.RoundKey(run=run, round=through[0], attempt=through[1])
+        await self._orders.do(gateway_pb2.WorkResponse(drop=gateway_pb2.DropOrder(through=key, keep=kept)))
+
+    async def drop_run(self, run: str) -> None:
+        """See ``GatewayNode``."""
+        self._receipts.forget_run(self.name, run)
+        await self._orders.do(gateway_pb2.WorkResponse(drop_run=ingest_pb2.DropRunRequest(run=run)))
+
+    async def keep_only(self, runs: Collection[str]) -> None:
+        """Have the gateway delete the uploads of all other runs: they ended while it was away."""
+        await self._orders.do(gateway_pb2.WorkResponse(keep=gateway_pb2.KeepOrder(runs=sorted(runs))))
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """See ``Node``."""
+        order = ingest_pb2.EndCallsRequest(role=caller.role.value, name=caller.name, message=error.detail.message)
+        await self._orders.do(gateway_pb2.WorkResponse(end_calls=order), END_CALLS_S)
+
+    async def flaw(self, item: FoldItem) -> str:
+        """See ``GatewayNode``."""
+        order = gateway_pb2.FlawOrder(item=fold_item_to_proto(item))
+        return (await self._orders.do(gateway_pb2.WorkResponse(flaw=order))).flaw

@@ -1,0 +1,238 @@
+"""GatewayService, as the server serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from typing import Protocol
+
+import atoll.server
+from atoll.server.access.server_certificates import ServerCertificates
+from atoll.server.errors import InvalidRequestError, NotFoundError, ServerError, UnavailableError
+from atoll.server.gateway.host.attendance import Attendance, SharedParts
+from atoll.server.gateway.host.bindings import Bindings
+from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.node import HostedNode
+from atoll.server.gateway.host.orders import Orders
+from atoll.server.gateway.host.receipts import Receipts
+from atoll.server.ingest.coordinator_api import CoordinatorApi
+from atoll.server.ingest.node_pool import GATEWAY, NodePool
+from atoll.server.rpc.authentication import Authenticator, Context, Watch
+from atoll.server.rpc.participation import HELLO_S, CheckInApi
+from atoll.server.runs.sessions import Sessions
+from atoll.server.telemetry.refusal_log import one_line
+from atoll.wire.messages import PROTOCOL
+from atoll.wire.v1 import gateway_pb2
+from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceServicer
+
+log = logging.getLogger(__name__)
+
+SERVICE = "atoll.wire.v1.GatewayService"
+MAX_ADDRESS_CHARS = 300
+
+
+class Driving(CoordinatorApi, CheckInApi, Protocol):
+    """The coordinator: answers nodes and participants, and has the runs."""
+
+    def run_names(self) -> list[str]:
+        """Ids of the runs that have not ended.
+
+        Raises:
+            UnavailableError: until all runs are resumed.
+        """
+        ...
+
+
+class GatewayService(GatewayServiceServicer):
+    """The handlers.
+
+    Args:
+        coordinator: the coordinator.
+        sessions: the sessions of this server.
+        nodes: the ingest nodes, to which gateways that work are added.
+        bindings: which participants a gateway may speak for.
+        authenticator: identifies gateways.
+        receipts: where partial sums arrive.
+        certificates: makes server certificates.
+        executor: threads for disk and arithmetic.
+
+    Attributes:
+        addresses: enrolment address of each connected gateway, by id.
+    """
+
+    def __init__(
+        self,
+        *,
+        coordinator: Driving,
+        sessions: Sessions,
+        nodes: NodePool,
+        bindings: Bindings,
+        authenticator: Authenticator,
+        receipts: Receipts,
+        certificates: ServerCertificates,
+        executor: Executor,
+    ) -> None:
+        self.addresses: dict[str, str] = {}
+        self._coordinator = coordinator
+        self._sessions = sessions
+        self._nodes = nodes
+        self._bindings = bindings
+        self._authenticator = authenticator
+        self._receipts = receipts
+        self._certificates = certificates
+        self._executor = executor
+        self._attending: dict[str, Attendance] = {}
+
+    async def Attend(
+        self, request_iterator: AsyncIterator[gateway_pb2.AttendRequest], context: Context
+    ) -> AsyncIterator[gateway_pb2.AttendResponse]:
+        """Hold the sessions of a gateway's participants until it leaves; a newer stream replaces an older one."""
+        gateway = await self._authenticator.aggregator(context)
+        address = await _hello(request_iterator)
+        self._coordinator.run_names()  # sessions are for runs that have resumed
+        identities = BoundCoordinator(self._coordinator, self._bindings, gateway)
+        attendance = Attendance(gateway, self._sessions, self._coordinator, identities, self._authenticator.admission)
+        await self._replace(gateway, attendance)
+        self.addresses[gateway] = address
+        log.info("aggregator %s connected, enrolment address %s", gateway, address)
+        reader = asyncio.create_task(_read(request_iterator, attendance))
+        try:
+            yield _welcome()
+            async for response in _sent(attendance):
+                yield response
+            if reader.done():
+                reader.result()
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await attendance.close()
+            if self._attending.get(gateway) is attendance:
+                del self._attending[gateway]
+                self.addresses.pop(gateway, None)
+                log.info("aggregator %s disconnected", gateway)
+
+    async def _replace(self, gateway: str, attendance: Attendance) -> None:
+        """Take over from an older stream of the gateway, whose sessions end first."""
+        older, self._attending[gateway] = self._attending.get(gateway), attendance
+        if older is not None:
+            await older.close()
+            with contextlib.suppress(asyncio.QueueFull):
+                older.outbox.put_nowait(None)
+
+    async def Work(
+        self, request_iterator: AsyncIterator[gateway_pb2.WorkRequest], context: Context
+    ) -> AsyncIterator[gateway_pb2.WorkResponse]:
+        """Hand a gateway its orders until it leaves."""
+        gateway = await self._authenticator.aggregator(context)
+        runs = self._coordinator.run_names()
+        orders = Orders(f"aggregator {gateway}")
+        node = HostedNode(gateway, orders, self._receipts, self._executor)
+        reader = asyncio.create_task(_outcomes(request_iterator, orders))
+        keeping = asyncio.create_task(_keep_only(node, runs))
+        self._nodes.add_gateway(node)
+        try:
+            while (order := await orders.outbox.get()) is not None:
+                yield order
+            if reader.done():
+                reader.result()
+        finally:
+            self._nodes.remove_gateway(node)
+            orders.close()
+            for task in (reader, keeping):
+                task.cancel()
+            await asyncio.gather(reader, keeping, return_exceptions=True)
+
+    async def GetPartialStatus(
+        self, request: gateway_pb2.GetPartialStatusRequest, context: Context
+    ) -> gateway_pb2.GetPartialStatusResponse:
+        """What the server holds of a partial sum."""
+        gateway = await self._authenticator.aggregator(context)
+        return gateway_pb2.GetPartialStatusResponse(next=self._receipts.get(GATEWAY + gateway, request.name).next)
+
+    async def PutPartial(
+        self, request_iterator: AsyncIterator[gateway_pb2.PutPartialRequest], context: Context
+    ) -> gateway_pb2.PutPartialResponse:
+        """Write the pieces of a partial sum."""
+        gateway = await self._authenticator.aggregator(context)
+        loop, receipt = asyncio.get_running_loop(), None
+        async with contextlib.aclosing(Watch(self._authenticator, context).over(request_iterator)) as messages:
+            async for message in messages:
+                if receipt is None:
+                    receipt = self._receipts.get(GATEWAY + gateway, message.name)
+                if message.payload:
+                    add, width = receipt.add, message.width
+                    await loop.run_in_executor(self._executor, add, message.index, width, message.payload)
+                if message.digest:
+                    await loop.run_in_executor(self._executor, receipt.finish, message.digest)
+        if receipt is None or not receipt.complete:
+            raise InvalidRequestError("partial.order", "the stream ended before its digest", "ask for the status")
+        return gateway_pb2.PutPartialResponse()
+
+    async def CertifyServer(
+        self, request: gateway_pb2.CertifyServerRequest, context: Context
+    ) -> gateway_pb2.CertifyServerResponse:
+        """A server certificate for the host names that the gateway was enrolled with."""
+        gateway = await self._authenticator.aggregator(context)
+        pem, names = await self._certificates.certify(gateway, request.csr_pem)
+        return gateway_pb2.CertifyServerResponse(certificate_pem=pem, names=names)
+
+
+def _welcome() -> gateway_pb2.AttendResponse:
+    welcome = gateway_pb2.GatewayWelcome(protocol=PROTOCOL, server_version=atoll.server.__version__)
+    return gateway_pb2.AttendResponse(welcome=welcome)
+
+
+async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> str:
+    """The enrolment address in the first message of a stream."""
+    try:
+        async with asyncio.timeout(HELLO_S):
+            first = await anext(aiter(requests), None)
+    except TimeoutError:
+        first = None
+    if first is None or first.WhichOneof("message") != "hello" or first.hello.protocol < 1:
+        raise InvalidRequestError("gateway.order", "the first message of this stream must be hello")
+    return one_line(first.hello.enrolment_address, MAX_ADDRESS_CHARS)
+
+
+async def _read(requests: AsyncIterator[gateway_pb2.AttendRequest], attendance: Attendance) -> None:
+    try:
+        async for request in requests:
+            await attendance.take(request)
+    finally:
+        with contextlib.suppress(asyncio.QueueFull):
+            attendance.outbox.put_nowait(None)
+
+
+async def _sent(attendance: Attendance) -> AsyncIterator[gateway_pb2.AttendResponse]:
+    """What the gateway is to be sent, until the stream ends."""
+    parts = SharedParts()
+    while (item := await attendance.outbox.get()) is not None:
+        number, said = item
+        if said is None or isinstance(said, ServerError):
+            detail = None if said is None else said.detail.to_proto()
+            yield gateway_pb2.AttendResponse(ended=gateway_pb2.SessionEnded(session=number, error=detail))
+        else:
+            for message in parts.messages(number, said):
+                yield message
+
+
+async def _outcomes(requests: AsyncIterator[gateway_pb2.WorkRequest], orders: Orders) -> None:
+    try:
+        first = await anext(aiter(requests), None)
+        if first is None or first.WhichOneof("message") != "hello":
+            raise InvalidRequestError("gateway.order", "the first message of this stream must be hello")
+        async for request in requests:
+            orders.take(request)
+    finally:
+        with contextlib.suppress(asyncio.QueueFull):
+            orders.outbox.put_nowait(None)
+
+
+async def _keep_only(node: HostedNode, runs: list[str]) -> None:
+    try:
+        await node.keep_only(runs)
+    except (UnavailableError, NotFoundError) as error:
+        log.info("%s keeps old uploads for now: %s", node.name, error)

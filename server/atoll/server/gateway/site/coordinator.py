@@ -1,0 +1,77 @@
+"""The coordinator as the gateway's own services see it: the server, over the link."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from atoll.server.errors import UnauthenticatedError
+from atoll.server.gateway.site.link import Link
+from atoll.server.gateway.site.models import Models
+from atoll.server.gateway.site.relay import Certified, Relay
+from atoll.server.identity import Peer
+from atoll.server.ingest.coordinator_api import Caller, Commit, ReportReceipt, UploadGrant
+
+_CACHED = 65_536
+
+
+class Certificates:
+    """The newest certificate that each participant has connected with."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Certified] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def note(self, participant: str, pem: bytes) -> None:
+        """A participant has connected with this certificate."""
+        if pem in self._seen:
+            return
+        peer, known = Peer.from_pem(pem), self._known.get(participant)
+        if known is None or known.not_after <= peer.not_after:
+            self._known[participant] = Certified(pem, peer.not_after)
+        self._seen[pem] = None
+        for kept in (self._known, self._seen):
+            while len(kept) > _CACHED:
+                kept.popitem(last=False)
+
+    def of(self, participant: str) -> Certified:
+        """The certificate of a participant.
+
+        Raises:
+            UnauthenticatedError: if it has shown none.
+        """
+        found = self._known.get(participant)
+        if found is None:
+            raise UnauthenticatedError("gateway.certificate", f"no certificate of {participant}", "connect again")
+        return found
+
+
+class SiteCoordinator:
+    """A ``CoordinatorApi`` over the link; each method also raises as ``Link.line``."""
+
+    def __init__(self, link: Link, certificates: Certificates, relay: Relay, models: Models) -> None:
+        self._link = link
+        self._certificates = certificates
+        self._relay = relay
+        self._models = models
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """See ``CoordinatorApi``."""
+        caller = await self._link.line().coordinator.identify(certificate_pem)
+        self._certificates.note(caller.name, certificate_pem)
+        return caller
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """See ``CoordinatorApi``."""
+        return await self._link.line().coordinator.grant_upload(participant, run, round_number, attempt)
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        """See ``CoordinatorApi``; returns when the blob is here."""
+        await self._link.line().coordinator.grant_download(caller, blob)
+        await self._models.ensure(blob)
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        """See ``CoordinatorApi``."""
+        receipt = await self._link.line().coordinator.commit(commit)
+        at = commit.report.round
+        self._relay.reported(commit.participant, (at.run, at.round, at.attempt))
+        return receipt

@@ -1,0 +1,242 @@
+"""The gateway's link to the server: one channel, two streams, and calls beside them; made again whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from atoll.server.errors import ForbiddenError, ServerError, UnauthenticatedError, UnavailableError
+from atoll.server.gateway.site.relay import Relay
+from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
+from atoll.server.rpc.coordinator_service import RemoteCoordinator
+from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.wire.digest import MAX_CHUNK_BYTES
+from atoll.wire.v1 import gateway_pb2
+from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
+
+log = logging.getLogger(__name__)
+
+SERVER = "server"
+IDENTITY_S = 30.0
+"""Seconds for which a participant's identity is remembered. The server says when one is revoked."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 10.0
+WELCOME_S = 30.0
+"""The longest wait for the server to accept the link."""
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_OPERATOR_BYTES + MAX_CHUNK_BYTES),
+    ("grpc.max_send_message_length", MAX_CHUNK_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+Perform = Callable[[gateway_pb2.WorkResponse], Awaitable[gateway_pb2.OrderDone]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One connection to the server, while it lasts."""
+
+    channel: grpc.aio.Channel
+    coordinator: RemoteCoordinator
+    gateway: Any
+
+
+class Link:
+    """Keeps the link. For the event loop alone.
+
+    Args:
+        address: the server's main port.
+        credentials: of the gateway; asked for each connection, since certificates are renewed.
+        hello: the gateway's own addresses.
+        relay: the sessions.
+
+    Attributes:
+        perform: performs the server's orders; to be set before ``run``.
+        connected: how often a link has been made.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials: Callable[[], grpc.ChannelCredentials],
+        hello: gateway_pb2.GatewayHello,
+        relay: Relay,
+    ) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._hello = hello
+        self._relay = relay
+        self.perform: Perform = _unset
+        self._line: Line | None = None
+        self._renew = asyncio.Event()
+        self.connected = 0
+        self.since = time.time()
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a link now."""
+        return self._line is not None
+
+    def line(self) -> Line:
+        """The connection.
+
+        Raises:
+            UnavailableError: while there is none.
+        """
+        if self._line is None:
+            raise UnavailableError(
+                "gateway.link", "this aggregator has no connection to its server now", "try again", retry_after_s=1.0
+            )
+        return self._line
+
+    def reconnect(self) -> None:
+        """Make the connection anew, with a renewed certificate."""
+        self._renew.set()
+
+    def forget(self) -> None:
+        """A participant was revoked: forget all identities."""
+        if self._line is not None:
+            self._line.coordinator.forget()
+
+    async def run(self) -> None:
+        """Keep the link until cancelled.
+
+        Raises:
+            UnauthenticatedError, ForbiddenError: if the server does not accept this gateway: it was revoked.
+        """
+        failures = 0
+        while True:
+            before = self.connected
+            try:
+                await self._connect()
+                log.info("connecting to the server anew")
+            except (UnauthenticatedError, ForbiddenError):
+                raise
+            except ServerError as error:
+                log.warning("no connection to the server: %s", error.logged)
+            failures = failures + 1 if before == self.connected else 0
+            delay_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
+
+    async def _connect(self) -> None:
+        """Hold one connection until it breaks, or is to be made anew.
+
+        Raises:
+            ServerError: why it broke.
+        """
+        self._renew.clear()
+        async with grpc.aio.secure_channel(self._address, self._credentials(), options=_OPTIONS) as channel:
+            stub: Any = GatewayServiceStub(channel)
+            line = Line(channel, RemoteCoordinator(channel, IDENTITY_S), stub)
+            attending = stub.Attend(wait_for_ready=False)
+            try:
+                async with as_server_errors(SERVER):
+                    await self._welcomed(attending)
+                working = stub.Work()
+                await self._serve(line, attending, working)
+            finally:
+                self._line = None
+                self._relay.detach()
+                self.since = time.time()
+
+    async def _welcomed(self, attending: Any) -> None:
+        try:
+            async with asyncio.timeout(WELCOME_S):
+                await attending.write(gateway_pb2.AttendRequest(hello=self._hello))
+                first = await attending.read()
+        except TimeoutError:
+            raise UnavailableError("gateway.link", f"no answer within {WELCOME_S:g} s", retry_after_s=1.0) from None
+        if first is grpc.aio.EOF or first.WhichOneof("message") != "welcome":
+            raise UnavailableError("gateway.link", "the server ended the stream", retry_after_s=1.0)
+        log.info("connected to the server %s, version %s", self._address, first.welcome.server_version)
+
+    async def _serve(self, line: Line, attending: Any, working: Any) -> None:
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                self._send(attending),
+                self._receive(attending),
+                self._work(working),
+                self._renew.wait(),
+            )
+        ]
+        self._line = line
+        self.connected += 1
+        self.since = time.time()
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async with as_server_errors(SERVER):
+                for task in done:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            attending.cancel()
+            working.cancel()
+
+    async def _send(self, attending: Any) -> None:
+        outbox = self._relay.attach()
+        while (message := await outbox.get()) is not None:
+            await attending.write(message)
+
+    async def _receive(self, attending: Any) -> None:
+        while (response := await attending.read()) is not grpc.aio.EOF:
+            self._relay.take(response)
+        await _raise_status(attending)
+
+    async def _work(self, working: Any) -> None:
+        """Perform orders side by side, and send their outcomes."""
+        await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
+        writing, running = asyncio.Lock(), set[asyncio.Task[None]]()
+
+        async def perform(order: gateway_pb2.WorkResponse) -> None:
+            done = await self.perform(order)
+            async with writing:
+                await working.write(gateway_pb2.WorkRequest(done=done))
+
+        try:
+            while (order := await working.read()) is not grpc.aio.EOF:
+                task = asyncio.create_task(perform(order))
+                running.add(task)
+                task.add_done_callback(_forgotten(running))
+            await _raise_status(working)
+        finally:
+            for task in running:
+                task.cancel()
+
+
+def _forgotten(running: set[asyncio.Task[None]]) -> Callable[[asyncio.Task[None]], None]:
+    """Forget a task that has ended; its stream's reader says why, if the stream has broken."""
+
+    def forget(task: asyncio.Task[None]) -> None:
+        running.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    return forget
+
+
+async def _unset(_: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+    raise RuntimeError("set perform before the link runs")
+
+
+async def _raise_status(call: Any) -> None:
+    """Raise the error that a stream ended with."""
+    if await call.code() is not grpc.StatusCode.OK:
+        raise grpc.aio.AioRpcError(
+            await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+        )

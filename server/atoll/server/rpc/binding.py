@@ -1,0 +1,95 @@
+"""What a join token binds its holder to: the host names of an aggregator, or an aggregator to connect through."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.identity import AuthorityError, ParticipantKind
+from atoll.server.identity.certificates import server_names as as_alternative_names
+from atoll.wire.loopback import is_loopback
+
+MAX_HOSTS = 16
+_CODE = "token.binding"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where the holder of a token enrols (host:port), and ``TokenRecord.hosts`` and ``through`` of its token."""
+
+    address: str
+    hosts: str
+    through: str
+
+
+def hosts_of(names: Sequence[str], kind: ParticipantKind, *, through: str, server_names: Collection[str]) -> str:
+    """The host names of an aggregator's certificate, as ``TokenRecord.hosts``; empty for other kinds.
+
+    Args:
+        names: host names and IP addresses that its participants connect to.
+        kind: of the token.
+        through: what the token names besides.
+        server_names: the server's own: with a certificate for one of them, an aggregator could pass for the server.
+
+    Raises:
+        InvalidRequestError: if they do not fit the kind, or are impossible.
+    """
+    if kind is not ParticipantKind.AGGREGATOR:
+        if names:
+            raise InvalidRequestError(
+                _CODE, f"host names for a token of kind {kind}", "give them to a token of kind aggregator"
+            )
+        return ""
+    if through:
+        raise InvalidRequestError(
+            _CODE, "an aggregator through another aggregator", "connect every aggregator to the server itself"
+        )
+    if not 1 <= len(names) <= MAX_HOSTS:
+        raise InvalidRequestError(
+            _CODE,
+            f"{len(names)} host names for an aggregator: 1 to {MAX_HOSTS}",
+            "name the hosts that its participants connect to (--serves)",
+        )
+    _check_names(names)
+    for name in names:
+        if name in server_names and not is_loopback(name):
+            raise InvalidRequestError(
+                _CODE, f"{name} is the server's own name", "give the aggregator a host name of its own"
+            )
+    return " ".join(dict.fromkeys(names))
+
+
+def bound_through(name: str, found: Sequence[str], addresses: Mapping[str, str]) -> Binding:
+    """The binding of a participant to an aggregator.
+
+    Args:
+        name: id or organisation, as the operator gave it.
+        found: ids of the aggregators of that name.
+        addresses: enrolment address of each aggregator that is connected, by id.
+
+    Raises:
+        InvalidRequestError: unless it names one aggregator, which is connected.
+    """
+    if len(found) != 1:
+        among = f": {', '.join(found)}" if found else ""
+        raise InvalidRequestError(
+            _CODE,
+            f"{len(found)} aggregators are named {name[:80]!r}{among}",
+            "`atoll participant list` shows their ids",
+        )
+    address = addresses.get(found[0], "")
+    if not address:
+        raise InvalidRequestError(
+            _CODE,
+            f"aggregator {found[0]} is not connected, so its address is not known",
+            "start it: `atoll aggregator start`",
+        )
+    return Binding(address, "", found[0])
+
+
+def _check_names(names: Sequence[str]) -> None:
+    try:
+        as_alternative_names(names)
+    except AuthorityError as error:
+        raise InvalidRequestError(_CODE, str(error), "give host names or IP addresses, without a port") from None

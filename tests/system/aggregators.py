@@ -1,0 +1,83 @@
+"""An aggregator of the system tests: a real ``atoll aggregator start`` on loopback, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from typing import Any
+
+from atoll.wire.v1 import control_pb2, enrolment_pb2
+from tests.patience import WAIT_S
+from tests.system.processes import ATOLL, Nursery, Process
+from tests.system.servers import Server, free_ports
+
+
+class Site:
+    """One aggregator's directory, and the process that works in it, if there is one now."""
+
+    def __init__(self, nursery: Nursery, server: Server, name: str) -> None:
+        self.nursery = nursery
+        self.server = server
+        self.name = name
+        self.data = nursery.folder / name
+        self.port = free_ports()
+        self.facts: dict[str, Any] = {}
+        self._token = token_of(server, organisation=name)
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, f"aggregator {self.name} was not started"
+        return self._process
+
+    @property
+    def id(self) -> str:
+        return str(self.facts["name"])
+
+    def start(self) -> Site:
+        """Start it, or start it again, and wait until it serves."""
+        ready, written = os.pipe()
+        options = ("--data", str(self.data), "--port", str(self.port), "--token", self._token)
+        arguments = (*ATOLL, "aggregator", "start", *options, "--ready-fd", str(written))
+        self._process = self.nursery.start(arguments, self.name + "-aggregator", keep_open=(written,))
+        os.close(written)
+        with os.fdopen(ready) as pipe:
+            line = pipe.readline()
+        assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
+        self.facts = json.loads(line)
+        self.process.wait_for_log("connected to the server")
+        return self
+
+    def kill(self) -> None:
+        """Kill it, as a power cut would."""
+        self.process.kill()
+
+    def tokens(self, count: int) -> list[str]:
+        """Join tokens of participants that connect to it."""
+        request = control_pb2.CreateTokenRequest(
+            organisation=self.name,
+            kind=enrolment_pb2.PARTICIPANT_KIND_EDGE,
+            lifetime_s=600.0,
+            count=count,
+            through=self.id,
+        )
+        return list(self.server.operator.stub.CreateToken(request, timeout=WAIT_S).tokens)
+
+    def metric(self, name: str) -> float:
+        """The value of one of its metrics."""
+        with urllib.request.urlopen(f"http://{self.facts['metrics']}/metrics", timeout=WAIT_S) as page:
+            lines = page.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith((name + " ", name + "_total ")))
+
+
+def token_of(server: Server, *, organisation: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> str:
+    """A join token for an aggregator."""
+    request = control_pb2.CreateTokenRequest(
+        organisation=organisation,
+        kind=enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR,
+        lifetime_s=600.0,
+        count=1,
+        hosts=hosts,
+    )
+    return str(server.operator.stub.CreateToken(request, timeout=WAIT_S).tokens[0])
