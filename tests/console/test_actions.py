@@ -41,6 +41,23 @@ def test_a_running_run_can_be_paused_and_cancelled(browser: Browser) -> None:
     assert "/resume" not in page
 
 
+@pytest.mark.parametrize(
+    ("actions", "offered"),
+    [
+        ((), set()),
+        (("run.pause", "run.cancel"), {"/runs/rabc/pause", "/runs/rabc/cancel"}),
+        (("run.submit",), {"/start?like=rabc", "/start"}),
+    ],
+)
+def test_only_what_the_role_allows_is_offered(
+    browser: Browser, control: Watched, actions: tuple[str, ...], offered: set[str]
+) -> None:
+    control.actions = actions
+    page = browser.get("/runs/rabc").text
+    every = {"/runs/rabc/pause", "/runs/rabc/cancel", "/start?like=rabc", "/start"}
+    assert {path for path in every if f'"{path}"' in page} == offered
+
+
 def test_a_paused_run_can_be_resumed(browser: Browser, control: Watched) -> None:
     control.status = control_pb2.RUN_STATUS_PAUSED
     page = browser.get("/runs/rabc").text

@@ -32,6 +32,7 @@ PUBLIC = [
     "LogLine",
     "MemberSummary",
     "Model",
+    "Myself",
     "NewOperator",
     "NewTokens",
     "NotPermittedError",
@@ -80,6 +81,7 @@ OPERATOR = {
     ),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
     *("health", "log_lines", "participant_named", "prune", "revoke", "revoke_operator"),
+    *("set_operator_role", "whoami"),
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {

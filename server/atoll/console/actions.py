@@ -74,7 +74,8 @@ class Actions:
         try:
             run = await run_in_threadpool(submitted, self._reader.operator, job, like, newest=model == NEWEST)
         except OperatorError as error:
-            return self._page(request, "start.html.j2", _start(job, like, model, str(error)), status_code=400)
+            said = _start(job, like, model, str(error))
+            return await run_in_threadpool(self._page, request, "start.html.j2", said, status_code=400)
         return _to_run(run.id, "start")
 
     async def _done(self, request: Request, what: str, act: Callable[[Run, Mapping[str, str]], object]) -> Response:
@@ -89,7 +90,13 @@ class Actions:
 
     def _page(self, request: Request, name: str, values: Mapping[str, object], *, status_code: int = 200) -> Response:
         session = session_of(request)
-        return page(name, values, address=self._reader.address, session=session, status_code=status_code)
+        return page(
+            name,
+            {"may": self._reader.may(), **values},
+            address=self._reader.address,
+            session=session,
+            status_code=status_code,
+        )
 
 
 def submitted(operator: Operator, job: str, like: str, *, newest: bool) -> Run:

@@ -152,4 +152,6 @@ class Pages:
         return tuple(self._reader.operator.log_lines(1)), "the newest lines"
 
     def _page(self, request: Request, name: str, **values: object) -> Response:
-        return page(name, values, address=self._reader.address, session=session_of(request))
+        return page(
+            name, {"may": self._reader.may(), **values}, address=self._reader.address, session=session_of(request)
+        )

@@ -47,4 +47,6 @@ class LedgerPages:
         return self._page(request, "run_privacy.html.j2", **values)
 
     def _page(self, request: Request, name: str, **values: object) -> Response:
-        return page(name, values, address=self._reader.address, session=session_of(request))
+        return page(
+            name, {"may": self._reader.may(), **values}, address=self._reader.address, session=session_of(request)
+        )

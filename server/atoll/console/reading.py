@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from atoll.operator import Operator, ParticipantSummary, RoundSummary, RunDetail
+from atoll.operator import Myself, Operator, ParticipantSummary, RoundSummary, RunDetail
 from atoll.operator.history import ENDED_PHASES, Rounds
 
 MAX_KEPT_RUNS = 16
@@ -16,6 +17,8 @@ MAX_KEPT_RUNS = 16
 MAX_RECENT_MEMBERS = 2000
 """Maximum number of members that are looked through for those that did not count."""
 MAX_RECENT_ROUNDS = 20
+MAX_ROLE_AGE_S = 5.0
+"""The server refuses what a role does not allow; buttons may be offered or missing for this many seconds more."""
 
 
 class KnownRun:
@@ -67,11 +70,24 @@ class Reader:
         self.operator = operator
         self._runs: OrderedDict[str, KnownRun] = OrderedDict()
         self._lock = threading.Lock()
+        self._myself: tuple[Myself | None, float] = (None, 0.0)
 
     @property
     def address(self) -> str:
         """host:port of the server."""
         return self.operator.address
+
+    def may(self) -> Callable[[str], bool]:
+        """Whether the operator's role allows an action; asked for again after ``MAX_ROLE_AGE_S``.
+
+        Raises:
+            OperatorError: if the server does not say.
+        """
+        found, asked_at = self._myself
+        if found is None or time.monotonic() - asked_at > MAX_ROLE_AGE_S:
+            found = self.operator.whoami()
+            self._myself = found, time.monotonic()
+        return found.may
 
     def run(self, run: str) -> KnownRun:
         """A run by its id; those that were looked at last are kept."""

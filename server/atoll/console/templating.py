@@ -30,7 +30,7 @@ def page(
 
     Args:
         name: file name of the template.
-        values: what the template shows.
+        values: what the template shows; ``may`` says whether an action is offered, without it all are.
         address: of the server, for the page's foot.
         session: whose forms it may have.
         status_code: HTTP status.
@@ -38,9 +38,17 @@ def page(
     text = (
         _environment()
         .get_template(name)
-        .render(**values, address=address, form_token=session.form_token if session is not None else "")
+        .render(
+            **{"may": _anything, **values},
+            address=address,
+            form_token=session.form_token if session is not None else "",
+        )
     )
     return HTMLResponse(text, status_code)
+
+
+def _anything(_: str) -> bool:
+    return True
 
 
 @cache

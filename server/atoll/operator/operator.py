@@ -24,6 +24,7 @@ from atoll.operator.server_ledger import ServerLedger
 from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
     LogLine,
+    Myself,
     NewTokens,
     OperatorCertificate,
     OperatorSummary,
@@ -58,7 +59,14 @@ _LEVELS = {
     "warning": control_pb2.LOG_LEVEL_WARNING,
     "error": control_pb2.LOG_LEVEL_ERROR,
 }
+_ROLES = {
+    "viewer": control_pb2.OPERATOR_ROLE_VIEWER,
+    "operator": control_pb2.OPERATOR_ROLE_OPERATOR,
+    "privacy_officer": control_pb2.OPERATOR_ROLE_PRIVACY_OFFICER,
+    "administrator": control_pb2.OPERATOR_ROLE_ADMINISTRATOR,
+}
 LogLevel = Literal["info", "warning", "error"]
+OperatorRoleName = Literal["viewer", "operator", "privacy_officer", "administrator"]
 _NO_MODEL = 'give the initial weights, or add `initial = "FILE.safetensors"` to the [model] section'
 
 
@@ -275,10 +283,23 @@ class Operator(ServerLedger, ServerAudit):
         for answer in self._calls.pages(self._control.ListTokens, request):
             yield from values_of(TokenSummary, answer.tokens)
 
-    def make_operator(self, name: str, lifetime_s: float = 90 * DAY_S) -> NewOperator:
-        """Make a credential for an operator; in your own name it renews yours. The key is made here."""
+    def make_operator(
+        self, name: str, lifetime_s: float = 90 * DAY_S, *, role: OperatorRoleName | None = None
+    ) -> NewOperator:
+        """Make a credential for an operator; in your own name it renews yours. The key is made here.
+
+        Args:
+            name: of the operator.
+            lifetime_s: how long the credential is good for, at most 90 days.
+            role: of a new operator; None: ``operator``, or yours for your own name.
+        """
         made = KeyWithRequest.make()
-        request = control_pb2.CreateOperatorRequest(name=name, csr_pem=made.csr_pem, lifetime_s=lifetime_s)
+        request = control_pb2.CreateOperatorRequest(
+            name=name,
+            csr_pem=made.csr_pem,
+            lifetime_s=lifetime_s,
+            role=control_pb2.OPERATOR_ROLE_UNSPECIFIED if role is None else _role_number(role),
+        )
         found = value_of(OperatorCertificate, self._calls.call(self._control.CreateOperator, request))
         credential = OperatorCredential(
             name=name,
@@ -293,6 +314,15 @@ class Operator(ServerLedger, ServerAudit):
         """All operators, by name."""
         answer = self._calls.call(self._control.ListOperators, control_pb2.ListOperatorsRequest())
         return values_of(OperatorSummary, answer.operators)
+
+    def set_operator_role(self, name: str, role: OperatorRoleName) -> OperatorSummary:
+        """Give an operator another role, from its next call on."""
+        request = control_pb2.SetOperatorRoleRequest(name=name, role=_role_number(role))
+        return value_of(OperatorSummary, self._calls.call(self._control.SetOperatorRole, request).operator)
+
+    def whoami(self) -> Myself:
+        """Who the server takes you for, and what you may do."""
+        return value_of(Myself, self._calls.call(self._control.WhoAmI, control_pb2.WhoAmIRequest()))
 
     def revoke_operator(self, name: str, reason: str = "") -> RevokedOperator:
         """Shut an operator out at once."""
@@ -341,6 +371,12 @@ class Operator(ServerLedger, ServerAudit):
         """Have the server remove what nothing needs, or (``dry_run``) list it."""
         request = control_pb2.PruneStorageRequest(dry_run=dry_run)
         return values_of(PrunedStorage, self._calls.call(self._control.PruneStorage, request).pruned)
+
+
+def _role_number(role: str) -> control_pb2.OperatorRole.ValueType:
+    if role not in _ROLES:
+        raise BadInputError(f"role = {role!r}; allowed are {', '.join(_ROLES)}")
+    return _ROLES[role]
 
 
 def initial_of(spec: JobSpec, folder: Path) -> Weights | None:

@@ -14,6 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from atoll.formats import safetensors
+from atoll.server.identity import OperatorRole
+from atoll.server.rpc.operations import actions_of
 from atoll.wire.digest import BlobManifest
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto, manifest_from_proto, manifest_to_proto
@@ -86,6 +88,8 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.populations: list[control_pb2.PopulationSummary] = []
         self.audit: list[control_pb2.AuditEntry] = []
         self.audit_flaw = ""
+        self.role: control_pb2.OperatorRole.ValueType = control_pb2.OPERATOR_ROLE_ADMINISTRATOR
+        self.actions = actions_of(OperatorRole.ADMINISTRATOR)
         self.log_lines: list[control_pb2.LogLine] = []
         """The newest first."""
 
@@ -205,10 +209,28 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
 
     def ListOperators(self, request: control_pb2.ListOperatorsRequest, context: Context) -> Any:
         del request, context
-        alice = control_pb2.OperatorSummary(name="alice", issued_at=NOW, expires_at=NOW + 60, certificates=1)
+        alice = control_pb2.OperatorSummary(
+            name="alice",
+            role=control_pb2.OPERATOR_ROLE_PRIVACY_OFFICER,
+            issued_at=NOW,
+            expires_at=NOW + 60,
+            certificates=1,
+        )
         bob = control_pb2.OperatorSummary(name="bob", revoked_at=NOW, revoked_reason="left")
         old = control_pb2.OperatorSummary(name="carol", issued_at=NOW - 60, expires_at=NOW)
         return control_pb2.ListOperatorsResponse(operators=[alice, bob, old])
+
+    def SetOperatorRole(self, request: control_pb2.SetOperatorRoleRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        changed = control_pb2.OperatorSummary(name=request.name, role=request.role)
+        return control_pb2.SetOperatorRoleResponse(operator=changed)
+
+    def WhoAmI(self, request: control_pb2.WhoAmIRequest, context: Context) -> Any:
+        del request, context
+        return control_pb2.WhoAmIResponse(
+            name="dora", role=self.role, credential="certificate ab", actions=self.actions
+        )
 
     def RevokeOperator(self, request: control_pb2.RevokeOperatorRequest, context: Context) -> Any:
         del context

@@ -26,6 +26,7 @@ from atoll.server.cli.token import token
 from atoll.server.control import (
     ChargeSummary,
     MemberSummary,
+    Myself,
     NewTokens,
     OperatorSummary,
     ParticipantPrivacy,
@@ -57,7 +58,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "| `token new` |": (NewTokens,),
     "**token**": (TokenSummary,),
     "**operator**": (OperatorSummary,),
-    "| `operator list`; `operator revoke` |": (RevokedOperator,),
+    "| `operator list`; `operator role`; `operator whoami`; `operator revoke` |": (Myself, RevokedOperator),
     "**participant**": (ParticipantSummary,),
     "**finding**": (Finding,),
     "**summary** (`demo`)": (Summary,),

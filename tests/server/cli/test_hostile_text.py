@@ -128,6 +128,8 @@ COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("operator", "list"): [()],
     ("operator", "new"): [("dora", "-o", "dora.json")],
     ("operator", "revoke"): [("dora",)],
+    ("operator", "role"): [("dora", "viewer")],
+    ("operator", "whoami"): [()],
     ("token", "new"): [()],
     ("token", "list"): [()],
     ("privacy", "ledger"): [(), ("--population", "p"), ("--participant", "p"), ("--run", "latest")],

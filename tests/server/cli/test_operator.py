@@ -8,6 +8,7 @@ from cryptography import x509
 
 from atoll.server.cli.operator import operator
 from atoll.server.identity import OperatorCredential
+from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,33 @@ def test_new_writes_over_nothing(fake: Any, invoke: Callable[..., Result], tmp_p
     result = invoke(operator, "new", "alice", "-o", str(path))
     assert result.exit_code != 0
     assert (path.read_text(), fake.control.asked) == ("mine", [])
+
+
+def test_new_asks_for_a_role(fake: Any, invoke: Callable[..., Result], tmp_path: Path) -> None:
+    assert invoke(operator, "new", "alice", "-o", str(tmp_path / "a.json"), "--role", "privacy-officer").exit_code == 0
+    assert invoke(operator, "new", "alice", "-o", str(tmp_path / "b.json")).exit_code == 0
+    assert [one.role for one in fake.control.asked] == [
+        control_pb2.OPERATOR_ROLE_PRIVACY_OFFICER,
+        control_pb2.OPERATOR_ROLE_UNSPECIFIED,
+    ]
+    assert "'root' is not one of" in invoke(operator, "new", "x", "-o", "x.json", "--role", "root").output
+
+
+def test_a_role_is_changed(fake: Any, invoke: Callable[..., Result]) -> None:
+    assert invoke(operator, "role", "bob", "viewer").output == "operator bob is a viewer\n"
+    (asked,) = fake.control.asked
+    assert (asked.name, asked.role) == ("bob", control_pb2.OPERATOR_ROLE_VIEWER)
+
+
+def test_whoami_says_what_one_may_do(fake: Any, invoke: Callable[..., Result]) -> None:
+    fake.control.role, fake.control.actions = control_pb2.OPERATOR_ROLE_PRIVACY_OFFICER, ("run.cancel", "run.pause")
+    first, second = invoke(operator, "whoami").output.splitlines()
+    assert first == f"dora, a privacy officer at {fake.address}, by certificate ab"
+    assert second == "may read, and: run.cancel, run.pause"
+    fake.control.actions = ()
+    assert invoke(operator, "whoami").output.splitlines()[1] == "may read"
+    found = json.loads(invoke(operator, "whoami", "--json").stdout)
+    assert (found["role"], found["actions"]) == ("privacy_officer", [])
 
 
 def test_list_shows_who_is_in_force(invoke: Callable[..., Result]) -> None:

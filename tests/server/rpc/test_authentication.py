@@ -51,6 +51,8 @@ CALLERS = {
         "RevokeParticipant": OPERATOR,
         "CreateOperator": OPERATOR,
         "ListOperators": OPERATOR,
+        "SetOperatorRole": OPERATOR,
+        "WhoAmI": OPERATOR,
         "RevokeOperator": OPERATOR,
         "GetServerInfo": OPERATOR,
         "ListLogLines": OPERATOR,

@@ -44,6 +44,35 @@ RUN_STATUS_FAILED: RunStatus.ValueType  # 4
 RUN_STATUS_CANCELLED: RunStatus.ValueType  # 5
 Global___RunStatus: typing_extensions.TypeAlias = RunStatus
 
+class _OperatorRole:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OperatorRoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OperatorRole.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OPERATOR_ROLE_UNSPECIFIED: _OperatorRole.ValueType  # 0
+    OPERATOR_ROLE_VIEWER: _OperatorRole.ValueType  # 1
+    """Reads, but no models."""
+    OPERATOR_ROLE_OPERATOR: _OperatorRole.ValueType  # 2
+    """Steers runs, lets participants in, reads models."""
+    OPERATOR_ROLE_PRIVACY_OFFICER: _OperatorRole.ValueType  # 3
+    """Limits populations, stops runs, reads the audit log."""
+    OPERATOR_ROLE_ADMINISTRATOR: _OperatorRole.ValueType  # 4
+    """May do all that, and manages operators."""
+
+class OperatorRole(_OperatorRole, metaclass=_OperatorRoleEnumTypeWrapper): ...
+
+OPERATOR_ROLE_UNSPECIFIED: OperatorRole.ValueType  # 0
+OPERATOR_ROLE_VIEWER: OperatorRole.ValueType  # 1
+"""Reads, but no models."""
+OPERATOR_ROLE_OPERATOR: OperatorRole.ValueType  # 2
+"""Steers runs, lets participants in, reads models."""
+OPERATOR_ROLE_PRIVACY_OFFICER: OperatorRole.ValueType  # 3
+"""Limits populations, stops runs, reads the audit log."""
+OPERATOR_ROLE_ADMINISTRATOR: OperatorRole.ValueType  # 4
+"""May do all that, and manages operators."""
+Global___OperatorRole: typing_extensions.TypeAlias = OperatorRole
+
 class _LogLevel:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -946,6 +975,7 @@ class CreateOperatorRequest(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     CSR_PEM_FIELD_NUMBER: builtins.int
     LIFETIME_S_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
     name: builtins.str
     """1 to 63 characters a-z, 0-9, . _ -; the caller's own name renews its
     credential.
@@ -953,14 +983,17 @@ class CreateOperatorRequest(google.protobuf.message.Message):
     csr_pem: builtins.bytes
     """PKCS #10 request, PEM, P-256. Its subject is ignored."""
     lifetime_s: builtins.float
+    role: Global___OperatorRole.ValueType
+    """Of a new operator; unspecified: operator. A renewal keeps the role."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         csr_pem: builtins.bytes = ...,
         lifetime_s: builtins.float = ...,
+        role: Global___OperatorRole.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["csr_pem", b"csr_pem", "lifetime_s", b"lifetime_s", "name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["csr_pem", b"csr_pem", "lifetime_s", b"lifetime_s", "name", b"name", "role", b"role"]) -> None: ...
 
 Global___CreateOperatorRequest: typing_extensions.TypeAlias = CreateOperatorRequest
 
@@ -995,6 +1028,7 @@ class OperatorSummary(google.protobuf.message.Message):
     CERTIFICATES_FIELD_NUMBER: builtins.int
     REVOKED_AT_FIELD_NUMBER: builtins.int
     REVOKED_REASON_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
     name: builtins.str
     issued_at: builtins.float
     """When its oldest recorded certificate was issued."""
@@ -1005,6 +1039,7 @@ class OperatorSummary(google.protobuf.message.Message):
     revoked_at: builtins.float
     """Absent while a certificate is in force."""
     revoked_reason: builtins.str
+    role: Global___OperatorRole.ValueType
     def __init__(
         self,
         *,
@@ -1014,12 +1049,86 @@ class OperatorSummary(google.protobuf.message.Message):
         certificates: builtins.int = ...,
         revoked_at: builtins.float | None = ...,
         revoked_reason: builtins.str = ...,
+        role: Global___OperatorRole.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_revoked_at", b"_revoked_at", "revoked_at", b"revoked_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_revoked_at", b"_revoked_at", "certificates", b"certificates", "expires_at", b"expires_at", "issued_at", b"issued_at", "name", b"name", "revoked_at", b"revoked_at", "revoked_reason", b"revoked_reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_revoked_at", b"_revoked_at", "certificates", b"certificates", "expires_at", b"expires_at", "issued_at", b"issued_at", "name", b"name", "revoked_at", b"revoked_at", "revoked_reason", b"revoked_reason", "role", b"role"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_revoked_at", b"_revoked_at"]) -> typing.Literal["revoked_at"] | None: ...
 
 Global___OperatorSummary: typing_extensions.TypeAlias = OperatorSummary
+
+@typing.final
+class SetOperatorRoleRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    role: Global___OperatorRole.ValueType
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        role: Global___OperatorRole.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "role", b"role"]) -> None: ...
+
+Global___SetOperatorRoleRequest: typing_extensions.TypeAlias = SetOperatorRoleRequest
+
+@typing.final
+class SetOperatorRoleResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: builtins.int
+    @property
+    def operator(self) -> Global___OperatorSummary: ...
+    def __init__(
+        self,
+        *,
+        operator: Global___OperatorSummary | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["operator", b"operator"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["operator", b"operator"]) -> None: ...
+
+Global___SetOperatorRoleResponse: typing_extensions.TypeAlias = SetOperatorRoleResponse
+
+@typing.final
+class WhoAmIRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___WhoAmIRequest: typing_extensions.TypeAlias = WhoAmIRequest
+
+@typing.final
+class WhoAmIResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    CREDENTIAL_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    role: Global___OperatorRole.ValueType
+    credential: builtins.str
+    """How the caller proved its name, as in the audit log."""
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The actions that the role allows, by their names in the audit log."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        role: Global___OperatorRole.ValueType = ...,
+        credential: builtins.str = ...,
+        actions: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "credential", b"credential", "name", b"name", "role", b"role"]) -> None: ...
+
+Global___WhoAmIResponse: typing_extensions.TypeAlias = WhoAmIResponse
 
 @typing.final
 class ListOperatorsRequest(google.protobuf.message.Message):

@@ -114,6 +114,16 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorResponse.FromString,
                 _registered_method=True)
+        self.SetOperatorRole = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/SetOperatorRole',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetOperatorRoleRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetOperatorRoleResponse.FromString,
+                _registered_method=True)
+        self.WhoAmI = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/WhoAmI',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.WhoAmIResponse.FromString,
+                _registered_method=True)
         self.ListOperators = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/ListOperators',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsRequest.SerializeToString,
@@ -272,6 +282,20 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetOperatorRole(self, request, context):
+        """Gives an operator another role, from its next call on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhoAmI(self, request, context):
+        """Who the server takes the caller for, and what that operator may do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOperators(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -423,6 +447,16 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.CreateOperator,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorResponse.SerializeToString,
+            ),
+            'SetOperatorRole': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetOperatorRole,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetOperatorRoleRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetOperatorRoleResponse.SerializeToString,
+            ),
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.WhoAmIRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.WhoAmIResponse.SerializeToString,
             ),
             'ListOperators': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOperators,
@@ -907,6 +941,60 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/CreateOperator',
             atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetOperatorRole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/SetOperatorRole',
+            atoll_dot_wire_dot_v1_dot_control__pb2.SetOperatorRoleRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.SetOperatorRoleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/WhoAmI',
+            atoll_dot_wire_dot_v1_dot_control__pb2.WhoAmIRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.WhoAmIResponse.FromString,
             options,
             channel_credentials,
             insecure,

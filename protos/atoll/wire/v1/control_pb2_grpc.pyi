@@ -281,6 +281,38 @@ _ControlServiceCreateOperatorType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceSetOperatorRoleType = typing_extensions.TypeVar(
+    '_ControlServiceSetOperatorRoleType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+        atoll.wire.v1.control_pb2.SetOperatorRoleResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+        atoll.wire.v1.control_pb2.SetOperatorRoleResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+        atoll.wire.v1.control_pb2.SetOperatorRoleResponse,
+    ],
+)
+
+_ControlServiceWhoAmIType = typing_extensions.TypeVar(
+    '_ControlServiceWhoAmIType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.WhoAmIRequest,
+        atoll.wire.v1.control_pb2.WhoAmIResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.WhoAmIRequest,
+        atoll.wire.v1.control_pb2.WhoAmIResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.WhoAmIRequest,
+        atoll.wire.v1.control_pb2.WhoAmIResponse,
+    ],
+)
+
 _ControlServiceListOperatorsType = typing_extensions.TypeVar(
     '_ControlServiceListOperatorsType',
     grpc.UnaryUnaryMultiCallable[
@@ -441,7 +473,7 @@ _ControlServiceLimitPopulationType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServiceListAuditType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceSetOperatorRoleType, _ControlServiceWhoAmIType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServiceListAuditType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -507,6 +539,14 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.CreateOperatorRequest,
             atoll.wire.v1.control_pb2.CreateOperatorResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+            atoll.wire.v1.control_pb2.SetOperatorRoleResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.WhoAmIRequest,
+            atoll.wire.v1.control_pb2.WhoAmIResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.ListOperatorsRequest,
@@ -617,6 +657,14 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.CreateOperatorResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+            atoll.wire.v1.control_pb2.SetOperatorRoleResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.WhoAmIRequest,
+            atoll.wire.v1.control_pb2.WhoAmIResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.ListOperatorsRequest,
             atoll.wire.v1.control_pb2.ListOperatorsResponse,
         ],
@@ -697,6 +745,12 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
 
     CreateOperator: _ControlServiceCreateOperatorType
     """Makes or renews the credential of a named operator."""
+
+    SetOperatorRole: _ControlServiceSetOperatorRoleType
+    """Gives an operator another role, from its next call on."""
+
+    WhoAmI: _ControlServiceWhoAmIType
+    """Who the server takes the caller for, and what that operator may do."""
 
     ListOperators: _ControlServiceListOperatorsType
 
@@ -792,6 +846,14 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.CreateOperatorRequest,
         atoll.wire.v1.control_pb2.CreateOperatorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+        atoll.wire.v1.control_pb2.SetOperatorRoleResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.WhoAmIRequest,
+        atoll.wire.v1.control_pb2.WhoAmIResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.ListOperatorsRequest,
@@ -955,6 +1017,22 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.CreateOperatorResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CreateOperatorResponse]]:
         """Makes or renews the credential of a named operator."""
+
+    @abc.abstractmethod
+    def SetOperatorRole(
+        self,
+        request: atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.SetOperatorRoleResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.SetOperatorRoleResponse]]:
+        """Gives an operator another role, from its next call on."""
+
+    @abc.abstractmethod
+    def WhoAmI(
+        self,
+        request: atoll.wire.v1.control_pb2.WhoAmIRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.WhoAmIResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.WhoAmIResponse]]:
+        """Who the server takes the caller for, and what that operator may do."""
 
     @abc.abstractmethod
     def ListOperators(

@@ -17,6 +17,7 @@ from atoll.server.identity import (
     Authority,
     CertificateRequest,
     IssuedCertificate,
+    OperatorRole,
     ParticipantKind,
     Peer,
     PeerError,
@@ -30,7 +31,7 @@ from atoll.server.identity import (
     verify,
 )
 from atoll.server.ingest.coordinator_api import Caller
-from atoll.server.stores import Reader, Writer, certificates, participants, tokens
+from atoll.server.stores import Reader, Writer, certificates, operators, participants, tokens
 from atoll.server.telemetry.refusal_log import RefusalLog
 from atoll.wire.join_token import JoinToken
 from atoll.wire.renewal import renewal_proof
@@ -86,6 +87,7 @@ class CertificateBook:
         self.grace_s = grace_s
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
+        self._roles: OrderedDict[str, OperatorRole] = OrderedDict()
         self._revocations = 0
         self._shut_out: set[str] = set()
         self._listeners: list[Callable[[Caller, RevokedError], None]] = []
@@ -124,7 +126,24 @@ class CertificateBook:
         if found.role is not Role.OPERATOR:
             newest = max(found.not_after, self._newest.get(found.subject, 0.0))
             _remember(self._newest, found.subject, newest)
-        return Caller(found.role, found.subject)
+            return Caller(found.role, found.subject)
+        return Caller(found.role, found.subject, await self.operator_role(found.subject))
+
+    async def operator_role(self, name: str) -> OperatorRole:
+        """The role of an operator with a certificate; a viewer's if none was given."""
+        known = self._roles.get(name)
+        while known is None:
+            changes = self._revocations
+            grant = await self._reader.run(operators.get, name)
+            if changes == self._revocations:  # else the read may be older than the change
+                known = OperatorRole.VIEWER if grant is None else grant.role
+                _remember(self._roles, name, known)
+        return known
+
+    def role_changed(self, name: str) -> None:
+        """Must run without an await after a new role became durable."""
+        self._revocations += 1
+        self._roles.pop(name, None)
 
     def remaining_s(self, participant: str) -> float:
         """Seconds until the participant's newest certificate seen here ends; negative if unknown."""
@@ -240,11 +259,20 @@ class CertificateBook:
 
         return await self._revoked(work, announce)
 
-    async def revoke_operator(self, name: str, reason: str) -> int:
-        """Revoke an operator at once; returns how many of its unused join tokens are void with it."""
+    async def revoke_operator(
+        self, name: str, reason: str, check: Callable[[Connection], None] = lambda _: None
+    ) -> int:
+        """Revoke an operator at once; returns how many of its unused join tokens are void with it.
+
+        Args:
+            name: whom.
+            reason: why.
+            check: called in the transaction; raises if it must not be.
+        """
         now = self._clock()
 
         def work(connection: Connection) -> int:
+            check(connection)
             certificates.revoke_subject(connection, Role.OPERATOR, name, at=now, reason=reason)
             return tokens.void(connection, created_by=name, at=now)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from atoll.server.errors import ServerError
-from atoll.server.identity import Authority, CredentialError, OperatorCredential, Peer, PeerError
-from atoll.server.stores import Reader, Writer, certificates
+from atoll.server.identity import Authority, CredentialError, OperatorCredential, OperatorRole, Peer, PeerError
+from atoll.server.stores import Grant, Reader, Writer, certificates, operators
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class OperatorFile:
 
         def work(connection: Connection) -> None:
             certificates.add(connection, identity.issued.peer, issued_at=now)
+            operators.put(connection, Grant(OPERATOR_NAME, OperatorRole.ADMINISTRATOR, "server", now))
 
         await self._writer.run(work)
         OperatorCredential(

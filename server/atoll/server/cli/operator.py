@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +17,24 @@ from atoll.server.control import OperatorSummary
 from atoll.server.identity import CredentialError
 from atoll.text.figures import counted
 
+if TYPE_CHECKING:
+    from atoll.operator.operator import OperatorRoleName
+
+ROLE = click.Choice(["viewer", "operator", "privacy-officer", "administrator"])
+
+
+def _role(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else value.replace("-", "_")
+
+
+def _words(role: str) -> str:
+    words = role.replace("_", " ")
+    return f"an {words}" if words[:1] in "ao" else f"a {words}"
+
 
 @click.group(cls=Group)
 def operator() -> None:
-    """Make, list and revoke the credentials of operators."""
+    """Make, list and revoke the credentials of operators, and give them roles."""
 
 
 @operator.command()
@@ -38,13 +53,16 @@ def operator() -> None:
     show_default=True,
     help="Validity: 12h, 7d; at most 90d.",
 )
+@click.option("--role", type=ROLE, callback=_role, help="Of a new operator. Default: operator. A renewal keeps yours.")
 @json_option
 @connected
-def new(client: Operator, *, name: str, output: Path, expires: float, json_output: bool) -> None:
+def new(
+    client: Operator, *, name: str, output: Path, expires: float, role: OperatorRoleName | None, json_output: bool
+) -> None:
     """Make a credential for operator NAME; in your own name it renews yours (the old one stays good until it ends)."""
     if output.exists():
         raise BadInputError(f"{output} exists already", "choose a new file: credentials are never written over another")
-    made = client.make_operator(name, expires)
+    made = client.make_operator(name, expires, role=role)
     try:
         made.credential.write(output)
     except CredentialError as error:
@@ -66,10 +84,11 @@ def list_operators(client: Operator, *, json_output: bool) -> None:
         print_json(found)
         return
     print_table(
-        ("operator", "state", "since", "good until", "credentials>", "reason"),
+        ("operator", "role", "state", "since", "good until", "credentials>", "reason"),
         (
             (
                 item.name,
+                item.role.replace("_", " "),
                 styled(_state(item)),
                 when(item.issued_at),
                 when(item.expires_at),
@@ -80,6 +99,33 @@ def list_operators(client: Operator, *, json_output: bool) -> None:
         ),
         "no operator has a credential: the server runs without certificates (--insecure)",
     )
+
+
+@operator.command("role")
+@click.argument("name")
+@click.argument("new_role", metavar="ROLE", type=ROLE, callback=_role)
+@json_option
+@connected
+def role_(client: Operator, *, name: str, new_role: OperatorRoleName, json_output: bool) -> None:
+    """Give operator NAME the ROLE viewer, operator, privacy-officer or administrator, from its next call on."""
+    changed = client.set_operator_role(name, new_role)
+    if json_output:
+        print_json(changed)
+    else:
+        click.echo(f"operator {name} is {_words(changed.role)}")
+
+
+@operator.command()
+@json_option
+@connected
+def whoami(client: Operator, *, json_output: bool) -> None:
+    """Show who the server takes you for, and what you may do."""
+    found = client.whoami()
+    if json_output:
+        print_json(found)
+        return
+    click.echo(f"{found.name}, {_words(found.role)} at {client.address}, by {found.credential}")
+    click.echo(f"may read, and: {', '.join(found.actions)}" if found.actions else "may read")
 
 
 @operator.command()

@@ -223,6 +223,28 @@ class OperatorSummary:
     certificates: int
     revoked_at: float | None
     revoked_reason: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Myself:
+    """Who the server takes the caller for.
+
+    Attributes:
+        name: as the audit log has it.
+        role: viewer, operator, privacy_officer or administrator.
+        credential: how the caller proved its name.
+        actions: what the role allows, by the names of the audit log.
+    """
+
+    name: str
+    role: str
+    credential: str
+    actions: tuple[str, ...]
+
+    def may(self, action: str) -> bool:
+        """Whether the role allows an action, such as ``run.cancel``."""
+        return action in self.actions
 
 
 @dataclass(frozen=True)

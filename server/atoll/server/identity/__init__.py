@@ -33,11 +33,13 @@ from atoll.server.identity.names import (
     new_run_id,
     new_token_id,
 )
+from atoll.server.identity.operator_roles import EVERY_ROLE, OperatorRole
 from atoll.server.identity.peer import Peer, Role, fingerprint_of
 from atoll.server.identity.requests import CertificateRequest, KeyWithRequest
 from atoll.server.identity.tokens import MintedToken, TokenRecord, mint, verify
 
 __all__ = [
+    "EVERY_ROLE",
     "OPERATOR_FILE",
     "OPERATOR_LIFETIME_S",
     "PARTICIPANT_LIFETIME_S",
@@ -53,6 +55,7 @@ __all__ = [
     "NameFormatError",
     "OperatorCredential",
     "OperatorIdentity",
+    "OperatorRole",
     "ParticipantKind",
     "Peer",
     "PeerError",

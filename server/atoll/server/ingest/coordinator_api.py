@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from atoll.server.identity import Role
+from atoll.server.identity import OperatorRole, Role
 from atoll.wire.v1 import transfer_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated caller: its role and its name (participant id or operator name)."""
+    """An authenticated caller: its role and its name (participant id or operator name).
+
+    ``operator_role`` is None for a participant, and where an ingest worker asks, which needs none.
+    """
 
     role: Role
     name: str
+    operator_role: OperatorRole | None = field(default=None, compare=False)
 
 
 class Disposition(StrEnum):

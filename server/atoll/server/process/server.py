@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,6 +58,7 @@ from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import ComeBack, Sessions, come_back
 from atoll.server.stores import Reader, Store, database_place
+from atoll.server.stores import operators as stored_operators
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.recent_log import RecentLog
@@ -293,13 +295,17 @@ class Daemon:
         refused = self._figures.meter.refused
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
         book.listen(authenticator.calls.end)
+
+        async def administrators() -> Sequence[str]:
+            return await services.reader.run(stored_operators.administrators, now=self._clock())
+
         main = make_server(
             Port.MAIN,
             config.limits,
             refused,
             authenticator.enter,
             authenticator.connections,
-            within=(Supervision(authenticator, audit_log),),
+            within=(Supervision(authenticator, audit_log, administrators),),
         )
         front = self._front
         self._closing.push_async_callback(front.close)

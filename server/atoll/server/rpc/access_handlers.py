@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from atoll.server.errors import InvalidRequestError
-from atoll.server.identity import ParticipantKind, Peer
+from atoll.server.identity import OperatorRole, ParticipantKind, Peer
 from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.binding import Binding, bound_through, hosts_of
 from atoll.server.rpc.enrolment import KINDS
+from atoll.server.rpc.operations import OPERATOR_ROLES, ROLE_NUMBERS, actions_of
 from atoll.server.rpc.operator_handlers import OperatorHandlers, page_size
 from atoll.server.runs.coordinator import MAX_REASON_CHARS
 from atoll.server.stores import history, participants, tokens
@@ -131,12 +132,37 @@ class AccessHandlers(OperatorHandlers):
         self, request: control_pb2.CreateOperatorRequest, context: Context
     ) -> control_pb2.CreateOperatorResponse:
         """Certify an operator's key."""
-        operator = await self._authenticator.operator(context)
-        pem = await self._operators.create(request.name, request.csr_pem, lifetime_s=request.lifetime_s, by=operator)
+        await self._authenticator.operator(context)
+        caller = await self._authenticator.identify(context)
+        role = None if request.role == control_pb2.OPERATOR_ROLE_UNSPECIFIED else _role(request.role)
+        pem = await self._operators.create(
+            request.name, request.csr_pem, lifetime_s=request.lifetime_s, by=caller, role=role
+        )
         return control_pb2.CreateOperatorResponse(
             certificate_pem=pem,
             ca_certificate_pem=self._certificates.ca_certificate_pem,
             expires_at=Peer.from_pem(pem).not_after,
+        )
+
+    async def SetOperatorRole(
+        self, request: control_pb2.SetOperatorRoleRequest, context: Context
+    ) -> control_pb2.SetOperatorRoleResponse:
+        """Give an operator another role."""
+        await self._authenticator.operator(context)
+        caller = await self._authenticator.identify(context)
+        changed = await self._operators.set_role(request.name, _role(request.role), by=caller)
+        return control_pb2.SetOperatorRoleResponse(operator=views.operator_summary(changed))
+
+    async def WhoAmI(self, request: control_pb2.WhoAmIRequest, context: Context) -> control_pb2.WhoAmIResponse:
+        """The caller, and what it may do."""
+        await self._authenticator.operator(context)
+        caller = await self._authenticator.identify(context)
+        role = caller.operator_role or OperatorRole.VIEWER
+        return control_pb2.WhoAmIResponse(
+            name=caller.name,
+            role=ROLE_NUMBERS[role],
+            credential=self._authenticator.credential(context),
+            actions=actions_of(role),
         )
 
     async def ListOperators(
@@ -151,9 +177,18 @@ class AccessHandlers(OperatorHandlers):
         self, request: control_pb2.RevokeOperatorRequest, context: Context
     ) -> control_pb2.RevokeOperatorResponse:
         """Revoke an operator, at once."""
-        operator = await self._authenticator.operator(context)
+        await self._authenticator.operator(context)
+        caller = await self._authenticator.identify(context)
         reason = one_line(request.reason, MAX_REASON_CHARS) or "revoked by an operator"
-        done = await self._operators.revoke(request.name, reason, by=operator)
+        done = await self._operators.revoke(request.name, reason, by=caller)
         return control_pb2.RevokeOperatorResponse(
             operator=views.operator_summary(done.operator), voided_tokens=done.voided_tokens
         )
+
+
+def _role(number: int) -> OperatorRole:
+    found = OPERATOR_ROLES.get(number)
+    if found is None:
+        known = ", ".join(role.words for role in OperatorRole)
+        raise InvalidRequestError("operator.role_name", f"there is no role of operators {number}", f"one of {known}")
+    return found

@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
-from atoll.server.identity import Role, check_participant_id, fingerprint_of
+from atoll.server.identity import OperatorRole, Role, check_participant_id, fingerprint_of
 from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections
@@ -150,7 +150,7 @@ class Authenticator:
     def _from_metadata(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
         if INSECURE_OPERATOR in metadata:
-            return Caller(Role.OPERATOR, "insecure")
+            return Caller(Role.OPERATOR, "insecure", OperatorRole.ADMINISTRATOR)
         name = str(metadata.get(INSECURE_PARTICIPANT, ""))
         if not name:
             raise UnauthenticatedError(

@@ -1,4 +1,4 @@
-"""Every call of an operator: what the audit log says of it.
+"""Every call of an operator: which roles may make it, and what the audit log says of it.
 
 A method that is not in ``OPERATIONS`` is refused (``supervision``), so a new one cannot be forgotten here.
 """
@@ -10,7 +10,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from atoll.server.access.role_checks import MAY_READ_MODELS
+from atoll.server.identity import EVERY_ROLE, OperatorRole
+from atoll.wire.v1 import control_pb2
+
 SERVICE = "/atoll.wire.v1.ControlService"
+
+OPERATOR_ROLES: Mapping[int, OperatorRole] = MappingProxyType(
+    {
+        control_pb2.OPERATOR_ROLE_VIEWER: OperatorRole.VIEWER,
+        control_pb2.OPERATOR_ROLE_OPERATOR: OperatorRole.OPERATOR,
+        control_pb2.OPERATOR_ROLE_PRIVACY_OFFICER: OperatorRole.PRIVACY_OFFICER,
+        control_pb2.OPERATOR_ROLE_ADMINISTRATOR: OperatorRole.ADMINISTRATOR,
+    }
+)
+ROLE_NUMBERS = MappingProxyType(
+    {role: control_pb2.OperatorRole.ValueType(number) for number, role in OPERATOR_ROLES.items()}
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +46,12 @@ class Operation:
     """One method.
 
     Attributes:
+        roles: which operators may call it.
         action: its name in the audit log; empty for methods that only read.
         describe: see ``Describe``.
     """
 
+    roles: frozenset[OperatorRole]
     action: str = ""
     describe: Describe = lambda _request, _answer: About()
 
@@ -79,39 +97,57 @@ def _limited(request: Any, _: Any) -> About:
     return About(request.population, words)
 
 
+def _created(request: Any, _: Any) -> About:
+    return About(request.name, OPERATOR_ROLES.get(request.role, ""))
+
+
+_RUNS = frozenset({OperatorRole.OPERATOR, OperatorRole.ADMINISTRATOR})
+_STOPPING = _RUNS | {OperatorRole.PRIVACY_OFFICER}
+_PRIVACY = frozenset({OperatorRole.PRIVACY_OFFICER, OperatorRole.ADMINISTRATOR})
+_PEOPLE = frozenset({OperatorRole.ADMINISTRATOR})
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
-        "UploadModel": Operation("model.upload", _uploaded),
-        "SubmitRun": Operation("run.submit", _submitted),
-        "ListRuns": Operation(),
-        "GetRun": Operation(),
-        "WatchRun": Operation(),
-        "PauseRun": Operation("run.pause", _of_run),
-        "ResumeRun": Operation("run.resume", _of_run),
-        "CancelRun": Operation("run.cancel", lambda request, _: About(request.run, request.reason)),
-        "ExtendRun": Operation("run.extend", lambda request, _: About(request.run, f"{request.rounds} rounds")),
-        "DeleteRun": Operation("run.delete", _of_run),
-        "GetRunModel": Operation("model.read", _model),
-        "CreateToken": Operation("token.create", _tokens),
-        "ListTokens": Operation(),
-        "ListParticipants": Operation(),
+        "UploadModel": Operation(_RUNS, "model.upload", _uploaded),
+        "SubmitRun": Operation(_RUNS, "run.submit", _submitted),
+        "ListRuns": Operation(EVERY_ROLE),
+        "GetRun": Operation(EVERY_ROLE),
+        "WatchRun": Operation(EVERY_ROLE),
+        "PauseRun": Operation(_STOPPING, "run.pause", _of_run),
+        "ResumeRun": Operation(_RUNS, "run.resume", _of_run),
+        "CancelRun": Operation(_STOPPING, "run.cancel", lambda request, _: About(request.run, request.reason)),
+        "ExtendRun": Operation(_RUNS, "run.extend", lambda request, _: About(request.run, f"{request.rounds} rounds")),
+        "DeleteRun": Operation(_RUNS, "run.delete", _of_run),
+        "GetRunModel": Operation(MAY_READ_MODELS, "model.read", _model),
+        "CreateToken": Operation(_RUNS, "token.create", _tokens),
+        "ListTokens": Operation(EVERY_ROLE),
+        "ListParticipants": Operation(EVERY_ROLE),
         "RevokeParticipant": Operation(
-            "participant.revoke", lambda request, _: About(request.participant, request.reason)
+            _RUNS, "participant.revoke", lambda request, _: About(request.participant, request.reason)
         ),
-        "CreateOperator": Operation("operator.create", lambda request, _: About(request.name)),
-        "ListOperators": Operation(),
-        "RevokeOperator": Operation("operator.revoke", lambda request, _: About(request.name, request.reason)),
-        "GetServerInfo": Operation(),
-        "ListLogLines": Operation(),
-        "ListAudit": Operation(),
-        "PruneStorage": Operation("storage.prune", _pruned),
-        "ListPopulations": Operation(),
-        "ListCharges": Operation("ledger.export", _exported),
-        "GetParticipantPrivacy": Operation(),
-        "LimitPopulation": Operation("population.limit", _limited),
+        "CreateOperator": Operation(EVERY_ROLE, "operator.create", _created),
+        "SetOperatorRole": Operation(
+            _PEOPLE, "operator.role", lambda request, _: About(request.name, OPERATOR_ROLES.get(request.role, "?"))
+        ),
+        "WhoAmI": Operation(EVERY_ROLE),
+        "ListOperators": Operation(EVERY_ROLE),
+        "RevokeOperator": Operation(_PEOPLE, "operator.revoke", lambda request, _: About(request.name, request.reason)),
+        "GetServerInfo": Operation(EVERY_ROLE),
+        "ListLogLines": Operation(EVERY_ROLE),
+        "ListAudit": Operation(_PRIVACY),
+        "PruneStorage": Operation(_RUNS, "storage.prune", _pruned),
+        "ListPopulations": Operation(EVERY_ROLE),
+        "ListCharges": Operation(EVERY_ROLE, "ledger.export", _exported),
+        "GetParticipantPrivacy": Operation(EVERY_ROLE),
+        "LimitPopulation": Operation(_PRIVACY, "population.limit", _limited),
     }
 )
-"""By the name of the method."""
+"""By the name of the method. ``CreateOperator`` is everyone's because each operator renews its own credential; anything
+else is for administrators (``access.operators``)."""
+
+
+def actions_of(role: OperatorRole) -> tuple[str, ...]:
+    """The actions that a role allows, in order."""
+    return tuple(sorted(one.action for one in OPERATIONS.values() if one.action and role in one.roles))
 
 
 def operation_of(method: str) -> Operation | None:

@@ -1,4 +1,4 @@
-"""Records the actions of operators in the audit log, whatever becomes of them.
+"""Refuses operators whose role does not allow a call, and records their actions, whatever becomes of them.
 
 The entry is durable before the operator hears of success: an action that could not be recorded is answered with the
 storage's error, although it was done.
@@ -7,7 +7,8 @@ storage's error, although it was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +16,19 @@ import grpc
 import grpc.aio
 
 from atoll.server.access.audit_log import AuditLog
+from atoll.server.access.role_checks import role_error
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.identity import Role
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.operations import Operation, operation_of
 from atoll.server.rpc.peers import address_of
 from atoll.server.stores import AuditEntry
 
+READING = "read"
+"""The action of an entry about a refused call that only reads; its subject is the method."""
 Behaviour = Callable[..., Awaitable[Any]]
+Stream = Callable[..., AsyncGenerator[Any, None]]
 
 
 class Supervision(grpc.aio.ServerInterceptor):
@@ -31,11 +37,18 @@ class Supervision(grpc.aio.ServerInterceptor):
     Args:
         authenticator: says who calls.
         audit_log: takes the entries.
+        administrators: names of those who can grant a role.
     """
 
-    def __init__(self, authenticator: Authenticator, audit_log: AuditLog) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        audit_log: AuditLog,
+        administrators: Callable[[], Awaitable[Sequence[str]]],
+    ) -> None:
         self._authenticator = authenticator
         self._audit_log = audit_log
+        self._administrators = administrators
 
     async def intercept_service(
         self,
@@ -44,27 +57,28 @@ class Supervision(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """See ``grpc.aio.ServerInterceptor``."""
         handler: Any = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        operation = operation_of(str(handler_call_details.method))
-        if operation is None or not operation.action:
+        method = str(handler_call_details.method)
+        operation = None if handler is None else operation_of(method)
+        if operation is None:
             return handler  # type: ignore[no-any-return]
-        wrap = (
-            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
-        )
-        behaviour = self._recorded(operation, handler.stream_unary or handler.unary_unary)
-        return wrap(
-            behaviour,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        named = operation if operation.action else replace(operation, describe=lambda _request, _answer: None)
+        kinds = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(self._streamed(named, method, handler.unary_stream), **kinds)
+        if handler.stream_unary is not None:
+            return grpc.stream_unary_rpc_method_handler(self._answered(named, method, handler.stream_unary), **kinds)
+        return grpc.unary_unary_rpc_method_handler(self._answered(named, method, handler.unary_unary), **kinds)
 
-    def _recorded(self, operation: Operation, behaviour: Behaviour) -> Behaviour:
+    def _answered(self, operation: Operation, method: str, behaviour: Behaviour) -> Behaviour:
         async def act(request: Any, context: Context) -> Any:
             caller = await self._authenticator.identify(context)
             if caller.role is not Role.OPERATOR:
                 return await behaviour(request, context)  # which refuses it
-            began = self._entry(operation, caller.name, context)
+            began = self._entry(operation, caller, context)
+            await self._permit(operation, method, caller, request, began)
             try:
                 answer = await behaviour(request, context)
             except asyncio.CancelledError:  # what the handler had begun may still be stored
@@ -78,10 +92,36 @@ class Supervision(grpc.aio.ServerInterceptor):
 
         return act
 
-    def _entry(self, operation: Operation, operator: str, context: Context) -> AuditEntry:
+    def _streamed(self, operation: Operation, method: str, behaviour: Stream) -> Stream:
+        """Of a method that only reads."""
+
+        async def act(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+            caller = await self._authenticator.identify(context)
+            if caller.role is Role.OPERATOR:
+                began = self._entry(operation, caller, context)
+                await self._permit(operation, method, caller, request, began)
+            async with contextlib.aclosing(behaviour(request, context)) as answers:
+                async for answer in answers:
+                    yield answer
+
+        return act
+
+    async def _permit(self, operation: Operation, method: str, caller: Caller, request: Any, began: AuditEntry) -> None:
+        """Refuse a call that the operator's role does not allow, and record that."""
+        if caller.operator_role in operation.roles:
+            return
+        error = role_error(caller, operation.roles, await self._administrators())
+        entry = _ended(began, operation, request, outcome="refused", code=error.detail.code)
+        reading = replace(
+            began, action=READING, subject=method.rpartition("/")[2], outcome="refused", code=error.detail.code
+        )
+        await self._now(entry or reading)
+        raise error
+
+    def _entry(self, operation: Operation, caller: Caller, context: Context) -> AuditEntry:
         address = address_of(context.peer())
         return AuditEntry(
-            0.0, operator, self._authenticator.credential(context), address[0] if address else "", operation.action
+            0.0, caller.name, self._authenticator.credential(context), address[0] if address else "", operation.action
         )
 
     async def _now(self, entry: AuditEntry | None) -> None:

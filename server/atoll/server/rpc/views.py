@@ -13,6 +13,7 @@ from atoll.server.identity import TokenRecord
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.rounds import Member, MemberStatus, Phase, RoundKind, RoundState, RunState, RunStatus, trained_before
 from atoll.server.rpc.enrolment import KINDS
+from atoll.server.rpc.operations import ROLE_NUMBERS
 from atoll.server.runs.records import metrics_of
 from atoll.server.stores import ParticipantHistory, models, rounds, runs
 from atoll.server.stores.participants import Participant
@@ -133,7 +134,7 @@ def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:
 
 def operator_summary(operator: Operator) -> control_pb2.OperatorSummary:
     """An operator."""
-    return message_of(control_pb2.OperatorSummary, operator)
+    return message_of(control_pb2.OperatorSummary, operator, role=ROLE_NUMBERS[operator.role])
 
 
 def participant_summary(

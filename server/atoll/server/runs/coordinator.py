@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.role_checks import MAY_READ_MODELS, role_error
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import (
     ConflictError,
@@ -314,6 +315,9 @@ class Coordinator:
         if caller.role is not Role.OPERATOR:
             self._certificates.check_standing(caller.name)
         if caller.role is Role.OPERATOR:
+            role = caller.operator_role or await self._certificates.operator_role(caller.name)
+            if role not in MAY_READ_MODELS and not self._insecure:
+                raise role_error(replace(caller, operator_role=role), MAY_READ_MODELS, ())
             if self._downloads is not None:
                 await self._downloads.check(caller.name, blob)
             return

@@ -16,6 +16,7 @@ from atoll.server.stores import (
     history,
     models,
     noise_states,
+    operators,
     participants,
     populations,
     release,
@@ -48,6 +49,7 @@ from atoll.server.stores.event_log import LoggedEvent
 from atoll.server.stores.history import ParticipantHistory
 from atoll.server.stores.models import Model
 from atoll.server.stores.noise_states import NoiseRecord
+from atoll.server.stores.operators import Grant
 from atoll.server.stores.participants import Participant
 from atoll.server.stores.populations import Population
 from atoll.server.stores.reader import Reader
@@ -73,6 +75,7 @@ __all__ = [
     "Charge",
     "CommitError",
     "DirectoryBlobStore",
+    "Grant",
     "LoggedEvent",
     "Member",
     "Model",
@@ -106,6 +109,7 @@ __all__ = [
     "history",
     "models",
     "noise_states",
+    "operators",
     "participants",
     "populations",
     "release",

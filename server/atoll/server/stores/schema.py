@@ -34,7 +34,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from atoll.server.identity import ParticipantKind, Role
+from atoll.server.identity import OperatorRole, ParticipantKind, Role
 from atoll.server.stores.columns import EnumText, NamedNumbersText, NamedTextsText, NumbersText
 
 _DIGEST = String(64)
@@ -97,6 +97,15 @@ certificates = Table(
     Column("revoked_reason", Text, nullable=False),
     Index(None, "role", "subject"),
     Index(None, "not_after"),
+)
+
+operators = Table(
+    "operators",
+    metadata,
+    Column("name", _NAME, primary_key=True),
+    Column("role", EnumText(OperatorRole), nullable=False),
+    Column("granted_by", _NAME, nullable=False),
+    Column("granted_at", Double, nullable=False),
 )
 
 runs = Table(
