@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.request
 from typing import Any
 
@@ -12,16 +13,26 @@ from tests.patience import WAIT_S
 from tests.system.processes import ATOLL, Nursery, Process
 from tests.system.servers import Server, free_ports
 
+CONNECTED = "connected to the server"
+
 
 class Site:
-    """One aggregator's directory, and the process that works in it, if there is one now."""
+    """One aggregator's directory, and the process that works in it, if there is one now.
 
-    def __init__(self, nursery: Nursery, server: Server, name: str) -> None:
+    Args:
+        nursery: holds the processes.
+        server: its server.
+        name: of folder, logs and organisation.
+        upstream: the server's address, if it is reached at another one.
+    """
+
+    def __init__(self, nursery: Nursery, server: Server, name: str, upstream: str = "") -> None:
         self.nursery = nursery
         self.server = server
         self.name = name
         self.data = nursery.folder / name
         self.port = free_ports()
+        self.upstream = upstream
         self.facts: dict[str, Any] = {}
         self._token = token_of(server, organisation=name)
         self._process: Process | None = None
@@ -35,10 +46,17 @@ class Site:
     def id(self) -> str:
         return str(self.facts["name"])
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     def start(self) -> Site:
         """Start it, or start it again, and wait until it serves."""
         ready, written = os.pipe()
-        options = ("--data", str(self.data), "--port", str(self.port), "--token", self._token)
+        options = ["--data", str(self.data), "--port", str(self.port), "--token", self._token]
+        if self.upstream:
+            options += ["--upstream", self.upstream]
+        links = self._process.log.count(CONNECTED) if self._process is not None else 0
         arguments = (*ATOLL, "aggregator", "start", *options, "--ready-fd", str(written))
         self._process = self.nursery.start(arguments, self.name + "-aggregator", keep_open=(written,))
         os.close(written)
@@ -46,8 +64,16 @@ class Site:
             line = pipe.readline()
         assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
         self.facts = json.loads(line)
-        self.process.wait_for_log("connected to the server")
+        self.linked(links + 1)
         return self
+
+    def linked(self, count: int) -> None:
+        """Wait until it has connected to the server so often, by its log, which its restarts share."""
+        until = time.monotonic() + WAIT_S
+        while self.process.log.count(CONNECTED) < count:
+            assert self.process.running, f"{self.name} ended:\n{self.process.log[-4000:]}"
+            assert time.monotonic() < until, f"{self.name} does not connect:\n{self.process.log[-4000:]}"
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """Kill it, as a power cut would."""

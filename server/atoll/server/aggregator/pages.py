@@ -22,7 +22,6 @@ class Traffic:
 
     Attributes:
         partial_bytes: payload bytes of partial sums sent.
-        partials: number of them.
         model_bytes: bytes of models fetched.
     """
 

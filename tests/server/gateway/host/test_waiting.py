@@ -1,0 +1,134 @@
+"""Work for a gateway that is away: its sums wait for it, then do without it; no other node is asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+
+import pytest
+
+from atoll.server.aggregation import Accumulator, Grid, PartialSum
+from atoll.server.errors import NotFoundError, ServerError, UnavailableError
+from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.node import FoldItem, SumKey
+from atoll.server.ingest.node_pool import GATEWAY, NodePool
+
+KEY = SumKey("r1", 0, 0, 1 << 14, Grid(20, 1.0, 0, 10))
+ITEM = FoldItem("r1", 0, 0, "p1", "d", 1)
+NAME = GATEWAY + "pa"
+FOLD = ("fold", "r1", 1)
+
+
+class Node:
+    """Notes what it is asked, with what."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[object] = []
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        self.asked.append(("fold", key.run, len(items)))
+
+    @contextlib.asynccontextmanager
+    async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
+        self.asked.append(("partial", key.run, len(items)))
+        yield Accumulator(key.elements, key.grid)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        self.asked.append(("drop", run, round_number, attempt))
+
+    async def drop_run(self, run: str) -> None:
+        self.asked.append(("drop run", run))
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        self.asked.append(("end", caller, error))
+
+    async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        self.asked.append((run, through, set(keep)))
+
+    async def flaw(self, item: FoldItem) -> str:
+        return f"torn {item.digest}"
+
+
+class Rig:
+    """A pool with a node of its own, and the time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pool = NodePool(away_s=60.0, clock=lambda: self.now)
+        self.main = Node("main")
+        self.pool.add(self.main)
+
+    async def summed(self, wait_until: float = 0.0) -> None:
+        async with self.pool.partials(KEY, [(NAME, ITEM)], wait_until):
+            pass
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+async def test_its_work_goes_to_it_alone(rig: Rig) -> None:
+    gateway = Node(NAME)
+    rig.pool.add_gateway(gateway)
+    await rig.pool.fold(KEY, NAME, [ITEM])
+    await rig.summed()
+    await rig.pool.drop_uploads("r1", (2, 0), {(1, 0, "p1")})
+    assert gateway.asked == [FOLD, ("partial", "r1", 1), ("r1", (2, 0), {(1, 0, "p1")})]
+    assert await rig.pool.flaw(NAME, ITEM) == "torn d"
+    assert await rig.pool.flaw("main", ITEM) is None
+    assert rig.main.asked == []
+
+
+async def test_a_sum_waits_from_when_it_left_and_to_the_deadline(rig: Rig) -> None:
+    gateway = Node(NAME)
+    rig.pool.add_gateway(gateway)
+    rig.pool.remove_gateway(gateway)
+    rig.now += 59.0
+    with pytest.raises(UnavailableError, match="aggregator pa is not connected"):
+        await rig.summed()
+    rig.now += 2.0
+    with pytest.raises(UnavailableError):
+        await rig.summed(wait_until=rig.now + 1.0)
+    with pytest.raises(UnavailableError):
+        await rig.pool.flaw(NAME, ITEM, rig.now + 1.0)
+    with pytest.raises(NotFoundError, match="not connected, and it has the update"):
+        await rig.summed()
+    assert "not connected, and it has the update" in str(await rig.pool.flaw(NAME, ITEM))
+    assert rig.main.asked == []
+
+
+async def test_one_that_was_never_here_is_waited_for_from_the_first_question(rig: Rig) -> None:
+    with pytest.raises(UnavailableError):
+        await rig.summed()
+    rig.now += 61.0
+    with pytest.raises(NotFoundError):
+        await rig.summed()
+
+
+async def test_a_fold_waits_however_long(rig: Rig) -> None:
+    with pytest.raises(UnavailableError):
+        await rig.pool.fold(KEY, NAME, [ITEM])
+    rig.now += 1000.0
+    with pytest.raises(UnavailableError):
+        await rig.pool.fold(KEY, NAME, [ITEM])
+
+
+async def test_the_late_end_of_an_older_connection_changes_nothing(rig: Rig) -> None:
+    older, newer = Node(NAME), Node(NAME)
+    rig.pool.add_gateway(older)
+    rig.pool.add_gateway(newer)
+    rig.pool.remove_gateway(older)
+    await rig.pool.fold(KEY, NAME, [ITEM])
+    assert newer.asked == [FOLD]
+
+
+async def test_it_does_not_work_for_a_node_that_is_gone(rig: Rig) -> None:
+    gateway = Node(NAME)
+    rig.pool.add_gateway(gateway)
+    await rig.pool.fold(KEY, "worker-1", [ITEM])
+    assert (rig.main.asked, gateway.asked) == ([FOLD], [])
+    rig.pool.remove("main")
+    with pytest.raises(UnavailableError, match="no ingest node is running"):
+        await rig.pool.fold(KEY, "worker-1", [ITEM])
