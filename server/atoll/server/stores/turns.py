@@ -100,6 +100,7 @@ class Turn:
         try:
             self._refuse_if_over()
             pid = self._require_own_session(connection)
+            self._require_turn(connection)  # before a wait for the lock, which would be in vain
             self._lock(connection)
             self._count(connection)
             self._pid = pid
