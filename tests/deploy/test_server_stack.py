@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from tests.patience import WAIT_S
 
 KUBERNETES = DEPLOY / "kubernetes"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.server.yaml").read_text(encoding="utf-8"))
+STANDBY: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.standby.yaml").read_text(encoding="utf-8"))
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "dashboards" / "atoll.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
 
@@ -119,6 +121,52 @@ class TestCompose:
         (provider,) = yaml.safe_load((provisioned / "dashboards" / "atoll.yaml").read_text())["providers"]
         mounted = [one.split(":")[1] for one in COMPOSE["services"]["grafana"]["volumes"]]
         assert provider["options"]["path"] in mounted
+
+
+class TestStandby:
+    """deploy/compose.standby.yaml: two servers with what they share."""
+
+    def test_both_servers_run_commands_on_the_configuration(self, tmp_path: Path) -> None:
+        for name in ("first", "second"):
+            service = STANDBY["services"][name]
+            assert [one["source"] for one in service["configs"]] == ["server"]
+        is_a_command([re.sub(r"\$\{.*\}", "fl.example.org", word) for word in STANDBY["services"]["first"]["command"]])
+        (script,) = STANDBY["services"]["second"]["command"]
+        made, started = re.findall(r"(?:\|\||exec) (atoll [^;]*)", script.replace("${ATOLL_HOST}", "fl.example.org"))
+        check(Typed(made, tuple(made.split()[1:]), whole=True))
+        check(Typed(started, tuple(started.split()[1:]), whole=True))
+        path = tmp_path / "server.toml"
+        path.write_text(STANDBY["configs"]["server"]["content"], encoding="utf-8")
+        storage = load_config({}, path).storage
+        assert (storage.database, storage.blobs) == ("postgresql://atoll@database/atoll", "s3://atoll/models")
+        extras = STANDBY["services"]["first"]["build"]["args"]["EXTRAS"].split(",")
+        assert {"postgres", "object-storage"} <= set(extras)
+
+    def test_volumes_and_mounted_files_exist(self) -> None:
+        for service in STANDBY["services"].values():
+            for volume in service["volumes"]:
+                source = volume.split(":")[0]
+                assert (DEPLOY / source).exists() if source.startswith("./") else source in STANDBY["volumes"]
+            assert {one["source"] for one in service.get("configs", [])} <= set(STANDBY["configs"])
+
+    def test_the_balancer_knows_both_servers_and_their_ports(self) -> None:
+        settings = (DEPLOY / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8")
+        balancer = STANDBY["services"]["balancer"]
+        assert set(balancer["environment"].values()) <= set(STANDBY["services"])
+        main = ServerConfig().port
+        for name in balancer["environment"]:
+            assert re.findall(rf'"\$\{{{name}\}}:(\d+)"', settings) == [str(main), str(main + 1)]
+        assert f"check port {main + 3}" in settings
+        assert balancer["ports"] == [f"{port}:{port}" for port in (main, main + 1)]
+
+    @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy (Debian: haproxy) is not installed")
+    def test_haproxy_reads_its_configuration(self) -> None:
+        command = ["haproxy", "-c", "-f", str(DEPLOY / "haproxy" / "haproxy.cfg")]
+        names = {"FIRST": "127.0.0.1", "SECOND": "127.0.0.1"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=WAIT_S, check=False, env={**os.environ, **names}
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 class TestDashboard:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
+from tests.system.processes import Nursery
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, MODEL
-from tests.system.servers import Server
+from tests.system.servers import Server, free_ports
 from tests.system.test_server_crashes import assert_each_counted_once
 from tests.system.test_storage_backup import atoll
 
 pytestmark = pytest.mark.system
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -33,6 +37,29 @@ def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple
     second.launch()
     second.process.wait_for_log(f"standing by: {first.address} is at work")
     return first, second
+
+
+@contextlib.contextmanager
+def haproxy(nursery: Nursery, first: Server, second: Server) -> Iterator[str]:
+    """HAProxy as ``deploy/haproxy`` sets it up, but for the ports; its address."""
+    port = free_ports()
+    config = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8")
+    for name, server in (("FIRST", first), ("SECOND", second)):
+        for offset in (0, 1):
+            config = config.replace(
+                f'"${{{name}}}:{7400 + offset}"', f"127.0.0.1:{server.port + offset} port {server.port + 3}"
+            )
+    config = config.replace("maxconn 20000", "maxconn 500").replace("bind :7400", f"bind 127.0.0.1:{port}")
+    config = config.replace("bind :7401", f"bind 127.0.0.1:{port + 1}")
+    path = nursery.folder / "haproxy.cfg"
+    path.write_text(config, encoding="utf-8")
+    started = nursery.start(("haproxy", "-f", str(path)), "haproxy")
+    started.wait_for(lambda lines: _down("main/second", lines), "word that the second server is not at work")
+    yield f"127.0.0.1:{port}"
+
+
+def _down(server: str, lines: list[str]) -> bool | None:
+    return any(f"Server {server} is DOWN" in line for line in lines) or None
 
 
 def kill(server: Server) -> None:
@@ -75,3 +102,33 @@ def test_another_server_takes_over_in_mid_round_and_the_run_ends_with_the_same_b
         first.process.wait_for_log("; this server stops, and stands by")
         first.process.wait_for_log(f"standing by: {second.address} is at work")
         assert second.operator.model(run) == reference_model
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy (Debian: haproxy) is not installed")
+@pytest.mark.parametrize("fail", [kill, freeze])
+def test_a_balancer_brings_participants_to_the_server_that_took_over(
+    pair: tuple[Server, Server],
+    hire: Hire,
+    processes: Nursery,
+    reference_model: bytes,
+    fail: Callable[[Server], None],
+) -> None:
+    """No participant is told anything: HAProxy asks ``/readyz``, and cuts connections to a server that fails."""
+    first, second = pair
+    with haproxy(processes, first, second) as address:
+        crew = hire(first)
+        clients = [
+            crew.start("Steady", "--server", address, index=0),
+            crew.start("Steady", "--server", address, index=1),
+            crew.start("Held", "--server", address, index=2, rounds=[1]),
+        ]
+        run = first.operator.submit(JOB, MODEL)
+        clients[2].wait("held", round=1)
+        for client in clients[:2]:
+            client.wait("reported", round=1)
+        fail(first)
+        second.serves()
+        clients[2].go()
+        second.operator.finished(run)
+    assert second.operator.model(run) == reference_model
+    assert_each_counted_once(second.operator, run)
