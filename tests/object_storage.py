@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,11 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secre
 _SERVE = """
 import logging, sys
 from moto.server import ThreadedMotoServer
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer("127.0.0.1", int(sys.argv[1]), verbose=False)
+if sys.argv[1]:
+    logging.basicConfig(filename=sys.argv[1], level=logging.INFO)
+else:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
@@ -45,9 +49,9 @@ class ObjectStore:
 
 
 @contextmanager
-def running(port: int = 0) -> Iterator[ObjectStore]:
-    """An S3 service, which ends with the ``with`` block or with this process."""
-    arguments = [sys.executable, "-c", _SERVE, str(port)]
+def running(log: Path | None = None) -> Iterator[ObjectStore]:
+    """An S3 service, which ends with the ``with`` block or with this process; ``log``: a line for each request."""
+    arguments = [sys.executable, "-c", _SERVE, str(log or "")]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from atoll.server.buckets import BucketPlace, open_bucket, parse_place
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.proxy import Proxy
-from tests.system.reference import JOB, MODEL, ROUNDS
+from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL
 from tests.system.servers import Server
 from tests.system.test_server_crashes import assert_each_counted_once
+from tests.system.test_storage_backup import atoll
 
 pytestmark = pytest.mark.system
 
@@ -26,11 +28,16 @@ def in_bucket(folder: Path, place: BucketPlace, **settings: str) -> tuple[str, s
 
 
 def forget_copies(server: Server) -> None:
-    """Empty the cache, as on a machine that was started anew; running servers have files open in it."""
+    """Empty the cache; running servers have files open in it."""
     copies = list(server.data.glob("blobs/[0-9a-f][0-9a-f]/*"))
     assert copies
     for copy in copies:
         copy.unlink()
+
+
+def keys(place: BucketPlace, folder: str) -> list[str]:
+    """The objects in a folder of a bucket."""
+    return [found.key for found in open_bucket(place).listed(folder)]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
@@ -57,13 +64,69 @@ def test_killed_in_mid_round_it_goes_on_without_its_cache_with_the_same_bits(
         client.wait("reported", round=1)
     server.kill()
     forget_copies(server)
+    shutil.rmtree(server.data / "spool")
+    assert len(keys(s3, "uploads")) == len(done)
     server.start()
     at_work.go()
     server.operator.finished(run)
     forget_copies(server)
     assert server.operator.model(run) == reference_model
     assert_each_counted_once(server.operator, run)
-    assert len(list(open_bucket(s3).listed("blobs"))) >= ROUNDS
+    assert keys(s3, "blobs")
+    assert keys(s3, "uploads") == []
+
+
+def test_large_uploads_of_a_lost_spool_come_from_the_bucket(
+    serve: Serve, hire: Hire, s3: BucketPlace, killed_undisturbed: bytes, tmp_path: Path
+) -> None:
+    """Of several chunks; one was received by a worker process, in a segment of its own."""
+    server = serve("large", "--workers", "2", *in_bucket(tmp_path, s3))
+    crew = hire(server)
+    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
+    at_work = crew.start("Held", index=2, rounds=[1])
+    run = server.operator.submit(KILLED_JOB, KILLED_MODEL)
+    at_work.wait("held", round=1)
+    for client in done:
+        client.wait("reported", round=1)
+    server.kill()
+    forget_copies(server)
+    shutil.rmtree(server.data / "spool")
+    server.start()
+    at_work.go()
+    server.operator.finished(run)
+    assert server.operator.model(run) == killed_undisturbed
+    assert [seen.attempt for seen in server.operator.rounds(run)] == [0] * KILLED_ROUNDS
+    assert keys(s3, "uploads") == []
+
+
+def test_moved_in_mid_round_there_and_back_the_run_ends_with_the_same_bits(
+    serve: Serve, hire: Hire, s3: BucketPlace, reference_model: bytes
+) -> None:
+    """The uploads of the open round go too: each time the server begins without what it left behind."""
+    server = serve("moved")
+    crew = hire(server)
+    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
+    at_work = crew.start("Held", index=2, rounds=[1, 2])
+    run = server.operator.submit(JOB, MODEL)
+    for held_round, place in ((1, s3.url), (2, "directory")):
+        at_work.wait("held", round=held_round)
+        for client in done:
+            client.wait("reported", round=held_round)
+        server.kill()
+        if place == "directory":
+            shutil.rmtree(server.data / "spool")
+            forget_copies(server)
+        moved = atoll("server", "migrate", "--data", str(server.data), "--blobs", place, *_endpoint(place, s3))
+        assert moved["copied"] > 0
+        server.start()
+        at_work.go()
+    server.operator.finished(run)
+    assert server.operator.model(run) == reference_model
+    assert_each_counted_once(server.operator, run)
+
+
+def _endpoint(place: str, s3: BucketPlace) -> tuple[str, ...]:
+    return ("--blobs-endpoint", s3.endpoint) if place == s3.url else ()
 
 
 def test_several_workers_hand_out_models_of_a_bucket(

@@ -185,6 +185,8 @@ def test_storage_and_doctor_know_the_bucket(data: Path, s3: BucketPlace) -> None
     held = {(one.kind, one.elsewhere): one.count for one in storage_use(data).held}
     assert held["models", True] == 3
     assert held["cached models", False] == 5
+    open_bucket(s3).put("uploads/raaaaaaaaaaaa/0.0/paaaaaaaaaaaa/x", b"an update")
+    assert [one.run for one in storage_use(data).held if one.kind == "uploads" and one.elsewhere] == ["raaaaaaaaaaaa"]
     assert "in the bucket" in command("storage", "--data", str(data)).output
     findings = json.loads(CliRunner().invoke(doctor, ["--data", str(data), "--json"]).stdout)
     assert [

@@ -1,4 +1,7 @@
-"""Moves the blobs of a data directory into a bucket, or back into the directory, while no server runs on it."""
+"""Moves the blobs of a data directory into a bucket, or back into the directory, while no server runs on it.
+
+Committed uploads of rounds in work go too. They also stay in the directory: a server there needs no bucket to sum them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ from pathlib import Path
 from atoll.server.buckets import BucketPlace, open_bucket
 from atoll.server.disk.space import Room
 from atoll.server.errors import InvalidRequestError
+from atoll.server.ingest.bucket_uploads import BucketUploads
+from atoll.server.ingest.moving_uploads import fetch_uploads, put_uploads
+from atoll.server.ingest.spool import Spool
 from atoll.server.stores import BlobDamagedError, BlobMissingError, DirectoryBlobStore, blob_place, database_place
 from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.bucket_blobs import BucketBlobStore, key_of
 from atoll.server.stores.directory_lock import DirectoryLock
+from atoll.server.stores.store import SPOOL_FOLDER
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +93,7 @@ def _into_bucket(data: Path, place: BucketPlace, progress: Progress) -> MovedBlo
             files.verify(name)
             bucket.put_file(key_of(name), files.path_of(name), held[name].stored_bytes)
             copied += 1
+    put_uploads(Spool(data / SPOOL_FOLDER, bucket=BucketUploads(bucket)))
     blob_place.note(data, note)
     total = sum(facts.stored_bytes for facts in held.values())
     return MovedBlobs(str(files.root), str(place), len(held), total, copied, "")
@@ -102,6 +110,7 @@ def _into_directory(data: Path, progress: Progress) -> MovedBlobs:
         if not _is_whole(files, name):
             files.copy_in(name, store.pieces(name), held[name].stored_bytes)
             copied += 1
+    fetch_uploads(Spool(data / SPOOL_FOLDER, bucket=BucketUploads(store.bucket)))
     blob_place.settle(data, None)
     total = sum(facts.stored_bytes for facts in held.values())
     place = str(store.bucket.place)

@@ -42,7 +42,7 @@ def migrate(
     """Move the database or the models of a stopped server; its runs go on at the next start where they stood.
 
     Name --database or --blobs. The old place stays as it is, but an SQLite file gets another name. Keys stay in the
-    data directory, and so do uploads.
+    data directory; uploads of rounds in work go where models go.
     """
     if (database is None) == (blobs is None):
         raise BadInputError("name what to move", "--database URL|sqlite, or --blobs URL|directory; one at a time")

@@ -16,6 +16,7 @@ from atoll.server.stores import dialects
 from atoll.server.stores.blob_place import BLOBS_FOLDER, CACHE_BYTES, BlobSettings
 from atoll.server.stores.directory_blobs import FREE as FREE_BLOBS
 from atoll.server.stores.errors import SchemaError
+from atoll.server.stores.spare_copies import SpareCopies
 from atoll.server.stores.store import SPOOL_FOLDER
 
 MIB = 1 << 20
@@ -161,9 +162,9 @@ class StorageSettings(BaseModel):
         return self.reserve_mib * MIB
 
     def room(self, data: Path) -> Room:
-        """The room on the disk of a data directory; files kept for overwriting count as free."""
+        """The room on the disk of a data directory; files kept for overwriting and copies of blobs count as free."""
         folders = (data / BLOBS_FOLDER / FREE_BLOBS, data / SPOOL_FOLDER / FREE_UPLOADS)
-        return Room(data, self.reserve_bytes, [FreeFolder(folder) for folder in folders])
+        return Room(data, self.reserve_bytes, [*map(FreeFolder, folders), SpareCopies(data)])
 
     @property
     def keep_credentials_s(self) -> float:

@@ -107,6 +107,15 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
         raise NotFoundError("spool.missing", "the stored update is gone", LOST, where=path) from None
     except OSError as error:
         raise storage_error("storage.spool", UNREADABLE, error, where=path) from error
+    return read_committed(raw, digest, path)
+
+
+def read_committed(raw: bytes, digest: str, path: Path) -> tuple[str, list[Record]]:
+    """Upload id and records of what ``pack_committed`` gave.
+
+    Raises:
+        CorruptDataError: if they do not make up the update of that digest; ``path`` is for the message.
+    """
     size = SEGMENT_NAME_CHARS + RECORD_BYTES
     records = []
     for at in range(UPLOAD_ID_CHARS, len(raw) - size + 1, size):

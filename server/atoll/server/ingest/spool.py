@@ -15,6 +15,7 @@ from pathlib import Path
 from atoll.server.disk.recycling import FreeFiles
 from atoll.server.disk.space import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
+from atoll.server.ingest.bucket_uploads import BucketUploads, CommittedKey
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -30,6 +31,7 @@ from atoll.server.ingest.small_update_files import (
     MOST_FILES,
     KeptSmallUpdates,
     open_small_update,
+    whole_path,
     write_small_update,
 )
 from atoll.server.ingest.upload_quota import Extents, QuotaKey, Shares, UploadQuota, UploadQuotas, Usage
@@ -100,10 +102,17 @@ class Spool:
 
     Segments that this object began carry its own prefix. What others wrote is compared with its digests before it is
     relied on, once: after a power failure an index may tell of payloads that never reached the disk.
+
+    Args:
+        root: the folder.
+        room: of its disk.
+        bucket: has committed uploads too, for other machines; what is not here is fetched from it. None: the folder
+            is all there is.
     """
 
-    def __init__(self, root: Path, room: Room | None = None) -> None:
+    def __init__(self, root: Path, room: Room | None = None, bucket: BucketUploads | None = None) -> None:
         self.root = root
+        self.bucket = bucket
         self._room = room
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         fsync_path(root.parent)
@@ -226,6 +235,9 @@ class Spool:
         )
         for parent in (folder, *list(folder.parents)[:4]):
             fsync_path(parent)
+        if self.bucket is not None:
+            with open_committed(folder.parent / f"{digest}{COMMITTED}", digest) as found:
+                self.bucket.put(_committed_key(upload, digest), upload.upload_id, found.records, found.payload)
         return digest
 
     def keep_small_update(self, upload: UploadRef, record: Record, payload: memoryview) -> None:
@@ -245,6 +257,9 @@ class Spool:
             return
         path = write_small_update(folder, upload.participant, record, payload, self._syncs.before_making)
         self._syncs.request(folder, parents=2).finish()
+        if self.bucket is not None:
+            key = _committed_key(upload, update_digest([record.header]))
+            self.bucket.put(key, upload.upload_id, [record], lambda _: payload)
         self._kept.add(folder, upload.participant, record, path)
 
     @contextlib.contextmanager
@@ -267,6 +282,8 @@ class Spool:
             yield whole
             return
         self._check_disk()
+        if self.bucket is not None and not os.path.exists(path):  # noqa: PTH110 - never raises
+            self.bucket.fetch(CommittedKey(run, round_number, attempt, participant, digest), path.parent)
         with open_committed(path, digest) as upload:
             yield upload
 
@@ -276,16 +293,30 @@ class Spool:
         Raises:
             StorageError: if the disk refuses or is not there: nothing is known of the upload then.
         """
+        key = CommittedKey(run, round_number, attempt, participant, digest)
+        found = self._flaw(key)
+        if found and self.bucket is not None:
+            self._forget(key)
+            found = self._flaw(key)
+        return found
+
+    def _flaw(self, key: CommittedKey) -> str:
         try:
-            with self.committed(run, round_number, attempt, participant, digest) as upload:
+            with self.committed(key.run, key.round, key.attempt, key.participant, key.digest) as upload:
                 for record in upload.records:
                     upload.payload(record)
         except (CorruptDataError, NotFoundError) as error:
             # The file's name has the participant's, which the log of a secret draw must not have.
-            log.warning("an acknowledged update cannot be read: %s", error.detail.code, extra={"run": run})
-            log.debug("%s", error.logged, extra={"run": run})
+            log.warning("an acknowledged update cannot be read: %s", error.detail.code, extra={"run": key.run})
+            log.debug("%s", error.logged, extra={"run": key.run})
             return str(error.detail)
         return ""
+
+    def _forget(self, key: CommittedKey) -> None:
+        """Have an upload fetched from the bucket when it is opened; others of the participant too, if it is small."""
+        folder = self._attempt_folder(key.run, key.round, key.attempt)
+        _remove_files(folder / key.participant / f"{key.digest}{COMMITTED}")
+        _remove_files(*(whole_path(folder, key.participant, number) for number in range(MOST_FILES)))
 
     def drop_through(
         self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]
@@ -305,11 +336,20 @@ class Spool:
             else:
                 self._remove([folder])
                 gone.append((int(number), int(attempt)))
+        if self.bucket is not None:
+            self.bucket.drop(
+                run,
+                lambda key: (
+                    (key.round, key.attempt) <= through and (key.round, key.attempt, key.participant) not in keep
+                ),
+            )
         return gone
 
     def drop_run(self, run: str) -> None:
         """Remove all uploads of a run, if there are any."""
         self._remove([self._run_folder(run)])
+        if self.bucket is not None:
+            self.bucket.drop(run, lambda _: True)
 
     def held(self, run: str) -> HeldFiles:
         """Disk usage of a run's uploads."""
@@ -317,7 +357,14 @@ class Spool:
         return HeldFiles(len(files), sum(map(_size_of, files)))
 
     def runs(self) -> list[str]:
-        """The runs that have uploads here, for sweeping after a restart."""
+        """The runs that have uploads here or in the bucket, for sweeping after a restart."""
+        found = set(self.runs_here())
+        if self.bucket is not None:
+            found |= {key.run for key, _ in self.bucket.listed()}
+        return sorted(found)
+
+    def runs_here(self) -> list[str]:
+        """The runs that have uploads in this folder."""
         return sorted(folder.name for folder in self.root.iterdir() if _NAME.fullmatch(folder.name) and folder.is_dir())
 
     def _remove(self, folders: Iterable[Path]) -> None:
@@ -374,6 +421,10 @@ class Spool:
 
     def _attempt_folder(self, run: str, round_number: int, attempt: int) -> Path:
         return self._run_folder(run) / f"{round_number}.{attempt}"
+
+
+def _committed_key(upload: UploadRef, digest: str) -> CommittedKey:
+    return CommittedKey(upload.run, upload.round, upload.attempt, upload.participant, digest)
 
 
 def _quota_key(upload: UploadRef) -> QuotaKey:

@@ -29,6 +29,7 @@ from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.gateway.host.service import SERVICE as GATEWAY_SERVICE
 from atoll.server.gateway.host.service import GatewayService
 from atoll.server.identity import OPERATOR_FILE, Authority
+from atoll.server.ingest.bucket_uploads import uploads_beside
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode, NodePool
 from atoll.server.ingest.spool import Spool
@@ -204,7 +205,7 @@ class Daemon:
             most_per_lifetime=config.limits.certificates_per_lifetime,
             grace_s=config.renewal_grace_s,
         )
-        spool = Spool(config.data / SPOOL_FOLDER, room)
+        spool = Spool(config.data / SPOOL_FOLDER, room, uploads_beside(store.blobs))
         self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)
         services = Services(
             writer=store.writer,

@@ -20,6 +20,7 @@ from atoll.processes.heap import keep_chunks
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import ServerError
 from atoll.server.identity import Authority
+from atoll.server.ingest.bucket_uploads import uploads_beside
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -67,7 +68,8 @@ async def serve(order: WorkerOrder) -> None:
     figures.start()
     async with grpc.aio.insecure_channel(order.coordinator) as channel:
         room = config.storage.room(config.data)
-        coordinator, spool = RemoteCoordinator(channel), Spool(config.data / SPOOL_FOLDER, room)
+        blobs = open_chosen(config.data, config.storage.blob_settings)
+        coordinator, spool = RemoteCoordinator(channel), Spool(config.data / SPOOL_FOLDER, room, uploads_beside(blobs))
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
 
         def shut_out(caller: Caller, error: ServerError) -> None:
@@ -78,7 +80,7 @@ async def serve(order: WorkerOrder) -> None:
             node=order.name,
             coordinator=coordinator,
             authenticator=authenticator,
-            blobs=open_chosen(config.data, config.storage.blob_settings),
+            blobs=blobs,
             spool=spool,
             executor=executor,
             room=DownloadRoom.of(config.limits, processes=config.workers + 1),

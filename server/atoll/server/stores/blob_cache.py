@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LOOKS = 8
+"""The directory is looked at once 1/_LOOKS of the bound was added: each process exceeds the bound by less than that."""
+
 
 class BlobCache:
     """A directory of blobs that holds at most ``most_bytes``, and what one more blob takes. Thread-safe.
@@ -33,7 +36,7 @@ class BlobCache:
         self.files = DirectoryBlobStore(root)
         self._most_bytes = most_bytes
         self._lock = Lock()
-        self._added_bytes = most_bytes + 1  # the first trim looks at the directory
+        self._unseen_bytes = most_bytes + 1  # the first blob has the directory looked at
 
     def opened(self, name: str) -> MappedBlob | None:
         """A blob, if it is here and its footer is whole; a damaged file is removed."""
@@ -66,11 +69,11 @@ class BlobCache:
             file.append(piece)
 
     def added(self, stored_bytes: int) -> None:
-        """Count what a new blob takes, and remove others if there are too many bytes."""
+        """Count what a new blob takes; now and then look whether others must go, which other processes add too."""
         with self._lock:
-            self._added_bytes += stored_bytes
-            full = self._added_bytes > self._most_bytes
-        if full:
+            self._unseen_bytes += stored_bytes
+            look = self._unseen_bytes > self._most_bytes // _LOOKS
+        if look:
             self._trim(self._most_bytes)
 
     def clear(self) -> None:
@@ -86,5 +89,5 @@ class BlobCache:
                     self.files.drop(name)
                 else:
                     total += facts.stored_bytes
-            self._added_bytes = total
+            self._unseen_bytes = 0
             self.files.sweep()

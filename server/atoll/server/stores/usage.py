@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from atoll.server.disk.space import free_bytes
 from atoll.server.stores import blob_place, database_place, dialects, event_log, models, runs
 from atoll.server.stores.blob_place import BLOBS_FOLDER, AnyBlobStore
-from atoll.server.stores.bucket_blobs import BucketBlobStore
+from atoll.server.stores.bucket_blobs import UPLOADS_FOLDER, BucketBlobStore
 from atoll.server.stores.directory_blobs import FREE
 from atoll.server.stores.errors import SchemaError
 from atoll.server.stores.incoming_files import INCOMING
@@ -73,6 +73,7 @@ def storage_use(data: Path) -> StorageUse:
                 *_cached(blobs),
                 *_folder("unfinished blobs", data / BLOBS_FOLDER / INCOMING),
                 *_uploads(data / SPOOL_FOLDER),
+                *_uploads_in_bucket(blobs),
                 *_folder("free files", data / BLOBS_FOLDER / FREE),
                 *_folder("partial sums", data / PARTIALS_FOLDER),
                 *_database(connection, data),
@@ -136,6 +137,16 @@ def _uploads(root: Path) -> Iterator[Held]:
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         hidden = folder.name.startswith(".")
         yield from _folder("free files" if hidden else "uploads", folder, "" if hidden else folder.name)
+
+
+def _uploads_in_bucket(blobs: AnyBlobStore) -> Iterator[Held]:
+    """One entry per run."""
+    if isinstance(blobs, BucketBlobStore):
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for found in blobs.bucket.listed(UPLOADS_FOLDER):
+            sizes[found.key.split("/")[1]].append(found.size_bytes)
+        for run, held in sorted(sizes.items()):
+            yield Held("uploads", run, len(held), sum(held), elsewhere=True)
 
 
 def _folder(kind: str, root: Path, run: str = "") -> Iterator[Held]:
