@@ -33,7 +33,6 @@ def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple
     first = serve("first", "--config", str(config))
     second = Server(first.nursery, "second")
     atoll("server", "standby", str(second.data), "--data", str(first.data))
-    (second.data / "spool").symlink_to(first.data / "spool")
     second.launch()
     second.process.wait_for_log(f"standing by: {first.address} is at work")
     return first, second

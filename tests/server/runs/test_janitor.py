@@ -199,9 +199,9 @@ class TestTidy:
             swept, loop = asyncio.Event(), asyncio.get_running_loop()
             sweep = DirectoryBlobStore.sweep
 
-            def seen(blobs: DirectoryBlobStore) -> int:
+            def seen(blobs: DirectoryBlobStore, unneeded: frozenset[str]) -> int:
                 loop.call_soon_threadsafe(swept.set)
-                return sweep(blobs)
+                return sweep(blobs, unneeded)
 
             monkeypatch.setattr(DirectoryBlobStore, "sweep", seen)
             await asyncio.wait_for(swept.wait(), 10.0)

@@ -71,7 +71,7 @@ def test_what_is_set_aside_is_gone_at_once_and_after_a_sweep_everywhere(open_sto
     assert blobs.facts(gone) is None
     with pytest.raises(BlobMissingError), blobs.open(gone):
         pass
-    assert blobs.sweep() >= 1
+    assert blobs.sweep(blobs.pending()) >= 1
     again = open_store()
     assert again.exists(kept)
     assert not again.exists(gone)
@@ -84,7 +84,7 @@ def test_a_blob_that_was_set_aside_may_be_put_again(open_store: Opens) -> None:
     name = put(blobs, b"again").name
     blobs.set_aside(name)
     assert put(blobs, b"again").name == name
-    blobs.sweep()
+    blobs.sweep(blobs.pending())
     assert blobs.exists(name)
     assert read(open_store(), name) == b"again"
 
@@ -94,7 +94,7 @@ def test_views_outlive_deletion(blobs: BlobStore) -> None:
     with blobs.open(name) as blob:
         view = blob.read(0, 3000)
     blobs.set_aside(name)
-    blobs.sweep()
+    blobs.sweep(blobs.pending())
     assert bytes(view) == content(3000)
 
 

@@ -127,10 +127,10 @@ def test_a_deletion_that_fails_is_tried_again(blobs: BucketBlobStore, monkeypatc
             raise BucketUnavailableError("away")
 
         patch.setattr(Bucket, "delete", refuse)
-        blobs.sweep()
+        blobs.sweep(blobs.pending())
     assert blobs.bucket.facts(key_of(name)) is not None
     assert not blobs.exists(name)
-    blobs.sweep()
+    blobs.sweep(blobs.pending())
     assert blobs.bucket.facts(key_of(name)) is None
 
 
@@ -147,7 +147,7 @@ def test_a_blob_written_while_its_deletion_is_on_its_way_survives(
         delete(bucket, keys)
 
     monkeypatch.setattr(Bucket, "delete", slow)
-    sweeping = threading.Thread(target=blobs.sweep)
+    sweeping = threading.Thread(target=blobs.sweep, args=(blobs.pending(),))
     sweeping.start()
     deleting.wait(60)
     writing = threading.Thread(target=put, args=(blobs, b"again"))

@@ -199,7 +199,7 @@ class Aggregator:
             self._candidates.set_aside(surplus)
 
         await self._services.writer.run(work)
-        await self._services.call(self._services.blobs.sweep)
+        await self._services.sweep_blobs()
 
     async def discard_candidates(self) -> None:
         """Remove candidates that were never released."""

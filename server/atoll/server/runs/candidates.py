@@ -187,7 +187,7 @@ class Candidates:
         blobs = {blob for one in candidates for blob in one.blobs}
         if blobs:
             await self._services.writer.run(lambda connection: self.set_aside(models.unnamed(connection, blobs)))
-            await self._services.call(self._services.blobs.sweep)
+            await self._services.sweep_blobs()
 
     def set_aside(self, blobs: Collection[str]) -> None:
         """Remove blobs in the transaction that found them unnamed, so that no other can name them in between."""

@@ -27,7 +27,17 @@ from atoll.server.config.storage_settings import DAY_S, StorageSettings
 from atoll.server.errors import ConflictError, ServerError, UnavailableError
 from atoll.server.rounds import RunStatus
 from atoll.server.runs.services import Services
-from atoll.server.stores import audit, certificates, deletion, event_log, models, runs, snapshots, tokens
+from atoll.server.stores import (
+    audit,
+    certificates,
+    deletion,
+    event_log,
+    models,
+    runs,
+    schema_version,
+    snapshots,
+    tokens,
+)
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +107,7 @@ class Janitor:
             fresh_s: blobs that no row names stay for this many seconds.
         """
         async with self._turn:
+            await self._services.writer.run(schema_version.touch)  # fails if another server is at work now
             found = [
                 *await self._uploads(dry_run=dry_run),
                 *await self._events(dry_run=dry_run),
@@ -210,7 +221,7 @@ class Janitor:
 
         await services.writer.run(work)
         if not dry_run:
-            await services.call(services.blobs.sweep)
+            await services.sweep_blobs()
         return [Pruned("models", "", len(spare), sum(spare.values()))] if spare else []
 
     async def _remove_spare(self, names: Collection[str]) -> tuple[int, int]:
@@ -227,7 +238,7 @@ class Janitor:
                     spare.append(facts.stored_bytes)
 
         await services.writer.run(work)
-        await services.call(services.blobs.sweep)
+        await services.sweep_blobs()
         return len(spare), sum(spare)
 
 

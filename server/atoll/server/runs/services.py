@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
@@ -16,7 +17,7 @@ from atoll.server.ingest.spool import Spool
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.leases import Leases
 from atoll.server.runs.sessions import Sessions
-from atoll.server.stores import BlobStore, Reader, Writer
+from atoll.server.stores import BlobStore, Reader, Writer, models
 from atoll.server.telemetry.observer import NO_OBSERVER, Observer
 
 P = ParamSpec("P")
@@ -75,6 +76,20 @@ class Services:
     def patience_s(self, participant: str) -> float:
         """Seconds that a member may be disconnected before it counts as gone."""
         return max(self.silence_s, self.silo_silence_s) if participant in self.silos else self.silence_s
+
+    async def sweep_blobs(self) -> None:
+        """Remove the blobs that were set aside, unless a row names one of them now.
+
+        The database is asked again before a bucket is: a server that was frozen meanwhile has lost its turn, and then
+        this fails, instead of deleting a model that its successor has made again.
+        """
+        pending = self.blobs.pending()
+        if pending:
+            unneeded = await self.writer.run(partial(models.unnamed, names=pending))
+            self.blobs.keep(pending - unneeded)
+        else:
+            unneeded = pending
+        await self.call(self.blobs.sweep, unneeded)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end, since they share resources."""

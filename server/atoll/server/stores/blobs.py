@@ -7,7 +7,7 @@ and every byte that is read has been compared with a checksum that was made when
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -133,8 +133,19 @@ class BlobStore(Protocol):
         """
         ...
 
-    def sweep(self) -> int:
+    def pending(self) -> frozenset[str]:
+        """Blobs set aside whose removal needs another look at the database: ``Services.sweep_blobs`` has it."""
+        ...
+
+    def keep(self, names: Collection[str]) -> None:
+        """Make pending blobs visible again: rows name them after all."""
+        ...
+
+    def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
         """Remove blobs set aside and files that killed processes left unfinished; returns their number.
+
+        Args:
+            unneeded: the pending ones to remove.
 
         Raises:
             StoreUnavailableError: if the place cannot be read or written.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -104,14 +104,22 @@ class BucketBlobStore:
         with self.cache.files.kept():
             yield
 
-    def sweep(self) -> int:
-        """Delete the objects of blobs set aside, and unfinished files here: see ``BlobStore``.
+    def pending(self) -> frozenset[str]:
+        """Blobs set aside whose objects exist: see ``BlobStore``."""
+        return self._pending.names()
+
+    def keep(self, names: Collection[str]) -> None:
+        """Make pending blobs visible again: see ``BlobStore``."""
+        self._pending.keep(names)
+
+    def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
+        """Delete the objects of these blobs set aside, and unfinished files here: see ``BlobStore``.
 
         What the service refuses to delete is logged, and tried again by the next sweep.
         """
         removed = self.cache.files.sweep()
         try:
-            with self._pending.batch() as names:
+            with self._pending.batch(unneeded) as names:
                 self.bucket.delete([key_of(name) for name in sorted(names)])
                 removed += len(names)
                 for name in names:  # a worker may have fetched it meanwhile

@@ -16,7 +16,7 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -180,8 +180,16 @@ class DirectoryBlobStore:
             for index in range(blob.manifest.chunk_count):
                 blob.verify_chunk(index)
 
-    def sweep(self) -> int:
+    def pending(self) -> frozenset[str]:
+        """None: a file set aside has lost its name already. See ``BlobStore``."""
+        return frozenset()
+
+    def keep(self, names: Collection[str]) -> None:
+        """Do nothing, as none is pending: see ``BlobStore``."""
+
+    def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
         """Remove blobs set aside or left unfinished: see ``BlobStore``. Files of running writers stay."""
+        del unneeded
         with on_disk(self.root / INCOMING):
             return sum(self._swept(path) for path in (self.root / INCOMING).iterdir())
 

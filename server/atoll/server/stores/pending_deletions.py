@@ -8,7 +8,7 @@ names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Condition
 
@@ -46,12 +46,22 @@ class PendingDeletions:
             with self._changed:
                 self._publishing -= Counter((name,))
 
+    def names(self) -> frozenset[str]:
+        """What is to go."""
+        with self._changed:
+            return frozenset(self._names)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Leave these objects after all."""
+        with self._changed:
+            self._names.difference_update(names)
+
     @contextmanager
-    def batch(self) -> Iterator[frozenset[str]]:
-        """The names to delete now; those of a batch that fails come again. Waits for a batch of another thread."""
+    def batch(self, allowed: frozenset[str]) -> Iterator[frozenset[str]]:
+        """The allowed names, to delete now; those of a batch that fails come again. Waits for another batch."""
         with self._changed:
             self._changed.wait_for(lambda: not self._deleting)
-            names = frozenset(self._names - self._publishing.keys())
+            names = frozenset(self._names & allowed - self._publishing.keys())
             self._deleting = names
             self._names -= names
         try:
