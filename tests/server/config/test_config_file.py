@@ -61,6 +61,27 @@ def test_a_password_in_the_url_of_the_database_is_not_shown(tmp_path: Path, url:
     assert "secret" not in problem
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("blobs", "s3://me:secret@bucket/x"),
+        ("blobs", "az://container/x?sig=secret"),
+        ("blobs_endpoint", "https://me:secret@minio"),
+        ("blobs_endpoint", "https://minio/?X-Amz-Security-Token=secret&x=y"),
+    ],
+)
+def test_credentials_in_the_url_of_a_bucket_are_not_shown(tmp_path: Path, key: str, value: str) -> None:
+    problem = problem_of(tmp_path, f'[storage]\n{key} = "{value}"\n')
+    assert f"server.toml:2: storage.{key} = " in problem
+    assert "AWS_ACCESS_KEY_ID" in problem
+    assert "secret" not in problem
+
+
+def test_a_place_that_is_none(tmp_path: Path) -> None:
+    assert "server.toml:2: storage.blobs = 'bucket': " in problem_of(tmp_path, '[storage]\nblobs = "bucket"\n')
+    assert "set `blobs` too" in problem_of(tmp_path, '[storage]\nblobs_region = "eu-west-1"\n')
+
+
 @pytest.mark.parametrize("url", ["sqlite:///here", "mysql://x/y", "postgresql://db", "nonsense"])
 def test_a_database_that_is_not_postgresql(tmp_path: Path, url: str) -> None:
     assert f"server.toml:2: storage.database = '{url}': " in problem_of(tmp_path, f'[storage]\ndatabase = "{url}"\n')

@@ -21,6 +21,7 @@ from atoll.server.jobs import parse_job, to_run_policy
 from atoll.server.rounds import Phase, RunStatus, initial
 from atoll.server.runs.journal import replayed
 from atoll.server.stores import (
+    BlobMissingError,
     DirectoryBlobStore,
     Reader,
     blob_place,
@@ -172,13 +173,22 @@ def _take_blobs(
     there = sorted(name for name in named if name in vital or name in held)
     for name in there:
         if isinstance(blobs, BucketBlobStore):
-            kept.copy_in(name, blobs.pieces(name), held[name].stored_bytes if name in held else 0)
+            _fetch(blobs, kept, name, vital=name in vital)
             continue
         blobs.verify(name)
         path = kept.path_of(name)
         path.parent.mkdir(exist_ok=True, mode=_PRIVATE_MODE)
         _link_or_copy(blobs.path_of(name), path, copy=copy)
-    return {name: kept.path_of(name).stat().st_size for name in there}
+    return {name: facts.stored_bytes for name, facts in kept.stored().items()}
+
+
+def _fetch(blobs: BucketBlobStore, kept: DirectoryBlobStore, name: str, *, vital: bool) -> None:
+    """Copy a blob out of a bucket, unless the server at work, on another machine, has just deleted it as surplus."""
+    try:
+        kept.copy_in(name, blobs.pieces(name))
+    except BlobMissingError:
+        if vital:
+            raise
 
 
 def _link_or_copy(source: Path, target: Path, *, copy: bool) -> None:

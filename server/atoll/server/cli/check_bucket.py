@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.operator.errors import OperatorError
-from atoll.server.cli.checks import Finding, Status
+from atoll.server.cli.checks import CLOCK_FAIL_S, Finding, Status
 from atoll.server.cli.errors import local_errors
 
 if TYPE_CHECKING:
@@ -43,12 +44,17 @@ def _works(store: BucketBlobStore) -> Iterator[Finding]:
     key, place = f"doctor-{secrets.token_hex(8)}", store.bucket.place
     version = store.bucket.put(key, _PROBE)
     try:
-        found = store.bucket.read(key)
+        found, facts = store.bucket.read(key), store.bucket.facts(key)
     finally:
         store.bucket.delete([key])
     if found != _PROBE:
         words = f"{place} gives other bytes than were written"
         yield Finding(_CHECK, Status.FAIL, words, "find what stands between: a proxy, or the service itself")
+    elif facts is not None and abs(facts.made_at - time.time()) > CLOCK_FAIL_S:
+        words = f"the clock of {place} is {facts.made_at - time.time():+.0f} s from this machine's"
+        yield Finding(
+            _CHECK, Status.WARN, words, "set this machine's clock (NTP): unused models are found by their age"
+        )
     elif version:
         yield Finding(_CHECK, Status.WARN, f"{place} keeps old versions of objects", _EXPIRE)
     else:

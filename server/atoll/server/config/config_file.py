@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=BaseModel)
 MAX_FILE_BYTES = 256 * 1024
 _SHOWN_CHARS = 60
-_PASSWORD = re.compile(r"(?<=:)[^:/@]*(?=@)|(?<=password=)[^&]*")
+_PASSWORD = re.compile(
+    r"(?<=:)[^:/@]*(?=@)|(?<=[?&])[^=&]*(?:password|token|key|sig|signature|credential)=[^&]*", re.IGNORECASE
+)
 """Within a URL."""
 
 

@@ -136,12 +136,21 @@ class StorageSettings(BaseModel):
             raise ValueError("SQLite is the default, in the data directory: leave `database` out")
         return value
 
+    @field_validator("blobs")
+    @classmethod
+    def _is_place(cls, value: str | None) -> str | None:
+        if value is not None:
+            _require_place(value)
+        return value
+
+    @field_validator("blobs_endpoint")
+    @classmethod
+    def _is_endpoint(cls, value: str) -> str:
+        _require_place("s3://any", value)
+        return value
+
     @model_validator(mode="after")
     def _is_bucket(self) -> StorageSettings:
-        try:
-            _ = self.bucket
-        except InvalidRequestError as error:
-            raise ValueError(f"{error.detail.message}: {error.detail.remedy}") from None
         if self.blobs is None and (self.blobs_endpoint or self.blobs_region):
             raise ValueError("blobs_endpoint and blobs_region say how a bucket is reached: set `blobs` too")
         return self
@@ -180,3 +189,10 @@ class StorageSettings(BaseModel):
     def keep_ended_s(self) -> float:
         """``keep_ended_days`` in seconds."""
         return self.keep_ended_days * DAY_S
+
+
+def _require_place(url: str, endpoint: str = "") -> None:
+    try:
+        parse_place(url, endpoint)
+    except InvalidRequestError as error:
+        raise ValueError(f"{error.detail.message}: {error.detail.remedy}") from None
