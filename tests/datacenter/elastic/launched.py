@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.patience import WAIT_S
 ROOT = Path(__file__).parents[3]
 _STARTER = """
 import atoll.datacenter.cli.train as command
-command._MODULE = "tests.datacenter.elastic.program"
+command._MODULE = "{module}"
 command.train()
 """
 JOB = """
@@ -64,12 +64,21 @@ class Launched:
     process: subprocess.Popen[str]
     lines: list[str]
     times: list[float]
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
         """Wait until the command has ended."""
         for line in self.process.stdout or ():
-            self.times.append(time.monotonic())
-            self.lines.append(line)
+            with self.changed:
+                self.times.append(time.monotonic())
+                self.lines.append(line)
+                self.changed.notify_all()
+
+    def until(self, text: str, times: int = 1) -> None:
+        """Wait until so many lines have the text."""
+        with self.changed:
+            found = self.changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, WAIT_S)
+        assert found, f"{text!r} did not come {times} times:\n{self.said}"
 
     def wait(self) -> int:
         """Return the exit code, once the command has ended."""
@@ -94,11 +103,13 @@ def write_job(folder: Path, timeout_s: float = 60.0) -> Path:
 
 
 @contextmanager
-def launched(job: Path, *options: str, **environment: str) -> Iterator[Launched]:
-    """Run ``atoll silo train JOB --json`` with options; ends with the context."""
+def launched(
+    job: Path, *options: str, module: str = "tests.datacenter.elastic.program", **environment: str
+) -> Iterator[Launched]:
+    """Run ``atoll silo train JOB --json`` with options and a program of the ranks; ends with the context."""
     rooms = [str(ROOT / room) for room in ("protos", "common", "client", "server", "datacenter", "")]
     process = subprocess.Popen(
-        (sys.executable, "-c", _STARTER, str(job), "--json", *options),
+        (sys.executable, "-c", _STARTER.format(module=module), str(job), "--json", *options),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -125,6 +125,20 @@ class Checkpoints:
         self._due = step + (every or steps_until_next(self.costs, self._section.failure_hours))
         self._count_from(step)
 
+    def go_on_from(self, step: int) -> None:
+        """Note that the job continues after this step, whose state did not come from a checkpoint."""
+        self._count_from(step)
+        self._due = self._first_due(step)
+
+    def follow(self, step: int) -> None:
+        """Note that this step was made, and that another replica group writes its checkpoint if one is due.
+
+        All groups have the same checkpoints due only if ``checkpoint.every_steps`` is given.
+        """
+        if self._writer is not None and step >= self._due:
+            self._due = self._first_due(step)
+            self._count_from(step)
+
     def save(self, step: int, state: TrainingState) -> None:
         """Write a checkpoint now and wait until it is on disk; does nothing if this step has one.
 

@@ -36,6 +36,13 @@ def _problems(job: SiloJob, world_size: int) -> Iterator[str]:
     for name in _LEFT_OUT:
         if getattr(job, name) != type(getattr(job, name))():
             yield f"[{name}] has no effect with [asynchrony]: leave one of them out"
+    yield from _left_out(job)
+
+
+def _left_out(job: SiloJob) -> Iterator[str]:
+    """Yield settings of synchronous training, which asynchronous training does not know."""
+    if job.faults.recovery == "in-place":
+        yield 'faults.recovery = "in-place" is not available with [asynchrony]: set "restart"'
     if job.evaluation is not None:
         yield "[evaluation] is not available with [asynchrony], whose ranks have no common model: leave one of them out"
     if job.data.document_masks:

@@ -10,6 +10,7 @@ from atoll.datacenter.checks.model import check_model
 from atoll.datacenter.checks.parallel import check_context_parallel, check_experts
 from atoll.datacenter.checks.pipeline import check_pipeline
 from atoll.datacenter.checks.privacy import check_privacy
+from atoll.datacenter.checks.recovery import check_recovery
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.parallel import FEEDBACK_HOOKS
 from atoll.datacenter.mesh.dims import ParallelDims
@@ -128,4 +129,5 @@ CHECKS: tuple[Check, ...] = (
     check_pipeline,
     check_model,
     check_privacy,
+    check_recovery,
 )

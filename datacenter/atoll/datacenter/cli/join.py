@@ -58,6 +58,11 @@ def join(
         """Check that the job can take part, the policy is readable and there is an identity."""
         if job.asynchrony is not None:
             raise LayoutError("a job with [asynchrony] has no inner steps that end at the same time: it cannot join")
+        if job.faults.recovery == "in-place":
+            raise LayoutError(
+                'faults.recovery = "in-place" is not available in a federation, where a round sends the weights of all '
+                'ranks together: set "restart"'
+            )
         check_spending(job)
         if policy is not None:
             silo_policy(policy)

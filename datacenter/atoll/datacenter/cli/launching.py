@@ -160,6 +160,8 @@ class _Say:
         """Print that the job ended well."""
         restarts = f", {counted(report.restarts, 'restart')}" if report.restarts else ""
         text = f"{report.outcome} at step {report.step} after {report.seconds:.1f} s{restarts}"
+        if report.replicas_lost or report.replicas_healed:
+            text += f", {counted(report.replicas_lost, 'replica group')} lost, {report.replicas_healed} came back"
         if report.outcome == "stopped":
             text += "; the same command continues from there"
         self._print(asdict(report), text, err=False)

@@ -86,13 +86,13 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
         """Check the ranks once; when one has failed, the others get a moment to end, then the attempt is over."""
-        dead = {worker.global_rank for worker in worker_group.workers if _has_failed(worker.id)}
+        dead = {worker.global_rank for worker in worker_group.workers if has_failed(worker.id)}
         if dead and self._pcontext is not None:
             self._pcontext.close(signal.SIGTERM, timeout=GRACE_S)
         parent: Any = super()
         result: RunResult = parent._monitor_workers(worker_group)  # noqa: SLF001  # super()'s
         if result.state is WorkerState.FAILED:
-            self.failures = [_failure(rank, found, dead) for rank, found in sorted(result.failures.items())]
+            self.failures = [failure_of(rank, found, dead) for rank, found in sorted(result.failures.items())]
             self._decide()
         return result
 
@@ -138,7 +138,7 @@ def _signal(pid: int) -> None:
         return  # it has just ended
 
 
-def _has_failed(pid: Any) -> bool:
+def has_failed(pid: Any) -> bool:
     """Return whether a child has ended with an error; it can still be waited for."""
     if not isinstance(pid, int):
         return False
@@ -149,7 +149,7 @@ def _has_failed(pid: Any) -> bool:
     return ended is not None and ended.si_status != 0
 
 
-def _failure(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
+def failure_of(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
     """Describe a failed rank, with its own message from the file where it left one."""
     data: dict[str, Any] = found.error_file_data
     told = data.get("message")

@@ -15,6 +15,9 @@ from atoll.datacenter.errors import DatacenterError, HungError, LostPeerError
 FOLDER_VARIABLE = "ATOLL_SILO_RANKS"
 """Variable with the folder in which the launcher reads each rank's process and outcome."""
 
+PRINTS_VARIABLE = "ATOLL_SILO_PRINTS"
+"""Variable that is set for a rank other than local rank 0 whose output is the launcher's."""
+
 
 def end_rank(error: Exception) -> NoReturn:
     """End the process at once, from any thread, without waiting for threads that use lost ranks.
@@ -23,7 +26,8 @@ def end_rank(error: Exception) -> NoReturn:
     looks for it, and on standard error, unless that belongs to our launcher, which reads the file.
     """
     get_error_handler().record_exception(error)
-    if not (FOLDER_VARIABLE in os.environ and os.environ.get("LOCAL_RANK") == "0"):
+    prints = os.environ.get("LOCAL_RANK") == "0" or PRINTS_VARIABLE in os.environ
+    if not (FOLDER_VARIABLE in os.environ and prints):
         _say(error)
     sys.stdout.flush()
     sys.stderr.flush()

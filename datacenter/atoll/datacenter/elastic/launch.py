@@ -8,12 +8,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch.distributed.elastic.rendezvous.registry as rendezvous
 from torch.distributed import DistError
@@ -26,6 +26,7 @@ from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
 from atoll.datacenter.elastic.failures import cause
+from atoll.datacenter.elastic.replicas.launch import Groups
 from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Report:
         restarts: number of restarts.
         seconds: duration from start to end.
         exit_code: 0, or 128 + the signal.
+        replicas_lost: replica groups lost while they took part, with recovery in place.
+        replicas_healed: replica groups that came back with a live group's state.
     """
 
     outcome: Outcome
@@ -79,6 +82,8 @@ class Report:
     restarts: int
     seconds: float
     exit_code: int
+    replicas_lost: int = 0
+    replicas_healed: int = 0
 
 
 def parse_nodes(text: str, nproc: int, min_world: int | None) -> tuple[int, int]:
@@ -130,19 +135,63 @@ def launch(
         TrainingError: naming the failed rank, its message, and where to read more.
         LayoutError: if the job does not fit the nodes that have met.
     """
+    if job.faults.recovery == "in-place":
+        return _launch_groups(job, command, nproc, nodes, max_restarts, logs, say)
     began_s = time.monotonic()
     with _ranks_folder(logs) as ranks:
         spec = _spec(command, nproc, nodes, max_restarts)
         agent = Agent(spec, logs, say, partial(check_layout, job))
         _run(agent, spec, logs)
         ended = [one for one in _endings(ranks) if one["rank"] in _ranks_of(agent)]
-    if silent := [str(one["rank"]) for one in ended if one["outcome"] == _RUNNING]:
-        raise TrainingError(f"rank {', '.join(silent)} ended without a report; the ranks' outputs are in {logs}")
-    stopped = any(one["outcome"] == "stopped" for one in ended)
-    code = _SIGNALLED + agent.stopping if agent.stopping is not None and stopped else 0
-    step = max((int(str(one["step"])) for one in ended), default=0)
+    ending = Ending.of(ended, agent.stopping, logs)
+    return Report(ending.outcome, ending.step, agent.restarts, time.monotonic() - began_s, ending.exit_code)
+
+
+def _launch_groups(
+    job: SiloJob,
+    command: list[str],
+    nproc: int,
+    nodes: Nodes,
+    max_restarts: int,
+    logs: Path,
+    say: Callable[[str], None],
+) -> Report:
+    if nodes.most > 1:
+        raise LayoutError(
+            f'faults.recovery = "in-place" is for one machine, whose launcher restarts single replica groups, but '
+            f'--nnodes asks for {nodes.most}: leave it out, or set faults.recovery = "restart"'
+        )
+    began_s = time.monotonic()
+    with _ranks_folder(logs) as ranks:
+        groups = Groups(job, command, nproc, max_restarts, logs, ranks, say)
+        groups.run()
+        ending = Ending.of(groups.reports(), groups.stopping, logs)
+    lost, healed = groups.coordinator.counts
     seconds = time.monotonic() - began_s
-    return Report("stopped" if stopped else "finished", step, agent.restarts, seconds, code)
+    return Report(ending.outcome, ending.step, groups.restarts, seconds, ending.exit_code, lost, healed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How ranks have ended: outcome, step and exit code as in ``Report``."""
+
+    outcome: Outcome
+    step: int
+    exit_code: int
+
+    @classmethod
+    def of(cls, reports: Sequence[Mapping[str, object]], stopping: signal.Signals | None, logs: Path) -> Self:
+        """Read the ranks' reports.
+
+        Raises:
+            TrainingError: if a rank that has ended did not report how.
+        """
+        if silent := [str(one["rank"]) for one in reports if one["outcome"] == _RUNNING]:
+            raise TrainingError(f"rank {', '.join(silent)} ended without a report; the ranks' outputs are in {logs}")
+        stopped = any(one["outcome"] == "stopped" for one in reports)
+        code = _SIGNALLED + stopping if stopping is not None and stopped else 0
+        step = max((int(str(one["step"])) for one in reports), default=0)
+        return cls("stopped" if stopped else "finished", step, code)
 
 
 def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:

@@ -106,6 +106,11 @@ class Watch:
             self._store.compare_set("stop", "", str(step + 2))
         return self._store.check(["stop"]) and int(self._store.get("stop")) <= step
 
+    @property
+    def asked(self) -> bool:
+        """Whether a signal to this rank requested a stop."""
+        return self._asked
+
     def stopping(self) -> bool:
         """Return whether a stop was requested, to a rank that waits between steps.
 

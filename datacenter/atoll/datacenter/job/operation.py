@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -70,6 +70,38 @@ class FaultsSection(Section):
         Field(ge=1, description="Smallest number of processes to continue with after nodes are lost."),
         Hint(default="the number that the job started with"),
     ] = None
+    recovery: Annotated[
+        Literal["restart", "in-place"],
+        Field(
+            description="`restart`: when a rank is lost, all restart from the last checkpoint. `in-place`: each of the "
+            "`mesh.dp_replicate` replicas is a group of its own; when one is lost the others go on, and it comes back "
+            "with their state. See [recovery in place](datacenter/recovery-in-place.md)."
+        ),
+    ] = "restart"
+    backup_replicas: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 16,
+            description="Replica groups that a step does not wait for (Chen et al. 2016): its mean is over the first "
+            "others that are ready. With `in-place`.",
+        ),
+    ] = 0
+    min_replicas: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1 << 16,
+            description="With fewer replica groups a step waits until enough are ready to come back. With `in-place`.",
+        ),
+    ] = 1
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Find settings that belong to the other kind of recovery."""
+        if self.recovery == "restart":
+            yield from self.unused(("backup_replicas", "min_replicas"), 'recovery = "restart"')
+        else:
+            yield from self.unused(("min_world",), 'recovery = "in-place"')
 
 
 class MetricsSection(Section):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh.meshes import Meshes
 
 
-def seed_ranks(seed: int, meshes: Meshes) -> None:
+def seed_ranks(seed: int, meshes: Meshes, world: int = 0) -> None:
     """Seed this rank's generators by its place in the mesh.
 
     Ranks that hold other sequences, other parts of a sequence (``cp``) or other stages (``pp``) draw other numbers. The
@@ -22,12 +22,13 @@ def seed_ranks(seed: int, meshes: Meshes) -> None:
     Args:
         seed: the job's seed.
         meshes: device meshes of the world.
+        world: number of this world among worlds that must draw different numbers, such as replica groups.
     """
     places = meshes.data["pp", "batch", "cp"]
     coordinate = places.get_coordinate()
     if coordinate is None:
         raise ValueError("this rank is not in the mesh")
-    own = 0
+    own = world
     for index, size in zip(coordinate, places.shape, strict=True):
         own = own * size + index
     torch.manual_seed(seed + own)

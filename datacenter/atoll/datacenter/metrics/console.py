@@ -61,6 +61,7 @@ def line(record: StepRecord, facts: RunFacts) -> str:
         "" if record.communication_share is None else f"communication {record.communication_share:.1%} (traced)",
         "" if record.expert_load is None else f"busiest expert {record.expert_load:.2f}x",
         "" if record.epsilon is None else f"epsilon {bound(record.epsilon, 3)}",
+        "" if record.replicas is None else f"replicas {len(record.replicas)}",
         "" if record.loss_scale is None else f"loss scale {record.loss_scale:g}",
     ]
     return "  ".join(part for part in parts if part)

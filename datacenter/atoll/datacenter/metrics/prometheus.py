@@ -106,6 +106,10 @@ _GAUGES = (
     ("loss_scale", "Loss scale of float16 training."),
     ("privacy_epsilon", "Epsilon spent since the job began."),
     ("expert_load_ratio", "Tokens of the busiest expert / of the mean expert."),
+    ("replica_groups", "Replica groups whose gradients are in the last step, with recovery in place."),
+    ("replica_share_ratio", "Gradients of replica groups in the last record's steps / (steps * groups)."),
+    ("replica_groups_lost", "Replica groups lost since the launcher began."),
+    ("replica_groups_healed", "Replica groups that came back since the launcher began."),
     ("held_out_loss", "Loss of the last evaluation: sum of token losses / counted tokens."),
     ("held_out_perplexity", "exp(loss) of the last evaluation."),
 )
@@ -140,6 +144,10 @@ def _values(record: StepRecord, facts: RunFacts) -> dict[str, float | None]:
         "loss_scale": record.loss_scale,
         "privacy_epsilon": record.epsilon,
         "expert_load_ratio": record.expert_load,
+        "replica_groups": None if record.replicas is None else len(record.replicas),
+        "replica_share_ratio": record.replica_share,
+        "replica_groups_lost": record.replicas_lost,
+        "replica_groups_healed": record.replicas_healed,
     }
 
 

@@ -63,6 +63,10 @@ class StepRecord:
         bubble_share: share of the seconds in which a pipeline's rank was idle, mean over ranks.
         communication_share: of a trace on this rank that ended since the previous record; see ``communication``.
         exposed_share: of the same trace; see ``communication``.
+        replicas: replica groups whose gradients are in the last step, with recovery in place.
+        replica_share: gradients of replica groups in these steps / (steps * groups).
+        replicas_lost: replica groups lost since the launcher began.
+        replicas_healed: replica groups that came back since then, with a live group's state.
     """
 
     step: int
@@ -81,6 +85,10 @@ class StepRecord:
     communication_share: float | None = None
     exposed_share: float | None = None
     epsilon: float | None = None
+    replicas: tuple[int, ...] | None = None
+    replica_share: float | None = None
+    replicas_lost: int | None = None
+    replicas_healed: int | None = None
 
     @property
     def tokens_per_s(self) -> float:

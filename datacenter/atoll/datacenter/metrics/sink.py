@@ -59,6 +59,11 @@ class Sinks:
                 self._sinks.remove(sink)
                 _close(sink)
 
+    def take_over(self, others: Sinks) -> None:
+        """Pass records to the sinks of another collection too, which is empty afterwards."""
+        self._sinks += others._sinks
+        others._sinks = []
+
     def close(self) -> None:
         """Close each sink, even if closing another one fails."""
         while self._sinks:

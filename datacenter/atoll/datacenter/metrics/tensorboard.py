@@ -66,6 +66,10 @@ def curves(record: StepRecord, facts: RunFacts) -> dict[str, float]:
         "speed/bubble_share": record.bubble_share,
         "speed/communication_share": record.communication_share,
         "speed/exposed_share": record.exposed_share,
+        "replicas/in_step": None if record.replicas is None else float(len(record.replicas)),
+        "replicas/share": record.replica_share,
+        "replicas/lost": record.replicas_lost,
+        "replicas/healed": record.replicas_healed,
         "memory/peak_bytes": float(record.peak_memory_bytes),
     }
     return {tag: value for tag, value in found.items() if value is not None}

@@ -18,6 +18,7 @@ from atoll.datacenter.train.step import Step
 if TYPE_CHECKING:
     import torch
 
+    from atoll.datacenter.elastic.replicas.member import Member
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.models.spec import ModelSpec
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def make_step(
-    job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device, mechanism: Mechanism | None = None
+    job: SiloJob,
+    spec: ModelSpec,
+    meshes: Meshes,
+    device: torch.device,
+    mechanism: Mechanism | None = None,
+    member: Member | None = None,
 ) -> Step:
     """Build model, optimiser and passes of a job on this rank; collective.
 
@@ -35,6 +41,7 @@ def make_step(
         meshes: device meshes of the world.
         device: device of this rank.
         mechanism: required for a job with ``[privacy]``.
+        member: required for a job with recovery in place.
     """
     passes = make_passes(job, spec, meshes, device, mechanism)
     named = [pair for part in passes.parts for pair in part.named_parameters()]
@@ -42,7 +49,7 @@ def make_step(
     optimiser = make_optimiser([parameter for _, parameter in named], job.optimiser, hidden)
     scaled = job.precision.compute == "float16"
     scale = LossScale(job.precision.initial_scale if scaled else 1.0, dynamic=scaled)
-    return Step(passes, optimiser, job, meshes, scale, device)
+    return Step(passes, optimiser, job, meshes, scale, device, member)
 
 
 def make_passes(

@@ -20,6 +20,7 @@ from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from atoll.datacenter.elastic.replicas.member import Member
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.parallel.passes import MicroBatch, Passes
@@ -31,6 +32,7 @@ class Step:
     """Makes steps. Collective: every rank calls it with its own micro-batches.
 
     Attributes:
+        member: this rank in its replica group, with recovery in place: gradients then become means over groups.
         expert_loads: choices of each expert in the last step's global batch, int64 ``[experts]`` by name of the layer;
             only layers of this rank's stages.
     """
@@ -41,6 +43,7 @@ class Step:
     meshes: Meshes
     scale: LossScale
     device: torch.device
+    member: Member | None = None
     expert_loads: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
@@ -53,6 +56,7 @@ class Step:
         Raises:
             TrainingError: if no token of the batch counts, or loss or gradient are not finite (with float16 the step is
                 skipped instead). The parameters are then those before the step.
+            BehindError: if this rank's replica group has missed too many steps.
         """
         launched, lr, norm = self._gradient(number, batches)
         result = launched.result()
@@ -82,11 +86,10 @@ class Step:
     def _gradient(self, number: int, batches: Sequence[MicroBatch]) -> tuple[Launched, float, Tensor]:
         """Queue the passes and the sums of their figures; return these, the learning rate and the gradient norm."""
         lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
-        batches = cut_batches(batches, self.job, self.meshes)
-        tokens = self._counted(batches)
-        divisor = tokens.clamp(min=1).to(torch.float32) / self.scale.scale
-        divide_extra_losses(self.passes.parts, divisor, self.device)
-        loss = self._summed(self.passes(batches, divisor))
+        if self.member is None:
+            loss, tokens = self._passes(batches)
+        else:
+            loss, tokens = self._averaged(self.member, number, batches)
         self.expert_loads = settle_experts(self.passes.parts, self.meshes, self.device)
         load = busiest(self.expert_loads, self.meshes, self.device)
         norm = gradient_norm(self._parameters(), self._stages()).to(loss.device)
@@ -94,6 +97,23 @@ class Step:
         figures = torch.cat((scaled, torch.stack((tokens.double(), load))))
         private = self.job.privacy is not None  # a Poisson sample may be empty, but its noise counts
         return Launched(number, lr, figures, may_be_empty=private, may_skip=self.scale.dynamic), lr, norm
+
+    def _passes(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
+        """Queue the passes; return the mean loss times the loss scale, and counted tokens."""
+        batches = cut_batches(batches, self.job, self.meshes)
+        tokens = self._counted(batches)
+        divisor = tokens.clamp(min=1).to(torch.float32) / self.scale.scale
+        divide_extra_losses(self.passes.parts, divisor, self.device)
+        return self._summed(self.passes(batches, divisor)), tokens
+
+    def _averaged(self, member: Member, number: int, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
+        """Run the passes and average over replica groups; no passes for a step that was made without this group."""
+        mean = member.missed(number) if self.job.faults.backup_replicas else None
+        if mean is None:
+            loss, tokens = self._passes(batches)
+            mean = member.average(number, int(tokens.item()), loss.item() / self.scale.scale)
+        scaled = torch.tensor(mean.quorum.loss * self.scale.scale, device=self.device)
+        return scaled, torch.tensor(mean.quorum.tokens, device=self.device)
 
     def _counted(self, batches: Sequence[MicroBatch]) -> Tensor:
         counted = sum((batch.labels != IGNORED_LABEL).sum() for batch in batches)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.checkpoint import Checkpoints, RandomState, TrainingState
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.data import Loader, largest_over, open_job_batches
+from atoll.datacenter.elastic.replicas.member import BehindError
 from atoll.datacenter.mesh import Meshes, seed_ranks
-from atoll.datacenter.metrics import StepRecord
+from atoll.datacenter.metrics import Sinks, StepRecord
 from atoll.datacenter.metrics.facts import facts_of
 from atoll.datacenter.metrics.meter import Meter
 from atoll.datacenter.metrics.opening import open_sinks
@@ -21,19 +24,23 @@ from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.evaluation import Evaluator
+from atoll.datacenter.train.replica_group import ReplicaGroup, group_dims
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.datacenter.data import Batch
+    from atoll.datacenter.elastic.replicas.member import Member
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import World
-    from atoll.datacenter.metrics import Evaluation, Sinks
+    from atoll.datacenter.metrics import Evaluation
     from atoll.datacenter.privacy import Mechanism
     from atoll.datacenter.train.launched import Launched, StepResult
     from atoll.datacenter.train.pulse import Pulse
     from atoll.datacenter.train.step import Step
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,7 @@ class Trainer:
         mechanism: noise and budget of a job with ``[privacy]``.
         upkeep: work between steps.
         evaluator: computes the loss on held-out data, of a job with ``[evaluation]``.
+        group: this rank's replica group, of a job with recovery in place.
         evaluation: its last result.
     """
 
@@ -90,6 +98,7 @@ class Trainer:
     pulse: Pulse
     mechanism: Mechanism | None = None
     evaluator: Evaluator | None = None
+    group: ReplicaGroup | None = None
     evaluation: Evaluation | None = None
     _launched: Launched | None = None
     _last: StepResult | None = None
@@ -100,21 +109,48 @@ class Trainer:
         Loss and norm of a step are read after the next one has been queued, so that the device never waits for this
         process; at once where something depends on them, see ``queue``.
         """
-        resumed_at = self.checkpoints.resume(self.state)
-        if resumed_at is None:
-            self._evaluate(self.state.step)
+        resumed_at = self._begin()
         while self.state.step < self.job.job.steps:
-            self.queue()
+            self._make_step()
             if self.pulse.stops_after(self.state.step):
                 break
         self.settle()
         result = self._last
-        if result is not None:
+        if result is not None and self._leads:
             self.pulse.enter(self.state.step, "last checkpoint")
             self.checkpoints.save(self.state.step, self.state)
         loss = None if result is None else result.loss
         held_out = None if self.evaluation is None else self.evaluation.loss
         return Summary(self.state.step, self.job.job.steps, self.state.tokens, loss, resumed_at, held_out)
+
+    def _begin(self) -> int | None:
+        """Continue from the last checkpoint, or with a live replica group's state; return the checkpoint's step."""
+        resumed_at = None
+        if self.group is None or self.group.resumes:
+            resumed_at = self.checkpoints.resume(self.state)
+        if self.group is not None:
+            self.group.enter(self.state)
+            self.checkpoints.go_on_from(self.state.step)
+        if resumed_at is None and self.state.step == 0:
+            self._evaluate(0)
+        return resumed_at
+
+    def _make_step(self) -> None:
+        """Make a step; a replica group that has missed too many steps gets a whole state instead."""
+        try:
+            self.queue()
+        except BehindError as error:
+            if self.group is None:
+                raise
+            log.warning("%s", error)
+            self.step.optimiser.zero_grad(set_to_none=True)
+            self.group.enter(self.state)
+            self.checkpoints.go_on_from(self.state.step)
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this rank's replica group writes records and checkpoints."""
+        return self.group is None or self.group.leads
 
     def advance(self) -> StepResult:
         """Make one step and wait for it; write a record and begin a checkpoint if they are due."""
@@ -142,7 +178,7 @@ class Trainer:
         """
         made = self.state.step + 1
         due = self._is_recorded(made) or self._is_evaluated(made) or self.checkpoints.is_due(made)
-        if self.step.scale.dynamic or due:
+        if self.step.scale.dynamic or due or self.group is not None:
             return [*self.settle(), self.advance()]
         batches = self._next_batches(made - 1)
         with self.tracing.step(made):
@@ -175,8 +211,14 @@ class Trainer:
     def _finish(self, made: int) -> None:
         """Do the work between steps."""
         self.upkeep.after_step(made)
+        self.state.step = made
+        if self.group is not None:
+            self.group.after_step(self.state)
         self.pulse.enter(made, "checkpoint")
-        self.checkpoints.after_step(made, self.state)
+        if self._leads:
+            self.checkpoints.after_step(made, self.state)
+        else:
+            self.checkpoints.follow(made)
         if self._is_evaluated(made):
             self._evaluate(made)
         if self._last is not None and self._is_recorded(made):
@@ -190,7 +232,7 @@ class Trainer:
             self.pulse.enter(made, "evaluation")
             with self.meter.pausing():
                 self.evaluation = self.evaluator(made)
-            self.sinks.evaluated(self.evaluation)
+            self._led_sinks().evaluated(self.evaluation)
 
     def _is_recorded(self, made: int) -> bool:
         return made % self.job.metrics.every_steps == 0 or made == self.job.job.steps
@@ -201,7 +243,8 @@ class Trainer:
     def _tell(self, result: StepResult) -> None:
         interval = self.meter.lap()
         scale, traced, passes = self.step.scale, self.tracing.take(), self.step.passes
-        self.sinks.step(
+        attended = None if self.group is None else self.group.take_attendance()
+        self._led_sinks().step(
             StepRecord(
                 step=self.state.step,
                 steps=interval.steps,
@@ -219,18 +262,32 @@ class Trainer:
                 communication_share=traced.communication_share if traced else None,
                 exposed_share=traced.exposed_share if traced else None,
                 epsilon=None if self.mechanism is None else self.mechanism.budget.epsilon(self.state.step),
+                replicas=None if attended is None else attended.last,
+                replica_share=None if attended is None else attended.share,
+                replicas_lost=None if attended is None else attended.lost,
+                replicas_healed=None if attended is None else attended.healed,
             )
         )
 
+    def _led_sinks(self) -> Sinks:
+        """Return the sinks: those of rank 0, or of the replica group that leads."""
+        if self.group is not None:
+            self.group.lead_sinks(self.sinks)
+        return self.sinks
 
-def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Summary:
+
+def train(
+    job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True, member: Member | None = None
+) -> Summary:
     """Train a job on this rank. Collective; arguments and errors as in ``open_trainer``, and ``TrainingError``."""
-    with open_trainer(job, folder, world, pulse, console=console) as trainer:
+    with open_trainer(job, folder, world, pulse, console=console, member=member) as trainer:
         return trainer.run()
 
 
 @contextmanager
-def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Iterator[Trainer]:
+def open_trainer(
+    job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True, member: Member | None = None
+) -> Iterator[Trainer]:
     """Open one rank's part of a job, ready for its first step. Collective.
 
     Args:
@@ -239,28 +296,32 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
         world: world of the ranks.
         pulse: takes reports of where this rank is.
         console: whether rank 0 prints progress on standard error.
+        member: this rank in its replica group, with recovery in place; ``world`` is then the world of that group.
 
     Raises:
-        LayoutError: if the job does not fit the number of ranks.
+        LayoutError: if the job does not fit the number of ranks, or needs a ``member``.
         DataError: if its data cannot be read.
         CheckpointError: if checkpoints cannot be read or written.
     """
-    dims = check_layout(job, world.size)
+    whole = check_layout(job, world.size * (1 if member is None else member.groups))
+    dims = group_dims(job, whole, member)
     meshes = Meshes.build(dims, world.device.type)
     seed_ranks(job.job.seed, meshes)
     spec = spec_of(job.model)
-    facts = facts_of(job, spec, dims, world.device, folder)
+    facts = facts_of(job, spec, whole, world.device, folder)
     with ExitStack() as stack:
         pulse.enter(0, "data")
         ranks = meshes.data["batch"]
         agree = largest_over(ranks.get_group(), world.device)
         batches, mechanism = open_private(job, open_job_batches(job, folder), world.device)
         pin = world.device.type == "cuda"
-        loader = stack.enter_context(Loader(batches, ranks.get_local_rank(), dims.batch, pin=pin, agree=agree))
+        share = ranks.get_local_rank() + (0 if member is None else member.group * dims.batch)
+        loader = stack.enter_context(Loader(batches, share, whole.batch, pin=pin, agree=agree))
         pulse.enter(0, "model")
-        step = make_step(job, spec, meshes, world.device, mechanism)
-        extras = {"random": RandomState(world.device), **hook_states(step)}
+        step = make_step(job, spec, meshes, world.device, mechanism, member)
+        extras = {} if member is not None else {"random": RandomState(world.device), **hook_states(step)}
         state = TrainingState(step.passes.parts, step.optimiser, step.scale, loader, extras)
+        opened = partial(open_sinks, job.metrics, facts, folder, rank=world.rank, console=console)
         yield Trainer(
             job=job,
             world=world,
@@ -269,12 +330,13 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
             state=state,
             checkpoints=stack.enter_context(Checkpoints.open(job, folder, world, dims)),
             upkeep=Upkeep.of(job, step, meshes, loader, world.device),
-            sinks=stack.enter_context(open_sinks(job.metrics, facts, folder, rank=world.rank, console=console)),
+            sinks=stack.enter_context(Sinks(()) if member is not None else opened()),
             meter=Meter(world.device),
             tracing=stack.enter_context(_tracing(job, folder, world)),
             pulse=pulse,
             mechanism=mechanism,
             evaluator=Evaluator.of(job, folder, step.passes, meshes, world.device),
+            group=None if member is None else ReplicaGroup(member, job.job.seed, meshes, opened),
         )
 
 

@@ -1,0 +1,209 @@
+"""The mean of gradients over replica groups, by process groups that are made anew when their members change.
+
+Each rank sums its shard with the ranks at the same position in the other groups. The gradients stay as they are until a
+mean counts, so that it can be made again without a group that was lost. This takes one more copy of the rank's
+gradients while a step is summed, and one for each step that a late group has not applied yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ProcessGroupGloo
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from atoll.datacenter.elastic.replicas.messages import Quorum
+
+BUCKET_BYTES = 25 << 20
+"""Bytes that one operation sums."""
+CONNECT_TIMEOUT_S = 30.0
+"""Seconds to connect with the others; a member that is lost meanwhile costs this long."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter's part of a flat buffer.
+
+    Attributes:
+        parameter: the parameter, of which this rank holds a shard.
+        start: index of its first element.
+        count: number of elements of the shard.
+    """
+
+    parameter: nn.Parameter
+    start: int
+    count: int
+
+
+class Flat:
+    """One buffer for the gradients of parameters of one format and device.
+
+    The last elements of a buffer, one for each parameter, say in how many groups the parameter has a gradient: where
+    there is none, the optimiser leaves it alone, as it does without replica groups.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.places: list[Place] = []
+        start = 0
+        for parameter in parameters:
+            count = shard_of(parameter).numel()
+            self.places.append(Place(parameter, start, count))
+            start += count
+        self._counted = start
+        shard = shard_of(parameters[0])
+        self.dtype, self.device = shard.dtype, shard.device
+
+    def zeros(self) -> Tensor:
+        """Return an empty contribution."""
+        return torch.zeros(self._counted + len(self.places), dtype=self.dtype, device=self.device)
+
+    @torch.no_grad()
+    def weighted(self, weight: float) -> Tensor:
+        """Return the gradients, each times a weight."""
+        found = self.zeros()
+        for index, place in enumerate(self.places):
+            if (gradient := place.parameter.grad) is not None:
+                part = found[place.start : place.start + place.count]
+                torch.mul(shard_of(gradient).reshape(-1), weight, out=part)
+                found[self._counted + index] = 1
+        return found
+
+    @torch.no_grad()
+    def apply(self, mean: Tensor) -> None:
+        """Write a sum of contributions into the gradients."""
+        present = mean[self._counted :].tolist()
+        for place, seen in zip(self.places, present, strict=True):
+            parameter = place.parameter
+            if not seen:
+                parameter.grad = None
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            shard = shard_of(parameter.grad)
+            shard.copy_(mean[place.start : place.start + place.count].view(shard.shape))
+
+
+def shard_of(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def flats_of(parameters: Sequence[nn.Parameter]) -> list[Flat]:
+    """Return the buffers for the trained parameters."""
+    together: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if parameter.requires_grad:
+            shard = shard_of(parameter)
+            together.setdefault((shard.dtype, shard.device), []).append(parameter)
+    return [Flat(some) for some in together.values()]
+
+
+class Averager:
+    """Sums this rank's contributions with those of the other groups; for one thread, except ``abort``.
+
+    Args:
+        flats: buffers of the gradients.
+        group: number of this rank's group.
+        position: number of this rank in its group.
+        store: key-value store of all groups.
+        timeout_s: limit of a sum.
+    """
+
+    def __init__(self, flats: Sequence[Flat], group: int, position: int, store: Store, timeout_s: float) -> None:
+        self._flats, self._group, self._position = flats, group, position
+        self._store, self._timeout_s = store, timeout_s
+        self._ranks: dict[str, Any] = {}
+        self._epoch = 0
+        device = flats[0].device if flats else torch.device("cpu")
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def sum(self, quorum: Quorum, weight: float) -> list[Tensor]:
+        """Return the weighted mean over a quorum's contributors, one tensor for each buffer.
+
+        Args:
+            quorum: who is in it; this group contributes if it is among the contributors.
+            weight: share of the contributors' tokens that this group counted.
+
+        Raises:
+            RuntimeError: if another member is lost or late; connections are then dropped, so that no member waits.
+        """
+        with self._beside():
+            parts = self._group in quorum.contributors
+            sums = [flat.weighted(weight) if parts else flat.zeros() for flat in self._flats]
+            try:
+                self._connect(quorum)
+                self._sum(sums)
+            except RuntimeError:
+                self.drop()
+                raise
+            if self._stream is not None:
+                self._stream.synchronize()
+            return sums
+
+    def abort(self) -> None:
+        """Break off a sum over NCCL, from another thread. A sum over gloo breaks off when a neighbour drops."""
+        for ranks in list(self._ranks.values()):
+            if ranks.name() == "nccl":
+                ranks.abort()
+
+    def drop(self) -> None:
+        """Close all connections: the others find them closed, and do the same."""
+        self._ranks, self._epoch = {}, 0
+
+    def _connect(self, quorum: Quorum) -> None:
+        if quorum.epoch == self._epoch:
+            return
+        self.drop()
+        if len(quorum.members) > 1:
+            for kind in sorted({flat.device.type for flat in self._flats}):
+                store = PrefixStore(f"average/{quorum.epoch}/{self._position}/{kind}", self._store)
+                self._ranks[kind] = connect(store, quorum.members.index(self._group), len(quorum.members), kind)
+        self._epoch = quorum.epoch
+
+    def _sum(self, sums: Sequence[Tensor]) -> None:
+        options = AllreduceOptions()
+        options.timeout = timedelta(seconds=self._timeout_s)
+        for part in buckets(sums):
+            if (ranks := self._ranks.get(part.device.type)) is not None:
+                ranks.allreduce([part], options).wait()
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Work beside the stream of training, which a late group still uses."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            yield
+
+
+def buckets(sums: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Return consecutive parts of at most BUCKET_BYTES, which share the tensors' memory."""
+    for whole in sums:
+        yield from torch.split(whole, max(1, BUCKET_BYTES // whole.element_size()))
+
+
+def connect(store: Store, rank: int, size: int, kind: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Any:
+    """Return a process group of the ranks that use the same store: NCCL for ``cuda``, else gloo.
+
+    Raises:
+        RuntimeError: if not all come in time.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    if kind == "cuda":
+        from torch.distributed import ProcessGroupNCCL  # noqa: PLC0415  # builds for the CPU lack it
+
+        options = ProcessGroupNCCL.Options()
+        options._timeout = timeout  # noqa: SLF001  # no public name for it
+        return ProcessGroupNCCL(store, rank, size, options)
+    return ProcessGroupGloo(store, rank, size, timeout)

@@ -1,0 +1,358 @@
+"""This rank's part in recovery in place: what the trainer and the step use.
+
+Two threads work beside the trainer: one reads what the coordinator says, the other sums. So a group that is late still
+takes part in every sum, with zeros, and finds the means of the steps that it missed when its own pass has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
+
+from atoll.datacenter.elastic.ending import end_rank
+from atoll.datacenter.elastic.replicas.average import Averager, Flat, flats_of
+from atoll.datacenter.elastic.replicas.healing import receive_state, send_state
+from atoll.datacenter.elastic.replicas.link import Link, Ticket
+from atoll.datacenter.elastic.replicas.messages import (
+    NO_STATE,
+    Arrive,
+    AskStop,
+    Begin,
+    Behind,
+    Decision,
+    Heal,
+    Join,
+    Leave,
+    Over,
+    Quorum,
+    ToRank,
+    Vote,
+)
+from atoll.datacenter.errors import LostPeerError, TrainingError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from atoll.datacenter.checkpoint.state import TrainingState
+    from atoll.datacenter.mesh import World
+
+log = logging.getLogger(__name__)
+
+
+class BehindError(TrainingError):
+    """This group has missed too many steps to catch up by their means: it has to ``enter`` again."""
+
+
+class OverError(TrainingError):
+    """The job has ended without this group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean gradient of a step, and who is in it.
+
+    Attributes:
+        quorum: who is in it, counted tokens and loss.
+        decision: what follows the step.
+        sums: one tensor for each buffer of the gradients.
+    """
+
+    quorum: Quorum
+    decision: Decision
+    sums: Sequence[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """Who was in steps.
+
+    Attributes:
+        last: groups whose gradients are in the last step's mean.
+        share: gradients of groups in these steps / (steps * groups).
+        lost: groups lost since the launcher began.
+        healed: groups that came back since then.
+    """
+
+    last: tuple[int, ...]
+    share: float
+    lost: int
+    healed: int
+
+
+class Member:
+    """One rank of a replica group; a context manager.
+
+    Args:
+        ticket: the launcher's ticket.
+        world: world of the group's ranks.
+        timeout_s: limit of a sum.
+        entered: called with step and phase.
+
+    Attributes:
+        group: number of the group.
+        groups: number of groups.
+        resumes: whether the group continues from the last checkpoint by itself.
+        leads: whether this group writes records and checkpoints of the step just made.
+        stops: whether the job ends with the step just made.
+    """
+
+    def __init__(
+        self, ticket: Ticket, world: World, timeout_s: float, entered: Callable[[int, str], None] | None = None
+    ) -> None:
+        self.group, self.groups, self.resumes = ticket.group, ticket.groups, ticket.resumes
+        self._world, self._timeout_s, self._entered = world, timeout_s, entered or (lambda _step, _phase: None)
+        timeout = timedelta(seconds=timeout_s)
+        connect = partial(TCPStore, ticket.host, ticket.store_port, is_master=False, timeout=timeout)
+        self._store: Store = connect(wait_for_workers=False)
+        self._heals: Store = connect(wait_for_workers=False)  # two threads, neither waits for the other's requests
+        self.leads = self.stops = False
+        self._asked = False
+        self._held: Arrive | None = None
+        self._flats: list[Flat] = []
+        self._averager: Averager | None = None
+        self._heal: Heal | None = None
+        self._attended: list[Mean] = []
+        self._changed = threading.Condition()
+        self._messages: deque[ToRank | None] = deque()
+        self._means: dict[int, Mean] = {}
+        self._told: deque[Begin | Behind | Over] = deque()
+        self._gone = False
+        self._thread = threading.Thread(target=self._run, name="mean over groups", daemon=True)
+        self._link = Link(ticket, world.rank, self._heard, self._closed)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, OverError):
+            self._link.send(Leave())
+        with self._changed:
+            self._messages.append(None)
+            self._changed.notify_all()
+        if self._averager is not None:
+            self._averager.abort()
+        self._link.close()
+        if error is None:
+            self._thread.join()
+
+    def enter(self, state: TrainingState) -> None:
+        """Take part from the next step on, with the state of a live group unless this group has its own. Collective.
+
+        Raises:
+            OverError: if the job has ended meanwhile.
+            LostPeerError: if the launcher has given this group up, or is gone.
+        """
+        if not self._flats:
+            self._flats = flats_of([one for part in state.parts for one in part.parameters()])
+            self._averager = Averager(self._flats, self.group, self._world.rank, self._store, self._timeout_s)
+        step = state.step if self.resumes else NO_STATE
+        self.resumes = False
+        while True:
+            begin = self._join(step)
+            if begin.heal is None or self.group not in begin.heal.targets:
+                break
+            self._entered(begin.step, "healing")
+            if self._received(state, begin.heal):
+                break
+            step = NO_STATE
+        self.leads = begin.leader == self.group
+        self._serve(state, begin.heal)
+
+    def average(self, step: int, tokens: int, loss: float) -> Mean:
+        """Replace the gradients by the mean over the groups that are in this step, and return that mean.
+
+        Args:
+            step: number of the step, from 0.
+            tokens: tokens that this group counted.
+            loss: mean over these tokens.
+
+        Raises:
+            BehindError: if this group takes part in no further step before it has entered again.
+            LostPeerError: if the launcher has given this group up, or is gone.
+        """
+        self._entered(step + 1, "reduction")
+        with self._changed:
+            self._held = Arrive(step, tokens, loss)
+        self._link.send(self._held)
+        mean = self._wait_for_mean(step)
+        self._use(mean)
+        self._entered(step + 1, "optimiser")
+        return mean
+
+    def missed(self, step: int) -> Mean | None:
+        """Return the mean of a step that was made without this group, having replaced the gradients by it. Collective.
+
+        Returns:
+            None if the step waits for this group, or at least one of the group's ranks has not got the mean yet.
+        """
+        with self._changed:
+            here = step in self._means
+        if not self._agreed(good=here):
+            return None
+        with self._changed:
+            mean = self._means[step]
+        self._use(mean)
+        return mean
+
+    def after_step(self, state: TrainingState) -> None:
+        """Send the state to groups that come back after this step."""
+        heal, self._heal = self._heal, None
+        self._serve(state, heal)
+
+    def ask_stop(self) -> None:
+        """Ask all groups to stop after the next step."""
+        if not self._asked:
+            self._asked = True
+            self._link.send(AskStop())
+
+    def take_attendance(self) -> Attendance | None:
+        """Return who was in the steps since the last call; None if there was none."""
+        if not (means := self._attended):
+            return None
+        self._attended = []
+        last = means[-1]
+        together = sum(len(mean.quorum.contributors) for mean in means)
+        share = together / (len(means) * self.groups)
+        return Attendance(last.quorum.contributors, share, last.decision.lost, last.decision.healed)
+
+    def _join(self, step: int) -> Begin:
+        self._entered(max(0, step), "joining")
+        with self._changed:
+            self._told.clear()
+            self._means.clear()
+        self._link.send(Join(step))
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone or self._told)
+            told = self._told.popleft() if self._told else None
+        if isinstance(told, Begin):
+            return told
+        if isinstance(told, Over):
+            raise OverError("the job has ended without this replica group")
+        raise self._lost()
+
+    def _received(self, state: TrainingState, heal: Heal) -> bool:
+        """Receive a state; return whether every rank of the group has it."""
+        good = True
+        try:
+            receive_state(state, heal, self.group, self._world.rank, self._heals)
+        except RuntimeError as error:
+            log.warning("the state of replica group %d did not arrive: %s", heal.source, error)
+            good = False
+        return self._agreed(good=good)
+
+    def _serve(self, state: TrainingState, heal: Heal | None) -> None:
+        if heal is None or heal.source != self.group:
+            return
+        for target in heal.targets:
+            self._entered(state.step, "sending state")
+            try:
+                send_state(state, heal, target, self._world.rank, self._heals)
+            except RuntimeError as error:  # that group comes again, to any live group
+                log.warning("replica group %d did not take the state: %s", target, error)
+
+    def _agreed(self, *, good: bool) -> bool:
+        """Return whether it is good for every rank of this group."""
+        if self._world.size == 1:
+            return good
+        flag = torch.tensor(int(good), device=self._world.device)
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+        return bool(flag.item())
+
+    def _wait_for_mean(self, step: int) -> Mean:
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone or step in self._means or self._told)
+            if (mean := self._means.get(step)) is not None:
+                return mean
+            if self._gone:
+                raise self._lost()
+            raise BehindError(f"step {step + 1} and earlier ones were made without this replica group")
+
+    def _use(self, mean: Mean) -> None:
+        with self._changed:
+            for old in [step for step in self._means if step <= mean.quorum.step]:
+                del self._means[old]
+        for flat, summed in zip(self._flats, mean.sums, strict=True):
+            flat.apply(summed)
+        decision = mean.decision
+        self.leads, self.stops = decision.leader == self.group, decision.stop
+        self._heal = decision.heal
+        self._attended.append(Mean(mean.quorum, decision, ()))
+
+    def _lost(self) -> LostPeerError:
+        return LostPeerError("the launcher has given this replica group up, or is gone")
+
+    def _heard(self, message: ToRank) -> None:
+        if isinstance(message, Decision) and not message.commit and self._averager is not None:
+            self._averager.abort()
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    def _closed(self) -> None:
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()
+        if self._averager is not None:
+            self._averager.abort()
+
+    def _run(self) -> None:
+        try:
+            pending: tuple[Quorum, Sequence[Tensor]] | None = None
+            while (message := self._next()) is not None:
+                match message:
+                    case Quorum():
+                        pending = self._summed(message)
+                    case Decision():
+                        if message.commit and pending is not None:
+                            self._keep(Mean(pending[0], message, pending[1]))
+                        pending = None
+                    case _:
+                        self._tell(message)
+        except Exception as error:  # noqa: BLE001  # the trainer waits for this thread: the rank ends with any error
+            end_rank(error)
+
+    def _next(self) -> ToRank | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages)
+            return self._messages.popleft()
+
+    def _summed(self, quorum: Quorum) -> tuple[Quorum, Sequence[Tensor]] | None:
+        averager, held = self._averager, self._held
+        if averager is None:
+            raise RuntimeError("a quorum came before this rank had joined")
+        weight = 0.0
+        if self.group in quorum.contributors and held is not None:
+            weight = held.tokens / max(1, quorum.tokens)
+        try:
+            sums = averager.sum(quorum, weight)
+        except RuntimeError as error:
+            log.info("the sum of step %d broke off: %s", quorum.step + 1, error)
+            self._link.send(Vote(quorum.attempt, good=False))
+            return None
+        self._link.send(Vote(quorum.attempt, good=True))
+        return quorum, sums
+
+    def _keep(self, mean: Mean) -> None:
+        with self._changed:
+            self._means[mean.quorum.step] = mean
+            self._changed.notify_all()
+
+    def _tell(self, message: Begin | Behind | Over) -> None:
+        with self._changed:
+            self._told.append(message)
+            self._changed.notify_all()

@@ -1,0 +1,405 @@
+"""Decide who is in a step, and whether its mean counts. Pure: input is events and the time, output is actions.
+
+A group is in one of these states; ``lost`` leads from each of them to ABSENT::
+
+    ABSENT ── its processes start ──> COMING ── all its ranks have joined ──> JOINING
+    JOINING ── a step was committed, or all begin together ──> LIVE
+    LIVE ── could not get its state, or is too many steps behind ──> COMING
+
+A step of the live groups::
+
+    arrive ... arrive ──> quorum ──> each member sums ──> vote ... vote ──> all good: commit, else: quorum again
+
+Every message of an attempt precedes those of the next one on each connection, so a vote is never mistaken. A group that
+is lost before the commit makes the attempt void for all: its members then sum the gradients that they still hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TypeAlias
+
+from atoll.datacenter.elastic.replicas.messages import (
+    NO_STATE,
+    Arrive,
+    AskStop,
+    Begin,
+    Behind,
+    Decision,
+    FromRank,
+    Heal,
+    Join,
+    Leave,
+    Over,
+    Quorum,
+    ToRank,
+    Vote,
+)
+
+MAX_BEHIND = 4
+"""Steps that a group may be behind: each of its ranks keeps one mean gradient per step."""
+MAX_FAILURES = 5
+"""Attempts of one step that may fail although no group was lost."""
+GRACE_S = 30.0
+"""Seconds that members have for their votes after an attempt has failed or timed out."""
+
+
+class Standing(Enum):
+    """State of a group, as above."""
+
+    ABSENT = auto()
+    COMING = auto()
+    JOINING = auto()
+    LIVE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What does not change while a job runs.
+
+    Attributes:
+        groups: number of replica groups.
+        ranks: ranks of each.
+        steps: steps of the job.
+        backup: groups that a step need not wait for; lost ones count as some of them.
+        least: with fewer groups, live or ready to come back, no step is made.
+        timeout_s: limit of a sum, and of how long a step waits for a group.
+    """
+
+    groups: int
+    ranks: int
+    steps: int
+    backup: int
+    least: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to all ranks of a group."""
+
+    group: int
+    message: ToRank
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the processes of a group that does not answer."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Report an event."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the job with an error."""
+
+    reason: str
+
+
+Action: TypeAlias = Send | End | Say | Fail
+
+
+@dataclass
+class _Group:
+    """One replica group.
+
+    Attributes:
+        joined: step of each rank that has joined since it was last LIVE.
+        arrived: message of each rank that has arrived at the present step.
+        at: last step that the whole group arrived at, or that it began with.
+        awaited_since_s: since when others wait for this group, or would without backups; None: they do not.
+        ending: whether its end was asked for.
+    """
+
+    standing: Standing = Standing.ABSENT
+    joined: dict[int, int] = field(default_factory=dict)
+    arrived: dict[int, Arrive] = field(default_factory=dict)
+    at: int = 0
+    awaited_since_s: float | None = None
+    ending: bool = False
+
+
+@dataclass
+class _Attempt:
+    """A quorum that is being summed.
+
+    Attributes:
+        votes: by group and rank, only of members that are not lost.
+        until_s: when members that have not voted are taken for hung.
+        failed: whether it is void.
+        shrunk: whether a member was lost.
+    """
+
+    quorum: Quorum
+    votes: dict[int, dict[int, bool]]
+    until_s: float
+    failed: bool = False
+    shrunk: bool = False
+
+
+class Quorums:
+    """The coordinator of one job.
+
+    Attributes:
+        step: the step that live groups are at.
+        lost: groups lost so far.
+        healed: groups that came back with a live group's state.
+        begun: whether groups have begun together.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._groups = {number: _Group() for number in range(rules.groups)}
+        self._attempt: _Attempt | None = None
+        self._members: tuple[int, ...] = ()
+        self._attempts = self._epoch = self._heals = self._failures = 0
+        self._leader = 0
+        self._stopping = self._over = False
+        self._returning: set[int] = set()
+        """Groups whose next arrival counts as healed."""
+        self.step = 0
+        self.lost = self.healed = 0
+        self.begun = False
+
+    @property
+    def live(self) -> list[int]:
+        """Groups that take part in steps."""
+        return [number for number, group in self._groups.items() if group.standing is Standing.LIVE]
+
+    def coming(self, number: int) -> list[Action]:
+        """Note that the processes of a group have been started."""
+        self._groups[number] = _Group(Standing.COMING)
+        return []
+
+    def stop(self) -> list[Action]:
+        """End the job with the next step that is committed."""
+        self._stopping = True
+        return []
+
+    def heard(self, number: int, position: int, message: FromRank, now_s: float) -> list[Action]:
+        """Take a message of a rank."""
+        group = self._groups[number]
+        match message:
+            case Join():
+                return list(self._join(number, group, position, message.step, now_s))
+            case Arrive():
+                return list(self._arrive(number, group, position, message, now_s))
+            case Vote():
+                return list(self._vote(number, position, message, now_s))
+            case AskStop():
+                return self.stop()
+            case Leave():
+                self._over = True
+                group.standing = Standing.ABSENT
+                return []
+
+    def lost_group(self, number: int, now_s: float) -> list[Action]:
+        """Note that a group is gone."""
+        group = self._groups[number]
+        if group.standing is Standing.ABSENT:
+            return []
+        if group.standing is Standing.LIVE:
+            self.lost += 1
+            self._returning.add(number)
+        self._groups[number] = _Group()
+        actions: list[Action] = []
+        attempt = self._attempt
+        if attempt is not None and number in attempt.votes:
+            del attempt.votes[number]
+            attempt.shrunk = True
+            actions += self._void(attempt, now_s)
+            actions += self._close(attempt, now_s)
+        return actions + list(self._start(now_s)) + list(self._open(now_s))
+
+    def deadline_s(self) -> float | None:
+        """Return when ``tick`` has something to do if nothing is heard; None if never."""
+        times = [] if self._attempt is None else [self._attempt.until_s]
+        times += [since_s + self._rules.timeout_s for _, since_s in self._awaited()]
+        return min(times, default=None)
+
+    def tick(self, now_s: float) -> list[Action]:
+        """End groups that have not answered in time."""
+        actions: list[Action] = []
+        for number, since_s in list(self._awaited()):
+            if now_s >= since_s + self._rules.timeout_s:
+                actions += self._end(number, f"has not arrived at step {self.step + 1}")
+        attempt = self._attempt
+        if attempt is not None and now_s >= attempt.until_s:
+            silent = [number for number, votes in attempt.votes.items() if len(votes) < self._rules.ranks]
+            attempt.until_s = now_s + GRACE_S
+            actions += self._void(attempt, now_s)
+            for number in silent:
+                actions += self._end(number, f"has not ended the sum of step {attempt.quorum.step + 1}")
+        return actions
+
+    def _awaited(self) -> Iterator[tuple[int, float]]:
+        for number, group in self._groups.items():
+            if group.standing is Standing.LIVE and group.awaited_since_s is not None and not group.ending:
+                yield number, group.awaited_since_s
+
+    def _end(self, number: int, what: str) -> Iterator[Action]:
+        if not self._groups[number].ending:
+            self._groups[number].ending = True
+            yield End(number, f"{what} within {self._rules.timeout_s:g} s")
+
+    def _join(self, number: int, group: _Group, position: int, step: int, now_s: float) -> Iterator[Action]:
+        if self._over or self._finishing():
+            yield Send(number, Over())
+            return
+        if group.standing is Standing.LIVE:  # its ranks could not get their state
+            self._groups[number] = group = _Group(Standing.COMING)
+            self._returning.add(number)
+        group.joined[position] = step
+        if len(group.joined) == self._rules.ranks:
+            group.standing = Standing.JOINING
+            if self.live:
+                yield Say(f"replica group {number} is ready to come back: it joins after the present step")
+            yield from self._start(now_s)
+            yield from self._open(now_s)
+
+    def _start(self, now_s: float) -> Iterator[Action]:
+        """Begin together, with the state of a group that has one, once every group that was started has joined."""
+        standings = [group.standing for group in self._groups.values()]
+        joining = self._joining()
+        source = max(joining, key=lambda one: (min(self._groups[one].joined.values()), -one), default=None)
+        if Standing.LIVE in standings or Standing.COMING in standings or self._attempt is not None or source is None:
+            return
+        step = min(self._groups[source].joined.values())
+        if step == NO_STATE:
+            return
+        if self._members:
+            yield Say(f"all replica groups go on together from step {step}")
+        self.step, self._leader, self.begun = step, source, True
+        heal = self._heal(source, [one for one in joining if one != source])
+        for number in joining:
+            self._enliven(number)
+            yield Send(number, Begin(step, heal, self._leader))
+        self._returning.clear()
+        yield from self._open(now_s)
+
+    def _joining(self) -> list[int]:
+        return [number for number, group in self._groups.items() if group.standing is Standing.JOINING]
+
+    def _enliven(self, number: int) -> None:
+        self._groups[number] = _Group(Standing.LIVE, at=self.step)
+
+    def _heal(self, source: int, targets: Iterable[int]) -> Heal | None:
+        if not (found := tuple(targets)):
+            return None
+        self._heals += 1
+        return Heal(self._heals, source, found)
+
+    def _arrive(self, number: int, group: _Group, position: int, message: Arrive, now_s: float) -> Iterator[Action]:
+        if group.standing is not Standing.LIVE:
+            return
+        if message.step < self.step:  # it moves, and finds the mean of that step
+            group.at, group.awaited_since_s = max(group.at, message.step), None
+            return
+        group.arrived[position] = message
+        if len(group.arrived) == self._rules.ranks:
+            group.at, group.awaited_since_s = self.step, None
+            if number in self._returning:
+                self._returning.discard(number)
+                self.healed += 1
+                yield Say(f"replica group {number} is back in step {self.step + 1}")
+        for other in self._groups.values():
+            if other.awaited_since_s is None and len(other.arrived) < self._rules.ranks:
+                other.awaited_since_s = now_s
+        yield from self._open(now_s)
+
+    def _open(self, now_s: float) -> Iterator[Action]:
+        """Decide who is in the step, if enough groups have arrived."""
+        live = self.live
+        arrived = tuple(one for one in live if len(self._groups[one].arrived) == self._rules.ranks)
+        wanted = max(1, min(len(live), self._rules.groups - self._rules.backup))
+        ready = len(live) + len(self._joining())  # those that come back join after a step, so one has to be made
+        if self._attempt is not None or len(arrived) < wanted or ready < self._rules.least:
+            return
+        members = tuple(live)
+        if members != self._members:
+            self._epoch, self._members = self._epoch + 1, members
+        self._attempts += 1
+        said = {one: self._groups[one].arrived[0] for one in arrived}
+        tokens = sum(one.tokens for one in said.values())
+        loss = sum(one.loss * one.tokens for one in said.values()) / max(1, tokens)
+        quorum = Quorum(self._attempts, self._epoch, self.step, members, arrived, tokens, loss)
+        votes: dict[int, dict[int, bool]] = {one: {} for one in members}
+        self._attempt = _Attempt(quorum, votes, now_s + self._rules.timeout_s + GRACE_S)
+        for one in members:
+            yield Send(one, quorum)
+
+    def _vote(self, number: int, position: int, message: Vote, now_s: float) -> Iterator[Action]:
+        attempt = self._attempt
+        if attempt is None or attempt.quorum.attempt != message.attempt or number not in attempt.votes:
+            return
+        attempt.votes[number][position] = message.good
+        if not message.good:
+            yield from self._void(attempt, now_s)
+        yield from self._close(attempt, now_s)
+
+    def _void(self, attempt: _Attempt, now_s: float) -> Iterator[Action]:
+        """Tell members that an attempt does not count, so that none waits for the others."""
+        if attempt.failed:
+            return
+        attempt.failed, attempt.until_s = True, now_s + GRACE_S
+        self._members = ()  # connections of a sum that was broken off are not used again
+        for number in attempt.votes:
+            yield Send(number, Decision(attempt.quorum.attempt, commit=False))
+
+    def _close(self, attempt: _Attempt, now_s: float) -> Iterator[Action]:
+        """End the attempt once every member that is left has voted."""
+        if any(len(votes) < self._rules.ranks for votes in attempt.votes.values()):
+            return
+        self._attempt = None
+        if not attempt.failed:
+            yield from self._commit(attempt.quorum)
+            return
+        self._failures = 0 if attempt.shrunk else self._failures + 1
+        if self._failures >= MAX_FAILURES:
+            yield Fail(f"the sum of step {self.step + 1} over replica groups failed {MAX_FAILURES} times in a row")
+            return
+        yield from self._start(now_s)
+        yield from self._open(now_s)
+
+    def _commit(self, quorum: Quorum) -> Iterator[Action]:
+        self.step, self._failures = quorum.step + 1, 0
+        over = self._finishing()
+        self._over = self._over or over
+        if self._groups[self._leader].standing is not Standing.LIVE:  # a late leader writes later, of the same steps
+            self._leader = quorum.contributors[0]
+        joining = self._joining()
+        heal = None if over else self._heal(quorum.contributors[0], joining)
+        decision = Decision(quorum.attempt, True, over, self._leader, heal, self.lost, self.healed)
+        for number in quorum.members:
+            yield Send(number, decision)
+        for number in joining:
+            if over:
+                yield Send(number, Over())
+                continue
+            self._enliven(number)
+            yield Send(number, Begin(self.step, heal, self._leader))
+        yield from self._move(quorum.contributors)
+
+    def _move(self, contributors: tuple[int, ...]) -> Iterator[Action]:
+        """Go on to the next step; a group that is too far behind needs a whole state to catch up."""
+        for number in self.live:
+            group = self._groups[number]
+            group.arrived.clear()
+            if number not in contributors and self.step - group.at > MAX_BEHIND:
+                self._groups[number] = _Group(Standing.COMING)
+                self._returning.add(number)
+                yield Send(number, Behind(self.step))
+                yield Say(f"replica group {number} is more than {MAX_BEHIND} steps behind: it gets a whole state")
+
+    def _finishing(self) -> bool:
+        return self.begun and (self._stopping or self.step >= self._rules.steps)

@@ -1,0 +1,123 @@
+"""A trainer's replica group, with recovery in place: its part of the layout, its random numbers, and who writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.errors import DatacenterError, LayoutError
+from atoll.datacenter.mesh import ParallelDims, seed_ranks
+
+if TYPE_CHECKING:
+    from atoll.datacenter.checkpoint import TrainingState
+    from atoll.datacenter.elastic.replicas.member import Attendance, Member
+    from atoll.datacenter.elastic.watch import Watch
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.metrics import Sinks
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ReplicaGroup:
+    """One rank's replica group.
+
+    Attributes:
+        member: this rank's connection with the launcher and the other groups.
+        seed: the job's.
+        meshes: device meshes of the group.
+        open_sinks: opens the sinks of records.
+    """
+
+    member: Member
+    seed: int
+    meshes: Meshes
+    open_sinks: Callable[[], Sinks]
+    _writes: bool = False
+    _began: bool = False
+
+    @property
+    def resumes(self) -> bool:
+        """Whether this group continues from the last checkpoint by itself."""
+        return self.member.resumes
+
+    @property
+    def leads(self) -> bool:
+        """Whether this group writes records and checkpoints of the step just made."""
+        return self.member.leads
+
+    def enter(self, state: TrainingState) -> None:
+        """Take part from the next step on; see ``Member.enter``.
+
+        Random generators are seeded anew, by step and group: a group that has a peer's state must not draw the peer's
+        numbers.
+        """
+        self.member.enter(state)
+        seed_ranks(self.seed, self.meshes, state.step * self.member.groups + self.member.group)
+
+    def after_step(self, state: TrainingState) -> None:
+        """Send the state to groups that come back after this step."""
+        self.member.after_step(state)
+
+    def take_attendance(self) -> Attendance | None:
+        """Return who was in the steps since the last call."""
+        return self.member.take_attendance()
+
+    def lead_sinks(self, sinks: Sinks) -> None:
+        """Open the sinks when this group begins to lead, and close them when it no longer does.
+
+        Raises:
+            DatacenterError: if they cannot be opened when the job begins. Later that is a warning: another leader may
+                still hold a port, and training goes on without records.
+        """
+        if self.leads and not self._writes:
+            try:
+                sinks.take_over(self.open_sinks())
+            except DatacenterError as error:
+                if not self._began:
+                    raise
+                log.warning("this replica group leads now, without records: %s", error)
+        elif self._writes and not self.leads:
+            sinks.close()
+        self._writes, self._began = self.leads, True
+
+
+@dataclass(frozen=True)
+class GroupPulse:
+    """The pulse of a rank whose job stops with all groups: they are told with the mean of a step."""
+
+    watch: Watch
+    member: Member
+
+    def enter(self, step: int, phase: str) -> None:
+        """Report that this rank enters a phase of a step."""
+        self.watch.enter(step, phase)
+
+    def stops_after(self, step: int) -> bool:  # noqa: ARG002  # as ``Pulse`` has it
+        """Return whether the job ends with the step just made; pass on a request that a signal made."""
+        if self.watch.asked:
+            self.member.ask_stop()
+        return self.member.stops
+
+    def stopping(self) -> bool:
+        """Return whether a signal to this rank requested a stop."""
+        return self.watch.asked
+
+
+def group_dims(job: SiloJob, whole: ParallelDims, member: Member | None) -> ParallelDims:
+    """Return the degrees of this rank's world: of one replica group with recovery in place.
+
+    Raises:
+        LayoutError: if the job wants recovery in place, and its caller does not offer that.
+    """
+    if member is not None:
+        return replace(whole, dp_replicate=1)
+    if job.faults.recovery == "in-place":
+        raise LayoutError(
+            'faults.recovery = "in-place" is for `atoll silo train`: here set "restart". In a federation a round needs '
+            "one sum over all ranks; a script and other launchers cannot restart a single replica group"
+        )
+    return whole

@@ -1,0 +1,108 @@
+"""The program of each rank of replica groups, killed or held where a test asks. ``python -m … JOB.toml``.
+
+``KILL=GROUP:POSITION:STEP:POINT …``: that rank kills itself with SIGKILL at that point of that step, once. POINT is a
+phase of the step, ``sum`` (the others are in the sum, and wait for it), ``summed`` (it has the mean, and the others may
+have it too, but it has not voted) or ``fetching`` (it has a part of a live group's state; STEP is then the number of
+that transfer, 1 at the start). ``GATE=GROUP:STEP:FIFO …``: rank 0 of that group waits in its pass of that step until
+the fifo is opened for writing. Each rank appends its group, position and process to ``pids``, and at the end writes its
+state to ``state-GROUP-POSITION.pt``, all in the folder ``FACTS``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import atoll.datacenter.train.__main__ as program
+from atoll.datacenter.elastic.rank import run_rank
+from atoll.datacenter.elastic.replicas import healing, member
+from atoll.datacenter.elastic.replicas.average import Averager, shard_of
+from atoll.datacenter.elastic.replicas.link import Ticket
+from atoll.datacenter.elastic.replicas.messages import Heal, Quorum
+from atoll.datacenter.elastic.watch import Watch
+from atoll.datacenter.train.trainer import Trainer
+
+FACTS = Path(os.environ["FACTS"])
+
+
+def kill_at(group: int, step: int, point: str) -> None:
+    """End this process here if the test asks for it, and has not had it yet."""
+    position = os.environ["RANK"]
+    for index, kill in enumerate(os.environ.get("KILL", "").split()):
+        who, where, when, what = kill.split(":")
+        if (who, where, what) == (str(group), position, point) and when == str(step):
+            with suppress(FileExistsError):
+                (FACTS / f"killed-{index}").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def gate(group: int, step: int) -> None:
+    """Wait here if the test asks for it."""
+    for one in os.environ.get("GATE", "").split():
+        who, when, fifo = one.split(":")
+        if (who, when, os.environ["RANK"]) == (str(group), str(step), "0"):
+            Path(fifo).read_text(encoding="utf-8")
+
+
+def instrument(group: int) -> None:
+    """Put the points into the program."""
+    fill, receive = healing._fill, healing.receive_state
+    enter, sum_parts, sum_all, run = Watch.enter, Averager._sum, Averager.sum, Trainer.run
+    steps: dict[str, int] = {}
+
+    def entering(self: Watch, step: int, phase: str) -> None:
+        enter(self, step, phase)
+        kill_at(group, step, phase)
+        if phase == "training":
+            gate(group, step)
+
+    def summing(self: Averager, sums: Sequence[Tensor]) -> None:
+        kill_at(group, steps["step"], "sum")
+        sum_parts(self, sums)
+
+    def summed(self: Averager, quorum: Quorum, weight: float) -> list[Tensor]:
+        steps["step"] = quorum.step + 1
+        found = sum_all(self, quorum, weight)
+        kill_at(group, quorum.step + 1, "summed")
+        return found
+
+    def filling(wire: Any, shard: Tensor) -> None:
+        fill(wire, shard)
+        kill_at(group, steps["heal"], "fetching")
+
+    def receiving(state: Any, heal: Heal, *place: Any) -> None:
+        steps["heal"] = heal.number
+        receive(state, heal, *place)
+
+    def running(self: Trainer) -> Any:
+        summary = run(self)
+        state = self.state.model_tensors() | self.state.optimiser_tensors(make=False)
+        shards = {name: shard_of(tensor).clone() for name, tensor in state.items()}
+        torch.save(shards, FACTS / f"state-{group}-{os.environ['RANK']}.pt")
+        return summary
+
+    patch.object(healing, "_fill", filling).start()
+    patch.object(member, "receive_state", receiving).start()
+    Watch.enter, Averager._sum, Averager.sum, Trainer.run = entering, summing, summed, running  # type: ignore[method-assign]
+
+
+def main() -> None:
+    group = Ticket.of_environment().group
+    with (FACTS / "pids").open("a", encoding="utf-8") as pids:
+        pids.write(f"{group} {os.environ['RANK']} {os.getpid()}\n")
+    instrument(group)
+    program.main()
+
+
+if __name__ == "__main__":
+    assert len(sys.argv) == 2
+    run_rank(main)

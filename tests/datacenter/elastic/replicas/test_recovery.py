@@ -1,0 +1,287 @@
+"""Recovery in place with real processes: ranks killed in each phase, late groups, and the loop that it must equal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from atoll.datacenter.checkpoint.folder import steps_in
+from atoll.datacenter.data import open_job_batches
+from atoll.datacenter.job import SiloJob, load_job
+from atoll.datacenter.mesh import join_world
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import open_trainer
+from tests.datacenter.elastic.launched import Launched, launched
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import TOLERANCE
+from tests.patience import WAIT_S
+
+pytestmark = pytest.mark.system
+
+PROGRAM = "tests.datacenter.elastic.replicas.program"
+JOB = """
+[job]
+name = "small"
+steps = {steps}
+seed = 7
+[model]
+layers = 2
+dim = 32
+heads = 4
+ffn_dim = 64
+[batch]
+sequence = 16
+global_batch = 12
+micro_batch = 1
+[optimiser]
+epsilon = 1e-6
+[mesh]
+dp_replicate = {groups}
+[data_parallel]
+method = "{method}"
+[checkpoint]
+folder = "kept"
+every_steps = 3
+[faults]
+recovery = "in-place"
+collective_timeout_s = {timeout_s}
+max_restarts = 9
+backup_replicas = {backup}
+[metrics]
+every_steps = 1
+json_lines = "metrics.jsonl"
+"""
+
+
+def write_job(
+    folder: Path, steps: int, groups: int = 3, method: str = "ddp", backup: int = 0, timeout_s: float = WAIT_S
+) -> Path:
+    job = folder / "job.toml"
+    job.write_text(
+        JOB.format(steps=steps, groups=groups, method=method, backup=backup, timeout_s=timeout_s), encoding="utf-8"
+    )
+    return job
+
+
+class Gate:
+    """Holds a group at a step: pass ``variable`` to the command, then ``open``."""
+
+    def __init__(self, folder: Path, group: int, step: int) -> None:
+        self._fifo = folder / f"gate-{group}-{step}"
+        os.mkfifo(self._fifo)
+        self.variable = f"{group}:{step}:{self._fifo}"
+
+    def open(self) -> None:
+        """Let the group go on, once it is there."""
+        self._fifo.open("w", encoding="utf-8").close()
+
+
+def run(job: Path, nproc: int, kills: Sequence[str], gates: Sequence[Gate]) -> Any:
+    return launched(
+        job,
+        "--nproc",
+        str(nproc),
+        module=PROGRAM,
+        FACTS=str(job.parent),
+        KILL=" ".join(kills),
+        GATE=" ".join(gate.variable for gate in gates),
+    )
+
+
+def processes_of(folder: Path) -> Counter[tuple[int, int]]:
+    """Return how many processes each rank has had, by group and position."""
+    lines = (folder / "pids").read_text(encoding="utf-8").split("\n")[:-1]
+    return Counter((int(line.split()[0]), int(line.split()[1])) for line in lines)
+
+
+def records_of(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the record of each step; the later line counts."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    return {found["step"]: found for line in lines if "loss" in (found := json.loads(line))}
+
+
+def states_of(folder: Path, groups: int, position: int = 0) -> list[dict[str, Tensor]]:
+    return [torch.load(folder / f"state-{group}-{position}.pt", weights_only=True) for group in range(groups)]
+
+
+def assert_same_bits(folder: Path, groups: int, position: int = 0) -> None:
+    """All groups hold the same parameters and optimiser states."""
+    first, *others = states_of(folder, groups, position)
+    for other in others:
+        assert other.keys() == first.keys()
+        for name, value in first.items():
+            assert torch.equal(value, other[name]), name
+
+
+def finish(command: Launched) -> dict[str, Any]:
+    assert command.wait() == 0, command.said
+    outcome = command.outcome
+    assert outcome["outcome"] == "finished", command.said
+    return outcome
+
+
+def plain_loop(job_file: str, contributors: dict[str, list[int]]) -> dict[str, Any]:
+    """Train in one process; each step has the rows of the groups that were in it, and no others."""
+    path = Path(job_file)
+    job = load_job(path)
+    groups = job.mesh.dp_replicate
+    sections = job.model_dump(exclude_unset=True) | {"checkpoint": {}, "faults": {}, "metrics": {}, "mesh": {}}
+    alone = SiloJob.model_validate(sections)
+    losses = []
+    with join_world(WAIT_S) as world, open_trainer(alone, path.parent, world, Unwatched(), console=False) as trainer:
+        batches = open_job_batches(alone, path.parent)
+        for number in range(job.job.steps):
+            shares = [batches.step(number).share(one, groups) for one in contributors[str(number + 1)]]
+            rows = [part for share in shares for part in share.micro_batches(job.batch.micro_batch)]
+            losses.append(trainer.step(number, rows).loss)
+        return {
+            "losses": losses,
+            "state": {name: value.clone() for name, value in trainer.state.model_tensors().items()},
+        }
+
+
+def assert_plain_loop(job: Path, folder: Path) -> None:
+    """The run is the loop that leaves a group's gradients out of the steps that it was not in."""
+    records = records_of(folder)
+    contributors = {str(step): record["replicas"] for step, record in records.items()}
+    (wanted,) = run_ranks(plain_loop, 1, str(job), contributors)
+    torch.testing.assert_close([records[step]["loss"] for step in sorted(records)], wanted["losses"], rtol=0, atol=1e-6)
+    found = states_of(folder, 1)[0]
+    for name, value in wanted["state"].items():
+        assert (found[name] - value).abs().max().item() <= TOLERANCE, name
+
+
+def test_groups_killed_in_sum_vote_and_optimiser_leave_and_come_back(tmp_path: Path) -> None:
+    """The group that never dies keeps its process, also while it is alone; the leader may be the one that dies."""
+    kills = ("1:0:2:sum", "0:0:3:summed", "1:0:7:optimiser")
+    gates = [Gate(tmp_path, 2, 5), Gate(tmp_path, 2, 9)]
+    job = write_job(tmp_path, steps=11)
+    with run(job, 3, kills, gates) as command:
+        command.until("is ready to come back", 2)
+        gates[0].open()
+        command.until("is ready to come back", 3)
+        gates[1].open()
+        outcome = finish(command)
+    assert (outcome["restarts"], outcome["replicas_lost"], outcome["replicas_healed"]) == (3, 3, 3)
+    assert processes_of(tmp_path) == {(0, 0): 2, (1, 0): 3, (2, 0): 1}
+    records = records_of(tmp_path)
+    assert sorted(records) == list(range(1, 12))
+    assert records[1]["replicas"] == [0, 1, 2]
+    assert 1 not in records[2]["replicas"]
+    assert records[3]["replicas"] == [2]
+    assert records[7]["replicas"] == [0, 1, 2]
+    assert 1 not in records[8]["replicas"]
+    assert records[11]["replicas"] == [0, 1, 2]
+    assert (records[11]["replicas_lost"], records[11]["replicas_healed"]) == (3, 3)
+    assert_same_bits(tmp_path, 3)
+    assert_plain_loop(job, tmp_path)
+    assert steps_in(tmp_path / "kept")[-1] == 11
+
+
+def test_a_group_killed_in_its_pass_and_again_while_it_heals(tmp_path: Path) -> None:
+    """The live group that sends the state goes on when the other one is gone."""
+    gates = [Gate(tmp_path, 0, 4), Gate(tmp_path, 0, 6)]
+    job = write_job(tmp_path, steps=8)
+    with run(job, 3, ("2:0:2:training", "2:0:2:fetching"), gates) as command:
+        command.until("is ready to come back", 1)
+        gates[0].open()
+        command.until("is ready to come back", 2)
+        gates[1].open()
+        outcome = finish(command)
+    assert outcome["restarts"] == 2
+    assert processes_of(tmp_path) == {(0, 0): 1, (1, 0): 1, (2, 0): 3}
+    records = records_of(tmp_path)
+    assert 2 not in records[2]["replicas"]
+    assert records[8]["replicas"] == [0, 1, 2]
+    assert_same_bits(tmp_path, 3)
+    assert_plain_loop(job, tmp_path)
+
+
+def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path) -> None:
+    """Hybrid sharding: each rank gets its shard from the rank at its position."""
+    gates = [Gate(tmp_path, 0, 4)]
+    job = write_job(tmp_path, steps=6, groups=2, method="zero2")
+    with run(job, 4, ("1:1:2:sum",), gates) as command:
+        command.until("is ready to come back")
+        gates[0].open()
+        finish(command)
+    assert processes_of(tmp_path) == {(0, 0): 1, (0, 1): 1, (1, 0): 2, (1, 1): 2}
+    records = records_of(tmp_path)
+    assert (records[2]["replicas"], records[6]["replicas"]) == ([0], [0, 1])
+    for position in range(2):
+        assert_same_bits(tmp_path, 2, position)
+
+
+def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp_path: Path) -> None:
+    """Nobody has a state: it comes from the disk. A stop before the end writes a last checkpoint."""
+    gates = [Gate(tmp_path, 0, 7)]
+    job = write_job(tmp_path, steps=8, groups=2)
+    with run(job, 2, ("0:0:5:training", "1:0:5:training"), gates) as command:
+        command.until("all replica groups go on together from step 3")
+        command.until("step 6/8", 1)
+        command.process.send_signal(signal.SIGTERM)
+        command.until("the job stops after this step")
+        gates[0].open()
+        assert command.wait() == 128 + signal.SIGTERM, command.said
+    assert (command.outcome["outcome"], command.outcome["step"]) == ("stopped", 7)
+    assert steps_in(tmp_path / "kept")[-1] == 7
+    with run(job, 2, (), ()) as command:
+        assert finish(command)["step"] == 8
+    assert_same_bits(tmp_path, 2)
+
+
+def test_a_late_group_does_not_set_the_pace_and_catches_up(tmp_path: Path) -> None:
+    """With one backup the others make steps while it stands still in its pass; it applies the means it has missed."""
+    late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
+    job = write_job(tmp_path, steps=9, backup=1)
+    with run(job, 3, (), [late, later]) as command:
+        command.until("step 4/9")
+        late.open()
+        command.until("step 5/9")
+        later.open()
+        outcome = finish(command)
+    assert outcome["restarts"] == 0
+    records = records_of(tmp_path)
+    assert [records[step]["replicas"] for step in range(2, 6)] == [[0, 2], [0, 2], [0, 2], [0, 1]]
+    assert records[4]["replica_share"] == pytest.approx(2 / 3)
+    assert processes_of(tmp_path) == {(0, 0): 1, (1, 0): 1, (2, 0): 1}
+    assert_same_bits(tmp_path, 3)
+    assert_plain_loop(job, tmp_path)
+
+
+def test_a_group_that_is_too_late_gets_a_whole_state(tmp_path: Path) -> None:
+    """Its ranks keep few means; the group is not started again."""
+    late, other = Gate(tmp_path, 1, 2), Gate(tmp_path, 0, 8)
+    job = write_job(tmp_path, steps=9, backup=1)
+    with run(job, 3, (), [late, other]) as command:
+        command.until("is more than 4 steps behind")
+        command.until("step 7/9")
+        late.open()
+        command.until("is ready to come back")
+        other.open()
+        outcome = finish(command)
+    assert (outcome["restarts"], outcome["replicas_lost"]) == (0, 0)
+    assert processes_of(tmp_path) == {(0, 0): 1, (1, 0): 1, (2, 0): 1}
+    assert_same_bits(tmp_path, 3)
+    assert_plain_loop(job, tmp_path)
+
+
+def test_a_group_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
+    """Without backups the others wait for it for as long as the job says, and then go on."""
+    hung = Gate(tmp_path, 1, 3)
+    job = write_job(tmp_path, steps=4, groups=2, timeout_s=20.0)
+    with run(job, 2, (), [hung]) as command:
+        outcome = finish(command)
+    assert "replica group 1: has not arrived at step 3 within 20 s" in command.said
+    assert "replica group 0 goes on without it; it restarts alone" in command.said
+    assert outcome["replicas_lost"] == 1
+    assert records_of(tmp_path)[3]["replicas"] == [0]
