@@ -177,6 +177,34 @@ async def test_a_run_that_waits_looks_only_at_what_has_changed(
     assert len(drawn.members) == 35
 
 
+async def test_a_run_that_waits_for_organisations_looks_only_at_theirs(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event of a waiting run looked at every participant that was connected."""
+    await federation.clients(*(f"c{number}" for number in range(40)))
+    text = job(size=2).replace(b"[straggler]", b'required = ["north"]\n[straggler]')
+    required = parse_job(text)
+    waiting = asyncio.create_task(draw(federation, wanted(), required))
+    assert await waits(waiting)
+    scans: list[int] = []
+    everyone = federation.services.sessions.all
+
+    def counted() -> list[Session]:
+        scans.append(1)
+        return everyone()
+
+    monkeypatch.setattr(federation.services.sessions, "all", counted)
+    for name in "abcdefgh":
+        await federation.clients(name)
+        assert await settles(waiting)
+    assert not scans
+    north = await federation.client("north", organisation="north")
+    await north.check_in()
+    drawn = await asyncio.wait_for(waiting, WAIT_S)
+    assert drawn.required == ((north.name, "north"),)
+    assert len(scans) <= 2
+
+
 CORRELATED = (
     'sampler = "poisson"\nrate = 1.0',
     'mechanism = "tree"\nnoise_multiplier = 1.0\ndelta = 1e-6\nclip = 1.0\nmax_participations = 5\nmin_separation = 1',

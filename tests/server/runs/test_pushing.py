@@ -1,4 +1,5 @@
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from atoll.server.runs.instructions import Invitation, serialised
 from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore, runs
-from atoll.wire.digest import BlobManifest
+from atoll.wire.digest import INLINE_BYTES, BlobManifest
 from atoll.wire.messages import layout_to_proto
 from atoll.wire.pacing import LONGEST_RETRY_S
 from atoll.wire.seeds import task_seed
@@ -145,6 +146,31 @@ class TestModel:
         assert {task.inputs[0].layout.SerializeToString() for task in tasks} == {
             layout_to_proto(LAYOUT).SerializeToString()
         }
+
+    async def test_a_cohort_holds_one_copy_of_the_model(self, federation: Federation) -> None:
+        """2,000 invitations that wait take their own parts, and not 2,000 models of 32 KiB."""
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        state = await federation.state(run, is_open)
+        made = federation.active(run).performer.members._invitations
+        live = state.round
+        assert live is not None
+        member = live.roster.get(alice.name)
+        assert member is not None
+        made._shared = live.key, bytes(INLINE_BYTES)
+        tracemalloc.start()
+        try:
+            waiting = [
+                made.for_member(
+                    state, live, replace(member, participant=f"p{number:012}"), remaining_s=9.0, traceparent=""
+                )
+                for number in range(2_000)
+            ]
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert {len(one.shared) for one in waiting} == {INLINE_BYTES}
+        assert held < 2_000 * 512
 
     async def test_an_invitation_is_one_submessage(self, federation: Federation) -> None:
         """Parsers that do not merge a field that comes twice read it whole: protobufjs 7 and ts-proto do not."""

@@ -110,3 +110,18 @@ async def test_a_change_that_comes_while_one_looks_is_not_missed() -> None:
         assert changes.take() == set()
     sessions.touch({"carol"})
     assert changes.take() == set()
+
+
+async def test_participants_are_found_by_id_and_by_organisation() -> None:
+    sessions = Sessions()
+    alice = sessions.connect("alice", HELLO, lambda: None, "north")
+    bob = sessions.connect("bob", HELLO, lambda: None, "north")
+    assert sessions.named("north") == [alice, bob]
+    assert sessions.named("alice") == [alice]
+    again = sessions.connect("alice", HELLO, lambda: None, "north")
+    sessions.disconnect(alice)
+    assert sessions.named("north") == [bob, again]
+    sessions.disconnect(bob)
+    sessions.disconnect(again)
+    assert sessions.named("north") == []
+    assert sessions.named("alice") == []

@@ -15,7 +15,8 @@ import atoll.server
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
-from atoll.server.runs.instructions import Instruction, serialised
+from atoll.server.rpc.sending_room import SendingRoom
+from atoll.server.runs.instructions import Instruction, Invitation, serialised
 from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.text.printable import printable
@@ -62,6 +63,7 @@ class ParticipationService:
         self._coordinator = coordinator
         self._authenticator = authenticator
         self._transfer_address = transfer_address
+        self._sending = SendingRoom()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers to register with gRPC; the parts of an invitation are joined when it is sent."""
@@ -92,7 +94,11 @@ class ParticipationService:
         try:
             yield self._welcome(participant)
             while (message := await session.outbox.get()) is not None:
-                yield message
+                if isinstance(message, Invitation):
+                    async with self._sending.hold(message.size):
+                        yield message
+                else:
+                    yield message
             if reader.done():
                 reader.result()
         finally:

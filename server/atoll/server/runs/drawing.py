@@ -200,18 +200,19 @@ class CohortPool:
                 await changes.wait()
 
     def _can_draw(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> bool:
-        return (
-            _is_enough(effect, spec, count)
-            and self._has_turn(run, spec)
-            and not self._absent(effect, run, spec, self._idle(run))
-        )
+        return _is_enough(effect, spec, count) and self._has_turn(run, spec) and not self._absent(effect, run, spec)
 
-    def _absent(self, effect: DrawCohort, run: str, spec: JobSpec, idle: list[Session]) -> tuple[str, ...]:
-        """The names that the job requires, of which no participant can be drawn now."""
-        if not spec.cohort.required_names:
+    def _absent(self, effect: DrawCohort, run: str, spec: JobSpec) -> tuple[str, ...]:
+        """The names that the job requires, of which no participant can be drawn now.
+
+        A waiting run asks at every change, so this looks at the participants of these names only.
+        """
+        names = spec.cohort.required_names
+        if not names:
             return ()
-        connected = self._services.sessions.all()
-        waited_for = self._able(idle, effect, run, spec)
+        there = {one.participant: one for name in names for one in self._services.sessions.named(name)}
+        connected, taken = list(there.values()), self._taken(run, there)
+        waited_for = self._able([one for one in connected if one.participant not in taken], effect, run, spec)
         waited_for += [one for one in connected if one.participant in effect.excluded]  # its update counts already
         unable = (one for one in connected if not is_able(one, effect.kind, spec))
         return absent_names(effect, spec, able=waited_for, unable=unable)
@@ -236,9 +237,9 @@ class CohortPool:
         wanted = _wanted(effect, spec)
         if not self._has_turn(run, spec) or len(self._services.sessions) < wanted:
             return None
-        idle = self._idle(run)
-        if self._absent(effect, run, spec, idle):
+        if self._absent(effect, run, spec):
             return None
+        idle = self._idle(run)
         there = self._able(idle, effect, run, spec)
         return there if len(idle if effect.kind is RoundKind.EVALUATE else there) >= wanted else None
 
@@ -246,9 +247,8 @@ class CohortPool:
         """As ``_enough_to_draw`` after waiting for ``_enough``: an evaluation takes who is available by then."""
         if effect.kind is not RoundKind.EVALUATE:
             return self._enough_to_draw(effect, run, spec)
-        idle = self._idle(run)
-        can_draw = self._has_turn(run, spec) and not self._absent(effect, run, spec, idle)
-        return self._able(idle, effect, run, spec) if can_draw else None
+        can_draw = self._has_turn(run, spec) and not self._absent(effect, run, spec)
+        return self._able(self._idle(run), effect, run, spec) if can_draw else None
 
     def _has_turn(self, run: str, spec: JobSpec) -> bool:
         return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
@@ -256,7 +256,7 @@ class CohortPool:
     def _held_back(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> str:
         """Which participants cannot be drawn, why, and what to do about it; "" if all can."""
         encoding, connected = spec.aggregation.wire_encoding, len(self._services.sessions)
-        if absent := self._absent(effect, run, spec, self._idle(run)):
+        if absent := self._absent(effect, run, spec):
             return f"waiting for {', '.join(absent)}, which every round needs (cohort.required)"
         if count.unfit and effect.kind is not RoundKind.EVALUATE:
             return (

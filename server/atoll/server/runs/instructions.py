@@ -23,6 +23,11 @@ class Invitation:
     shared: bytes
     own: bytes
 
+    @property
+    def size(self) -> int:
+        """Bytes of both parts."""
+        return len(self.shared) + len(self.own)
+
     def serialised(self) -> bytes:
         """The ``CheckInResponse``."""
         return submessage(participation_pb2.CheckInResponse.PARTICIPATE_FIELD_NUMBER, self.shared, self.own)

@@ -132,6 +132,7 @@ class Sessions:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._organisations: dict[str, dict[str, Session]] = {}
         self._watchers: set[Changes] = set()
         self._spread = ReturnSpread(clock)
         self._outdated: list[str] = []
@@ -167,7 +168,11 @@ class Sessions:
 
     def admit(self, session: Session) -> None:
         """Add an open session and call the listeners."""
+        older = self._sessions.get(session.participant)
+        if older is not None:
+            self._leave_organisation(older)
         self._sessions[session.participant] = session
+        self._organisations.setdefault(session.organisation, {})[session.participant] = session
         self._follow_population()
         session.spread_for = self._spread.suffices_for  # its welcome message has the spread
         for listener in self._connected:
@@ -179,6 +184,7 @@ class Sessions:
         session.ended()
         if self._sessions.get(session.participant) is session:
             del self._sessions[session.participant]
+            self._leave_organisation(session)
             self._follow_population()
             for listener in self._disconnected:
                 listener(session)
@@ -188,8 +194,14 @@ class Sessions:
         """The participant's session; None while it is not connected."""
         return self._sessions.get(participant)
 
+    def named(self, name: str) -> list[Session]:
+        """The sessions of the participants with this id or of this organisation."""
+        found = list(self._organisations.get(name, {}).values())
+        one = self._sessions.get(name)
+        return found if one is None or one.organisation == name else [*found, one]
+
     def all(self) -> list[Session]:
-        """Every open session."""
+        """Every open session. Costs as much as there are: call it once a draw, never for an event."""
         return list(self._sessions.values())
 
     def names(self) -> list[str]:
@@ -203,6 +215,12 @@ class Sessions:
     def return_spread_s(self) -> float:
         """Seconds over which connected participants spread their return."""
         return self._spread.seconds
+
+    def _leave_organisation(self, session: Session) -> None:
+        there = self._organisations[session.organisation]
+        del there[session.participant]
+        if not there:
+            del self._organisations[session.organisation]
 
     def _follow_population(self) -> None:
         if self._spread.adjust(len(self._sessions)):

@@ -1,0 +1,74 @@
+"""Limits the bytes of invitations that are being sent at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+
+MIB = 1 << 20
+SENDING_BYTES = 32 * MIB
+"""Bytes of invitations that are joined and given to gRPC, but not sent yet: about 1,000 with a small model inside.
+
+An invitation is joined from its two parts when it is sent, and gRPC keeps a copy until the connection has taken it. A
+cohort of 10,000 is invited at the same moment, so without this limit there would be 10,000 copies of the model.
+"""
+
+
+class SendingRoom:
+    """Room for messages on their way, first come, first served. Single-threaded: only the event loop uses it.
+
+    Args:
+        most_bytes: of all messages together. A larger one is sent alone.
+    """
+
+    def __init__(self, most_bytes: int = SENDING_BYTES) -> None:
+        self._most = most_bytes
+        self._taken = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Wait for room for a message of ``size`` bytes, and hold it while it is sent."""
+        if self._waiting or not self._has_room(size):
+            await self._wait(size)
+        else:
+            self._taken += size
+        try:
+            yield
+        finally:
+            self._free(size)
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the messages on their way."""
+        return self._taken
+
+    def _has_room(self, size: int) -> bool:
+        return not self._taken or self._taken + size <= self._most
+
+    async def _wait(self, size: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size, turn)
+        self._waiting.append(waiter)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was given room at the same time
+                self._free(size)
+            else:
+                self._waiting.remove(waiter)
+                self._pass_on()
+            raise
+
+    def _free(self, size: int) -> None:
+        self._taken -= size
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting and self._has_room(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += size
+                turn.set_result(None)
