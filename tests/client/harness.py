@@ -188,6 +188,9 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.manifests = 0
         self.metadata: list[tuple[str, str]] = []
         self.return_spread_s = 0.0
+        self.return_after_s = 60.0
+        self.return_when_done = False
+        self.unary: asyncio.Queue[part.CheckInOnceRequest] = asyncio.Queue()
         self.asked = False  # for some of the elements only: the test looks at them itself
         self.port = 0
         self._push: asyncio.Queue[part.CheckInResponse | None] = asyncio.Queue()
@@ -321,6 +324,27 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         finally:
             reader.cancel()
             push.cancel()
+
+    async def CheckInOnce(  # noqa: N802
+        self, request: part.CheckInOnceRequest, context: Context
+    ) -> part.CheckInOnceResponse:
+        """Answer with what was pushed; while nothing is, a call that may be held waits."""
+        if self.faults.bar is not None:
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, self.faults.bar)
+        self.unary.put_nowait(request)
+        for reply in request.replies:
+            self.replies.put_nowait(reply)
+        pushed: list[part.CheckInResponse] = []
+        if request.wait_s and self._push.empty() and (first := await self._push.get()) is not None:
+            pushed.append(first)
+        while not self._push.empty() and (message := self._push.get_nowait()) is not None:
+            pushed.append(message)
+        return part.CheckInOnceResponse(
+            welcome=self.welcome(),
+            instructions=pushed,
+            return_after_s=self.return_after_s,
+            return_when_done=self.return_when_done,
+        )
 
     def welcome(self) -> part.Welcome:
         return part.Welcome(

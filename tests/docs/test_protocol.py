@@ -7,7 +7,8 @@ from atoll.client._session.renewal import DUE_SHARE
 from atoll.server.config.limits import DEFAULT_LIMITS
 from atoll.server.process import listeners
 from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
-from atoll.server.rpc.participation import HELLO_S, MAX_RESUMING
+from atoll.server.rpc.introductions import MAX_RESUMING
+from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import TAKEN_OVER_S
 from atoll.wire import digest, join_token
 from atoll.wire.v1 import errors_pb2, participation_pb2

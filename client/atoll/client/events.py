@@ -50,6 +50,13 @@ class Disconnected(Event):
 
 
 @dataclass(frozen=True)
+class CheckedIn(Event):
+    """A unary check-in was answered; the next one is in ``next_in_s`` at the latest."""
+
+    next_in_s: float
+
+
+@dataclass(frozen=True)
 class RoundEvent(Event):
     """Base of the events of one round."""
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from atoll.wire.pacing import LONGEST_RETRY_S
+
+CheckInWay = Literal["stream", "unary"]
+"""How a participant checks in: over a stream that stays open, or with single calls at times that the server says."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Limits:
         backoff_base_s: first delay before a retry; doubles, with full jitter.
         backoff_cap_s: longest delay before a retry, unless the server asks for a larger spread.
         return_spread_s: largest spread of reconnects that the server may ask for.
+        hold_s: how long the server may hold a unary check-in, at most, in case it has a task.
+        return_after_cap_s: longest time between two unary check-ins that the server may ask for.
         retry_after_cap_s: longest wait that the server may ask for when it refuses a call for now.
         give_up_after_s: how long the server may be unreachable before the session ends.
         late_grace_s: how long after the deadline a finished update is still offered, unless the round is gone.
@@ -31,6 +37,8 @@ class Limits:
     backoff_base_s: float = 0.2
     backoff_cap_s: float = LONGEST_RETRY_S
     return_spread_s: float = 600.0
+    hold_s: float = 60.0
+    return_after_cap_s: float = 24 * 3600.0
     retry_after_cap_s: float = 3600.0
     give_up_after_s: float = 24 * 3600.0
     late_grace_s: float = 3600.0

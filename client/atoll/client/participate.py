@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from atoll.client._state.files import locked
 from atoll.client.errors import UsageError
 from atoll.client.events import Observer, log_event
-from atoll.client.limits import Limits
+from atoll.client.limits import CheckInWay, Limits
 from atoll.client.policy import Policy
 from atoll.text.figures import counted
 
@@ -114,6 +114,7 @@ async def serve(
     observer: Observer = log_event,
     labels: Mapping[str, str] | None = None,
     max_rounds: int = 0,
+    check_in: CheckInWay = "stream",
 ) -> Summary:
     """Take part: the async form of ``run``, without signal handling. Cancel it, or set ``max_rounds``, to end it.
 
@@ -122,7 +123,9 @@ async def serve(
     """
     access = access if isinstance(access, Access) else Access(access)
     with locked(access.state):
-        session = _session(participant, access.state, await asyncio.to_thread(access.endpoint), policy, limits)
+        session = _session(
+            participant, access.state, await asyncio.to_thread(access.endpoint), policy, limits, check_in
+        )
         session.observer, session.labels, session.max_rounds = observer, labels or {}, max_rounds
         return await session.run()
 
@@ -136,14 +139,19 @@ def run(
     observer: Observer = log_event,
     labels: Mapping[str, str] | None = None,
     max_rounds: int = 0,
+    check_in: CheckInWay = "stream",
 ) -> Summary:
     """Join a federation and take part until interrupted, terminated, or ``max_rounds`` are done.
 
     ``access`` is a join token or an ``Access``; it may be left out if the default state directory has an identity. The
     first Ctrl-C gives up the current task and tells the server; a second one ends the process at once.
 
+    With ``check_in="unary"`` the participant holds no connection while it has no task: it checks in with single calls,
+    at the times that the server says. That is for phones and other devices in large numbers.
+
     Raises:
-        UsageError: for arguments in conflict, a state directory in use, or a participant that cannot be used.
+        UsageError: for arguments in conflict, an unknown ``check_in``, a state directory in use, or a participant that
+            cannot be used.
         JoinTokenError: for a join token that is truncated or mistyped.
         NotPermittedError: if the server does not accept the token or the identity.
         UnreachableError: if the server is unreachable for too long.
@@ -154,7 +162,7 @@ def run(
         raise UsageError("run() blocks and an event loop runs here already (a notebook?): await serve(...) instead")
     access = access if isinstance(access, Access) else Access(access)
     with locked(access.state):
-        session = _session(participant, access.state, access.endpoint(), policy, limits)
+        session = _session(participant, access.state, access.endpoint(), policy, limits, check_in)
         session.observer, session.labels, session.max_rounds = observer, labels or {}, max_rounds
         summary = asyncio.run(_with_signals(session))
     if summary.reason == INTERRUPTED:
@@ -163,11 +171,16 @@ def run(
 
 
 def _session(
-    participant: Participant, state: Path, endpoint: Endpoint, policy: Policy | None, limits: Limits | None
+    participant: Participant,
+    state: Path,
+    endpoint: Endpoint,
+    policy: Policy | None,
+    limits: Limits | None,
+    check_in: CheckInWay,
 ) -> Session:
     from atoll.client._session.session import Session  # noqa: PLC0415  # gRPC loads when it is needed
 
-    return Session(participant, endpoint, state, policy or Policy(), limits or Limits())
+    return Session(participant, endpoint, state, policy or Policy(), limits or Limits(), check_in=check_in)
 
 
 async def _with_signals(session: Session) -> Summary:

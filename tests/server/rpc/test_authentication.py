@@ -63,7 +63,7 @@ CALLERS = {
         "GetParticipantPrivacy": OPERATOR,
         "LimitPopulation": OPERATOR,
     },
-    "ParticipationService": {"CheckIn": PARTICIPANT},
+    "ParticipationService": {"CheckIn": PARTICIPANT, "CheckInOnce": PARTICIPANT},
     "RenewalService": {"Renew": PARTICIPANT},
     "TransferService": {
         "GetManifest": EITHER,

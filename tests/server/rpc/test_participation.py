@@ -9,7 +9,7 @@ import pytest
 
 import atoll.server
 from atoll.server.access.certificates import CertificateBook
-from atoll.server.rpc import participation
+from atoll.server.rpc import introductions, participation
 from atoll.server.runs import sessions
 from atoll.server.runs.sessions import ComeBack, come_back
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
@@ -176,7 +176,7 @@ class TestInvitation:
             found = await standing(world, run)
             assert found[bob.name][0] == "declined"
             assert found[bob.name][1].startswith("battery low")
-            assert len(found[bob.name][1]) == participation.MAX_REASON_CHARS
+            assert len(found[bob.name][1]) == introductions.MAX_REASON_CHARS
             assert found[alice.name][0] == "stopped"
             assert (await alices.next("stop")).key == task.key
 

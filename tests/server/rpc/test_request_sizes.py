@@ -8,7 +8,7 @@ from google.protobuf.message_factory import GetMessageClass
 from atoll.client._connection.keys import make_csr, make_key
 from atoll.server.config.limits import Limits
 from atoll.server.errors import InvalidRequestError, LimitExceededError
-from atoll.server.rpc.participation import MAX_LABEL_CHARS, MAX_LABELS, MAX_REASON_CHARS, MAX_RESUMING
+from atoll.server.rpc.introductions import MAX_LABEL_CHARS, MAX_LABELS, MAX_REASON_CHARS, MAX_RESUMING
 from atoll.server.rpc.request_sizes import (
     BY_SETTING,
     CHECK_IN,

@@ -91,32 +91,19 @@ class CheckInStream:
                 call.cancel()
 
     async def _greet(self, call: Call) -> participation_pb2.Welcome:
-        await call.write(participation_pb2.CheckInRequest(hello=self._hello()))
+        await call.write(participation_pb2.CheckInRequest(hello=hello_of(self._runner, self._labels)))
         first = await self._next(call)
         if first.WhichOneof("message") == "come_back":
-            raise self._later(first.come_back)
+            raise _later(first.come_back, self._limits)
         if first.WhichOneof("message") != "welcome":
             raise ClientError(
                 f"the server greeted with {first.WhichOneof('message')}, not with a welcome; is it Atoll?"
             )
-        welcome = first.welcome
+        said, endpoint = first.welcome, self._renewal.endpoint
         self.welcomed = True
-        endpoint = self._renewal.endpoint
-        self._runner.welcome(_transfers(endpoint, welcome.transfer_address), welcome)
-        self._observer(Connected(endpoint.address, welcome.participant, welcome.server_version))
-        return welcome
-
-    def _hello(self) -> participation_pb2.Hello:
-        participant = self._runner.participant
-        return participation_pb2.Hello(
-            protocol=PROTOCOL,
-            client_version=version("atoll"),
-            examples=declared_examples(participant),
-            labels=dict(self._labels),
-            encodings=[tensors_pb2.Encoding.ValueType(encoding) for encoding in Encoding],
-            can_evaluate=self._runner.can_evaluate,
-            resuming=[round_key_message(key) for key in self._runner.resuming()],
-        )
+        welcome(self._runner, endpoint, said)
+        self._observer(Connected(endpoint.address, said.participant, said.server_version))
+        return said
 
     async def _converse(self, call: Call, channel: grpc.aio.Channel, welcome: participation_pb2.Welcome) -> None:
         reader = asyncio.create_task(self._read(call))
@@ -144,27 +131,9 @@ class CheckInStream:
             if self._runner.outbox.qsize() > MAX_ANSWERS:
                 raise StreamEnded(f"the server does not read its answers: {MAX_ANSWERS} wait")
             try:
-                self._take(message)
+                apply_instruction(self._runner, message, self._limits)
             except WireError as error:
                 log.warning("a message of the server is ignored: %s", error)
-
-    def _take(self, message: participation_pb2.CheckInResponse) -> None:
-        match message.WhichOneof("message"):
-            case "participate":
-                self._runner.invite(message.participate)
-            case "stop":
-                self._runner.stop(message.stop)
-            case "come_back":
-                raise self._later(message.come_back)
-            case "return_spread":
-                self._runner.spread_return(message.return_spread.return_spread_s)
-            case other:
-                log.debug("a message of a newer kind is ignored: %s", other)
-
-    def _later(self, order: participation_pb2.ComeBack) -> ComeBackLater:
-        if order.cause == participation_pb2.ComeBack.CAUSE_TAKEN_OVER:
-            log.warning("another process uses this identity at the same time; give each participant a state of its own")
-        return ComeBackLater(bounded_s(order.after_s, self._limits.give_up_after_s), order.reason)
 
     async def _next(self, call: Call) -> participation_pb2.CheckInResponse:
         message = await call.read()
@@ -192,6 +161,54 @@ class CheckInStream:
                 await self._runner.outbox.join()
                 await call.done_writing()
                 await asyncio.wait({reader})
+
+
+def hello_of(runner: TaskRunner, labels: Mapping[str, str]) -> participation_pb2.Hello:
+    """What a participant declares when it checks in."""
+    return participation_pb2.Hello(
+        protocol=PROTOCOL,
+        client_version=version("atoll"),
+        examples=declared_examples(runner.participant),
+        labels=dict(labels),
+        encodings=[tensors_pb2.Encoding.ValueType(encoding) for encoding in Encoding],
+        can_evaluate=runner.can_evaluate,
+        resuming=[round_key_message(key) for key in runner.resuming()],
+    )
+
+
+def welcome(runner: TaskRunner, endpoint: Endpoint, said: participation_pb2.Welcome) -> None:
+    """Take what the server says of itself.
+
+    Raises:
+        ClientError: if it names an invalid address for transfers.
+    """
+    runner.welcome(_transfers(endpoint, said.transfer_address), said)
+
+
+def apply_instruction(runner: TaskRunner, message: participation_pb2.CheckInResponse, limits: Limits) -> None:
+    """Pass an instruction of the server to the task runner.
+
+    Raises:
+        ComeBackLater: if it is to come back later.
+        WireError: for an invalid round key.
+    """
+    match message.WhichOneof("message"):
+        case "participate":
+            runner.invite(message.participate)
+        case "stop":
+            runner.stop(message.stop)
+        case "come_back":
+            raise _later(message.come_back, limits)
+        case "return_spread":
+            runner.spread_return(message.return_spread.return_spread_s)
+        case other:
+            log.debug("a message of a newer kind is ignored: %s", other)
+
+
+def _later(order: participation_pb2.ComeBack, limits: Limits) -> ComeBackLater:
+    if order.cause == participation_pb2.ComeBack.CAUSE_TAKEN_OVER:
+        log.warning("another process uses this identity at the same time; give each participant a state of its own")
+    return ComeBackLater(bounded_s(order.after_s, limits.give_up_after_s), order.reason)
 
 
 def _transfers(endpoint: Endpoint, address: str) -> Endpoint:

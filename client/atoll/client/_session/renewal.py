@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,16 +95,34 @@ class Renewal:
             NotPermittedError: if the server refuses.
             RefusedError: if it sends no certificate for the new key.
         """
+        due_s = self.due_in_s(remaining_s)
+        if math.isinf(due_s):
+            await asyncio.Event().wait()
+        await asyncio.sleep(due_s)
+        await self.renew(channel)
+
+    def due_in_s(self, remaining_s: float) -> float:
+        """Seconds until renewal is due; infinite without TLS. ``remaining_s`` as for ``run``."""
         identity = self.endpoint.identity
         if identity is None:
-            await asyncio.Event().wait()
-            return
+            return math.inf
         lifetime_s = identity.lifetime_s
         told = remaining_s >= 0  # false for NaN
         left_s = bounded_s(remaining_s if told else identity.validity[1].timestamp() - wall_s(), lifetime_s)
         self._ends_s = now_s() + left_s if told else None
         due_s = due_in_s(lifetime_s, left_s, random.random())  # noqa: S311  # spreads load, needs no secrecy
-        await asyncio.sleep(max(due_s, self._not_before_s - now_s()))
+        return max(due_s, self._not_before_s - now_s())
+
+    async def renew(self, channel: grpc.aio.Channel) -> None:
+        """Renew now, and store; ``endpoint`` then has the new certificate. Does nothing without TLS.
+
+        Raises:
+            NotPermittedError: if the server refuses.
+            RefusedError: if it sends no certificate for the new key.
+        """
+        identity = self.endpoint.identity
+        if identity is None:
+            return
         fresh = await self._renew(channel, identity)
         await in_thread(lambda: store(self._state, fresh), "atoll-store")
         self._take(fresh)

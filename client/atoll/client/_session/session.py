@@ -1,7 +1,8 @@
 """The session: keeps the participant checked in until it is stopped.
 
-One event loop, one check-in stream at a time. After any failure the session reconnects with a jittered delay. It ends
-when it is stopped, when the server does not accept the identity, or when the server is unreachable for too long.
+One event loop; one check-in stream at a time, or single calls. After any failure the session reconnects with a jittered
+delay. It ends when it is stopped, when the server does not accept the identity, or when the server is unreachable for
+too long.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import grpc
 
@@ -24,12 +25,13 @@ from atoll.client._session.protection import protection_of
 from atoll.client._session.renewal import Renewal
 from atoll.client._session.task_runner import Tally, TaskRunner
 from atoll.client._session.threads import in_thread
+from atoll.client._session.unary_check_in import UnaryCheckIns
 from atoll.client._session.work import MakeWork, Work
 from atoll.client._telemetry.tracing import Tracing
 from atoll.client._telemetry.tracing_setup import tracing_of
-from atoll.client.errors import ClientError, NotPermittedError, UnreachableError
+from atoll.client.errors import ClientError, NotPermittedError, UnreachableError, UsageError
 from atoll.client.events import Announcer, Disconnected, Finished, Observer, log_event
-from atoll.client.limits import Limits
+from atoll.client.limits import CheckInWay, Limits
 from atoll.client.policy import Policy
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class Session:
     """A participant's session with one server.
 
     ``state`` is the participant's own directory. The session ends after ``max_rounds`` tasks that were reported,
-    declined or failed; 0 means no limit. ``make_work`` makes the work on an invitation.
+    declined or failed; 0 means no limit. ``make_work`` makes the work on an invitation. ``check_in`` says whether the
+    participant holds a stream or checks in with single calls.
     """
 
     participant: Participant
@@ -67,8 +70,11 @@ class Session:
     max_rounds: int = 0
     tracing: Tracing = field(default_factory=tracing_of)
     make_work: MakeWork = Work
+    check_in: CheckInWay = "stream"
 
     def __post_init__(self) -> None:
+        if self.check_in not in get_args(CheckInWay):
+            raise UsageError(f"check_in is {self.check_in!r}; it is one of: {', '.join(get_args(CheckInWay))}")
         self._stop_reason = ""
         self._returns = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,8 +140,10 @@ class Session:
     async def _stay_connected(self, runner: TaskRunner, renewal: Renewal, announce: Announcer) -> None:
         backoff = Backoff(self.limits.backoff_base_s, self.limits.backoff_cap_s)
         last_seen = now_s()
+        way = UnaryCheckIns if self.check_in == "unary" else CheckInStream
+        runner.hangs_up = way is UnaryCheckIns
         while not self._ending.is_set():
-            connection = CheckInStream(runner, renewal, self.limits, announce, self.labels)
+            connection = way(runner, renewal, self.limits, announce, self.labels)
             try:
                 await self._hold(connection, runner)
             except Rejoin:
@@ -155,12 +163,14 @@ class Session:
                     continue
                 reason = self._reason(error)
                 asked_s = retry_after_s(error_of(error)[2], self.limits) if isinstance(error, grpc.RpcError) else 0.0
-                delay = self._delay(max(backoff.next_s(runner.return_spread_s), asked_s), last_seen, reason)
+                # A server that says when to return knows more than it did when it said over how long.
+                spread_s = 0.0 if asked_s else runner.return_spread_s
+                delay = self._delay(max(backoff.next_s(spread_s), asked_s), last_seen, reason)
                 announce(Disconnected(reason, delay))
                 await self._pause(delay)
 
-    async def _hold(self, connection: CheckInStream, runner: TaskRunner) -> None:
-        """Hold one stream until it ends, the session is stopped, or a task finds that the identity is refused."""
+    async def _hold(self, connection: CheckInStream | UnaryCheckIns, runner: TaskRunner) -> None:
+        """Stay checked in until the server ends it, the session is stopped, or the identity is refused to a task."""
         stream = asyncio.create_task(connection.run())
         ending = asyncio.create_task(self._ending.wait())
         try:

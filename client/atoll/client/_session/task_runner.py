@@ -80,7 +80,10 @@ class Job:
 
 
 class TaskRunner:
-    """Accepts or declines invitations and works on them; ``on_finished`` is called after each task in ``tally``."""
+    """Accepts or declines invitations and works on them; ``on_finished`` is called after each task in ``tally``.
+
+    With ``hangs_up`` the connection for transfers is closed after each task.
+    """
 
     def __init__(
         self,
@@ -98,6 +101,7 @@ class TaskRunner:
         self.outbox: asyncio.Queue[participation_pb2.CheckInRequest] = asyncio.Queue()
         self.barred: asyncio.Future[NotPermittedError] = asyncio.get_running_loop().create_future()
         self.on_finished: Callable[[], None] = lambda: None
+        self.hangs_up = False
         self._policy = policy
         self._limits = limits
         self._observer = observer
@@ -122,6 +126,11 @@ class TaskRunner:
     def resuming(self) -> tuple[RoundKey, ...]:
         """Rounds in work, for the next Hello."""
         return () if self._job is None else (self._job.key,)
+
+    async def idle(self) -> None:
+        """Wait until no task is in work."""
+        while self._job is not None:
+            await self._job.done.wait()
 
     @property
     def return_spread_s(self) -> float:
@@ -237,6 +246,9 @@ class TaskRunner:
             if self._next is not None:
                 invitation, self._next = self._next, None
                 self._begin(invitation)
+            elif self.hangs_up and self._calls is not None:
+                self._calls.close()
+                self._calls = None
 
     async def _attempt(self, job: Job) -> None:
         key = job.key

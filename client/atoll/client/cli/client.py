@@ -43,6 +43,13 @@ def client() -> None:
 )
 @click.option("--max-rounds", type=click.IntRange(min=1), help="End after so many tasks.")
 @click.option("--once", is_flag=True, help="The same as --max-rounds 1.")
+@click.option(
+    "--check-in",
+    type=click.Choice(["stream", "unary"]),
+    default="stream",
+    show_default=True,
+    help="unary: no connection while there is no task; for phones and other devices in large numbers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
 @click.option(
     "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="Log lines on stderr."
@@ -77,6 +84,7 @@ def start(
         observer=observer,
         labels=dict(labels),
         max_rounds=1 if options["once"] else options["max_rounds"] or 0,
+        check_in=options["check_in"],
     )
 
 

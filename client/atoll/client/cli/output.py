@@ -180,6 +180,7 @@ _WRITERS: dict[type[events.Event], Callable[..., str]] = {
     events.Reported: lambda e: f"reported weight {e.weight}: {e.disposition}",
     events.Stopped: lambda e: f"stopped: {e.reason}",
     events.Failed: lambda e: f"failed: {e.reason}",
+    events.CheckedIn: lambda e: f"checked in; again in {e.next_in_s:.0f} s at the latest",
     events.Renewed: lambda e: f"certificate renewed for {e.lifetime_s / 3600:.1f} h",
     events.Finished: lambda e: f"finished after {counted(e.reported, 'report')}: {e.reason}",
 }

@@ -39,6 +39,11 @@ class ParticipationServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInResponse.FromString,
                 _registered_method=True)
+        self.CheckInOnce = channel.unary_unary(
+                '/atoll.wire.v1.ParticipationService/CheckInOnce',
+                request_serializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInOnceRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInOnceResponse.FromString,
+                _registered_method=True)
 
 
 class ParticipationServiceServicer(object):
@@ -52,6 +57,15 @@ class ParticipationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckInOnce(self, request, context):
+        """One check-in of a participant without a stream, such as a phone. The answer
+        has a task, or says when to check in again. The server may hold the call while
+        a run looks for participants.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParticipationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +73,11 @@ def add_ParticipationServiceServicer_to_server(servicer, server):
                     servicer.CheckIn,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInResponse.SerializeToString,
+            ),
+            'CheckInOnce': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckInOnce,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInOnceRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInOnceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -88,6 +107,33 @@ class ParticipationService(object):
             '/atoll.wire.v1.ParticipationService/CheckIn',
             atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckInOnce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ParticipationService/CheckInOnce',
+            atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInOnceRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_participation__pb2.CheckInOnceResponse.FromString,
             options,
             channel_credentials,
             insecure,

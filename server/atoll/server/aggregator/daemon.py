@@ -226,7 +226,11 @@ class AggregatorDaemon:
             meter=meter,
         )
         participation = ParticipationService(
-            sessions=self._sessions, coordinator=relay, authenticator=authenticator, transfer_address=""
+            sessions=self._sessions,
+            coordinator=relay,
+            authenticator=authenticator,
+            transfer_address="",
+            takes_unary=False,
         )
         link.perform = worker.perform
         self._traffic.link, self._traffic.participants = link, lambda: len(self._sessions)

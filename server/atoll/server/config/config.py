@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atoll.server.config import DEFAULT_DATA
+from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.wire.loopback import is_loopback
@@ -87,6 +88,9 @@ class ServerConfig(BaseModel):
         default=False,
         description="Any participant may download any model whose name it knows; otherwise only members of a round "
         "may, and only the model that it begins with.",
+    )
+    check_in: CheckInSettings = Field(
+        default=DEFAULT_CHECK_INS, description="How often participants without a stream check in, and at which rate."
     )
     limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
 

@@ -137,7 +137,7 @@ class Limits(BaseModel):
     ] = 30_000
     check_ins_per_minute: Annotated[
         Whole,
-        Field(description="Check-in streams that one participant may open in a minute, evenly or at once."),
+        Field(description="Check-ins of one participant in a minute, streams and single calls, evenly or at once."),
         Refusal("checkin.rate", "the call is refused, after a while, with a time to try again", "nothing: they wait"),
     ] = 60
     replies_per_task: Annotated[

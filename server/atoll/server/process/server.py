@@ -111,7 +111,7 @@ class Daemon:
         self._clock = time.time
         self._started_at = time.time()
         self._steady = SteadyClock()
-        self._sessions = Sessions(self._steady)
+        self._sessions = Sessions(self._steady, config.check_in)
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="atoll")
         self._closing = contextlib.AsyncExitStack()
         self._coordinator: Coordinator | None = None

@@ -1,12 +1,11 @@
-"""ParticipationService: one check-in stream per participant, instructions pushed over it."""
+"""ParticipationService: one check-in stream per participant, instructions pushed over it; or single calls."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -15,55 +14,45 @@ import atoll.server
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.check_in_api import CheckInApi
+from atoll.server.rpc.introductions import bounded, introduction_of
+from atoll.server.rpc.return_gate import ReturnGate
 from atoll.server.rpc.sending_room import SendingRoom
-from atoll.server.runs.instructions import Instruction, Invitation, serialised
+from atoll.server.rpc.unary_check_in import UnaryCheckIns
+from atoll.server.runs.instructions import Instruction, Invitation, UnaryAnswer, serialised
 from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
 from atoll.server.telemetry.refusal_log import one_line
-from atoll.text.printable import printable
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
-from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.ParticipationService"
-MAX_LABELS = 32
-MAX_LABEL_CHARS = 256
-MAX_REASON_CHARS = 1024
-MAX_EXAMPLES = 2**40
-MAX_RESUMING = 64
 HELLO_S = 10.0
 """Seconds within which a stream must say hello."""
 
 
-class CheckInApi(Protocol):
-    """Handles what participants say on their check-in streams."""
-
-    async def introduced(self, participant: str, introduction: Introduction) -> str:
-        """The participant checks in; returns its organisation."""
-        ...
-
-    async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
-        """The participant accepted, declined or failed."""
-        ...
-
-    def certificate_remaining_s(self, participant: str) -> float:
-        """Seconds until the participant's certificate ends; negative if unknown."""
-        ...
-
-
 class ParticipationService:
-    """The handler of the check-in stream."""
+    """The handlers of check-ins."""
 
     def __init__(
-        self, *, sessions: Sessions, coordinator: CheckInApi, authenticator: Authenticator, transfer_address: str
+        self,
+        *,
+        sessions: Sessions,
+        coordinator: CheckInApi,
+        authenticator: Authenticator,
+        transfer_address: str,
+        takes_unary: bool = True,
     ) -> None:
         self._sessions = sessions
         self._coordinator = coordinator
         self._authenticator = authenticator
         self._transfer_address = transfer_address
         self._sending = SendingRoom()
+        self._gate = ReturnGate(sessions.pace)
+        self._takes_unary = takes_unary
+        self._unary = UnaryCheckIns(sessions, coordinator, authenticator, self._gate, self._sending, self._welcome)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers to register with gRPC; the parts of an invitation are joined when it is sent."""
@@ -72,13 +61,19 @@ class ParticipationService:
             request_deserializer=participation_pb2.CheckInRequest.FromString,
             response_serializer=serialised,
         )
-        return grpc.method_handlers_generic_handler(SERVICE, {"CheckIn": check_in})
+        once: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            self._unary.CheckInOnce if self._takes_unary else _refuse_unary,
+            request_deserializer=participation_pb2.CheckInOnceRequest.FromString,
+            response_serializer=UnaryAnswer.serialised,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {"CheckIn": check_in, "CheckInOnce": once})
 
     async def CheckIn(
         self, request_iterator: AsyncIterator[participation_pb2.CheckInRequest], context: Context
     ) -> AsyncIterator[Instruction]:
         """Push instructions until the participant leaves or its session is closed."""
         participant = await self._authenticator.participant(context)
+        self._gate.admit(participant, at_work=self._coordinator.expects(participant))
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
         organisation = await self._coordinator.introduced(participant, introduction)
@@ -92,7 +87,7 @@ class ParticipationService:
         expiry = self._close_at_expiry(session)
         reader = asyncio.create_task(self._read(request_iterator, session))
         try:
-            yield self._welcome(participant)
+            yield participation_pb2.CheckInResponse(welcome=self._welcome(participant))
             while (message := await session.outbox.get()) is not None:
                 if isinstance(message, Invitation):
                     async with self._sending.hold(message.size):
@@ -120,17 +115,16 @@ class ParticipationService:
             timer.cancel()
         return timer
 
-    def _welcome(self, participant: str) -> participation_pb2.CheckInResponse:
-        return participation_pb2.CheckInResponse(
-            welcome=participation_pb2.Welcome(
-                participant=participant,
-                protocol=PROTOCOL,
-                server_version=atoll.server.__version__,
-                transfer_address=self._transfer_address,
-                certificate_remaining_s=self._coordinator.certificate_remaining_s(participant),
-                chunk_bytes=DEFAULT_CHUNK_BYTES,
-                return_spread_s=self._sessions.return_spread_s,
-            )
+    def _welcome(self, participant: str) -> participation_pb2.Welcome:
+        sessions = self._sessions
+        return participation_pb2.Welcome(
+            participant=participant,
+            protocol=PROTOCOL,
+            server_version=atoll.server.__version__,
+            transfer_address=self._transfer_address,
+            certificate_remaining_s=self._coordinator.certificate_remaining_s(participant),
+            chunk_bytes=DEFAULT_CHUNK_BYTES,
+            return_spread_s=max(sessions.return_spread_s, sessions.pace.return_spread_s),
         )
 
     async def _read(self, requests: AsyncIterator[participation_pb2.CheckInRequest], session: Session) -> None:
@@ -142,8 +136,7 @@ class ParticipationService:
                 key = request.reply.key
                 replies.count((key.run, key.round, key.attempt))
                 admission.reply(session.participant)
-                request.reply.reason = printable(request.reply.reason[:MAX_REASON_CHARS])
-                await self._coordinator.replied(session.participant, request.reply)
+                await self._coordinator.replied(session.participant, bounded(request.reply))
         finally:
             session.close()
 
@@ -159,33 +152,11 @@ async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest
     return introduction_of(first.hello)
 
 
-def introduction_of(hello: participation_pb2.Hello) -> Introduction:
-    """What a participant declares in its hello, within bounds.
-
-    Raises:
-        InvalidRequestError: for a value that is out of bounds.
-    """
-    if hello.protocol < 1:
-        raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
-    _check_bounds(hello)
-    return Introduction(
-        examples=hello.examples,
-        encodings=frozenset(item for item in Encoding if int(item) in {int(number) for number in hello.encodings}),
-        can_evaluate=hello.can_evaluate,
-        client_version=printable(hello.client_version[:64]),
-        labels=MappingProxyType({printable(name): printable(value) for name, value in hello.labels.items()}),
-        resuming=frozenset((key.run, key.round, key.attempt) for key in hello.resuming),
+async def _refuse_unary(_: participation_pb2.CheckInOnceRequest, context: Context) -> NoReturn:
+    """An aggregator knows nothing of runs, so it cannot say when a participant is needed."""
+    del context
+    raise InvalidRequestError(
+        "checkin.unary",
+        "an aggregator takes participants with streams only",
+        "start the client with --check-in stream, or without the aggregator",
     )
-
-
-def _check_bounds(hello: participation_pb2.Hello) -> None:
-    if hello.examples > MAX_EXAMPLES:
-        raise InvalidRequestError("checkin.examples", f"examples {hello.examples}: at most {MAX_EXAMPLES}")
-    if len(hello.resuming) > MAX_RESUMING:
-        raise InvalidRequestError("checkin.resuming", f"{len(hello.resuming)} rounds in work: at most {MAX_RESUMING}")
-    too_long = [name[:40] for name, value in hello.labels.items() if len(name) + len(value) > MAX_LABEL_CHARS]
-    if len(hello.labels) > MAX_LABELS or too_long:
-        raise InvalidRequestError(
-            "checkin.labels",
-            f"at most {MAX_LABELS} labels of at most {MAX_LABEL_CHARS} characters; over: {too_long[:3]}",
-        )

@@ -22,6 +22,7 @@ _CONTROL = "/atoll.wire.v1.ControlService"
 _ENROLMENT = "/atoll.wire.v1.EnrolmentService"
 CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
 _GATEWAY = "/atoll.wire.v1.GatewayService"
+CHECK_IN_ONCE = "/atoll.wire.v1.ParticipationService/CheckInOnce"
 UPLOADS = frozenset({f"{_TRANSFER}/Upload", f"{_CONTROL}/UploadModel", f"{_GATEWAY}/PutPartial"})
 """Streams of chunks, whose pace ``authentication.Watch`` looks at."""
 SUBMIT = f"{_CONTROL}/SubmitRun"
@@ -32,6 +33,7 @@ NAMES_BYTES = 4 * _KIB
 """Largest request of a method that ``MOST_BYTES`` does not name: it holds a few names and numbers."""
 MOST_BYTES = {
     CHECK_IN: 64 * _KIB,  # 32 labels of 256 characters of up to 4 bytes, and 64 rounds in work
+    CHECK_IN_ONCE: 128 * _KIB,  # the same, and 16 answers with reasons of 1,024 characters
     f"{_ENROLMENT}/Enrol": 32 * _KIB,  # a certificate or a request for one takes about 1 KiB
     f"{_ENROLMENT}/RenewExpired": 32 * _KIB,
     "/atoll.wire.v1.RenewalService/Renew": 32 * _KIB,

@@ -31,14 +31,23 @@ class SendingRoom:
     @contextlib.asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
         """Wait for room for a message of ``size`` bytes, and hold it while it is sent."""
+        await self.acquire(size)
+        try:
+            yield
+        finally:
+            self.release(size)
+
+    async def acquire(self, size: int) -> None:
+        """Wait for room for a message of ``size`` bytes; give it back with ``release``."""
         if self._waiting or not self._has_room(size):
             await self._wait(size)
         else:
             self._taken += size
-        try:
-            yield
-        finally:
-            self._free(size)
+
+    def release(self, size: int) -> None:
+        """The message was sent, or will not be."""
+        self._taken -= size
+        self._pass_on()
 
     @property
     def taken(self) -> int:
@@ -56,15 +65,11 @@ class SendingRoom:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it was given room at the same time
-                self._free(size)
+                self.release(size)
             else:
                 self._waiting.remove(waiter)
                 self._pass_on()
             raise
-
-    def _free(self, size: int) -> None:
-        self._taken -= size
-        self._pass_on()
 
     def _pass_on(self) -> None:
         while self._waiting and self._has_room(self._waiting[0][0]):

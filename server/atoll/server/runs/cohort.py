@@ -109,9 +109,20 @@ def able_among(sessions: Iterable[Session], kind: RoundKind, spec: JobSpec) -> l
 def is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:
     """Whether the participant can do what a round of this kind asks."""
     said = session.introduction
+    if said.unary and not takes_unary(spec):
+        return False
     if kind is RoundKind.EVALUATE:
         return said.can_evaluate
     return said.examples > 0 and spec.aggregation.wire_encoding in said.encodings
+
+
+def takes_unary(spec: JobSpec) -> bool:
+    """Whether the job's rounds may draw participants that check in without a stream.
+
+    A secret draw may not: whether such a participant is there for a round depends on whether an earlier round has drawn
+    it, and the accounting of amplification by sampling takes draws to be independent (docs/decisions/0050).
+    """
+    return not has_secret_draw(spec)
 
 
 def _seed(spec: JobSpec) -> int:

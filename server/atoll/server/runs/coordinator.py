@@ -8,8 +8,6 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection
-
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.role_checks import MAY_READ_MODELS, role_error
@@ -22,7 +20,7 @@ from atoll.server.errors import (
     TooLateError,
     UnavailableError,
 )
-from atoll.server.identity import ParticipantKind, RevokedError, Role
+from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.ingest.upload_quota import most_chunks
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
@@ -46,6 +44,8 @@ from atoll.server.rounds import (
     initial,
     wants,
 )
+from atoll.server.runs.check_in_records import CheckInRecords
+from atoll.server.runs.cohort import takes_unary
 from atoll.server.runs.drawing import CohortPool
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.extending import Extended, Extender, not_ended
@@ -83,6 +83,7 @@ MAX_REASON_CHARS = 1024
 _UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
 """Phases of a round that has reserved its cost and is charged at its end."""
 _LEAST_UPLOAD_BYTES = 16 << 20
+_RESTING = frozenset({RunStatus.PAUSED, *(status for status in RunStatus if status.ended)})
 _AT_WORK = (Phase.SAMPLED, Phase.OPEN)
 
 
@@ -118,6 +119,7 @@ class Coordinator:
         self._certificates = certificates
         self._pool = CohortPool(services, self)
         self._budgets = Budgets(services)
+        self._records = CheckInRecords(services)
         self._journal = SqlJournal(
             services.writer, services.reader, keep_events=storage.keep_events, learns=services.learns
         )
@@ -164,6 +166,7 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop taking events; every run stays as its log says."""
+        self._records.stop()
         await self._extender.stop()
         await self.janitor.stop()
         for active in list(self._active.values()):
@@ -371,21 +374,16 @@ class Coordinator:
         recorder = ReportRecorder(active.driver.run, commit, event.metrics, self._services.clock())
         return active.driver.post(event, also=recorder)
 
-    # Messages of participants (``rpc.participation.CheckInApi``).
+    # Messages of participants (``rpc.check_in_api.CheckInApi``).
 
     async def introduced(self, participant: str, introduction: Introduction) -> str:
         """See ``CheckInApi``: store what the participant declares; returns its organisation."""
+        known = self._records.known(participant, introduction)
+        if known is not None:
+            return known.organisation
         if self._insecure:
             await self._certificates.adopt_insecure(participant)
-        now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
-
-        def work(connection: Connection) -> participants.CheckedIn:
-            return participants.check_in(connection, participant, at=now, examples=introduction.examples, labels=labels)
-
-        enrolled = await self._services.writer.run(work)
-        if enrolled.kind is ParticipantKind.SILO:
-            self._services.silos.add(participant)
-        return enrolled.organisation
+        return (await self._records.record(participant, introduction)).organisation
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """A participant accepted, declined or failed; replies for rounds that are over are ignored."""
@@ -421,6 +419,10 @@ class Coordinator:
                 raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
         # No caller waits for an acceptance, so it shares the transaction of the next event.
         return active.driver.post(event, patient=isinstance(event, Accepted))
+
+    def expects(self, participant: str) -> bool:
+        """See ``CheckInApi``."""
+        return self._pool.has_drawn(participant) or bool(self.busy("", (participant,)))
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``CheckInApi``."""
@@ -460,6 +462,7 @@ class Coordinator:
         performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, privacy)
         active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy)
         self._active[run.id] = active
+        self._note_need(driver)
         if resumed:
             if not services.members_stay:
                 performer.members.expect_back()
@@ -492,6 +495,7 @@ class Coordinator:
     def _moved(self, driver: RunDriver) -> None:
         before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
         self._rosters[driver.run] = now
+        self._note_need(driver)
         if driver.state.status.ended:
             ended = self._active.pop(driver.run, None)
             if ended is not None:
@@ -499,6 +503,14 @@ class Coordinator:
             del self._rosters[driver.run]
         self._services.sessions.touch(now.changed_since(before))
         self._budgets.follow(driver.state)
+
+    def _note_need(self, driver: RunDriver) -> None:
+        """Tell the pace of check-ins how many participants without a stream the run wants to draw from."""
+        active = self._active.get(driver.run)
+        draws = active is not None and takes_unary(active.spec) and driver.state.status not in _RESTING
+        cohort = None if active is None or driver.stopped or not draws else active.spec.cohort
+        wanted = 0 if cohort is None else max(cohort.min_available, cohort.invited)
+        self._services.sessions.pace.need(driver.run, wanted)
 
     async def _order(self, run_id: str, event: Event) -> None:
         active = self._active.get(run_id)
@@ -547,7 +559,7 @@ class Coordinator:
     def _disconnected(self, session: Session) -> None:
         count_online(self._services, [session])
         for active in () if self._leaving else tuple(self._active.values()):
-            active.performer.members.lost(session.participant)
+            active.performer.members.lost(session.participant, session.away_s)
 
 
 def _roster_of(driver: RunDriver) -> Roster:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
-from atoll.server.runs.cohort import Drawable, able_among, cohort_from, is_able
+from atoll.server.runs.cohort import Drawable, able_among, cohort_from, is_able, takes_unary
 from atoll.server.runs.online import count_overdue
 from atoll.server.runs.participations import Participations
 from atoll.server.runs.private.draw_lock import DrawLock
@@ -153,6 +153,10 @@ class CohortPool:
         self._services.sessions.touch(members)
         return True
 
+    def has_drawn(self, participant: str) -> bool:
+        """Whether a draw that is not in its run's state yet has this participant."""
+        return any(participant in drawn for drawn in self._drawn.values())
+
     def forget(self, run: str) -> None:
         """Forget a run that has ended."""
         self.finish_draw(run)
@@ -186,7 +190,7 @@ class CohortPool:
         cannot evaluate: the run must not hang on it.
         """
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
-        with self._services.sessions.watch() as changes:
+        with self._services.sessions.watch(takes_unary=takes_unary(spec)) as changes:
             standings = self._standings(effect, run, spec, changes)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
@@ -262,6 +266,13 @@ class CohortPool:
             return (
                 f"{count.unfit} of {connected} participants connected cannot send {encoding.name.lower()}: "
                 "upgrade their clients, or submit the job with another aggregation.encoding"
+            )
+        returning = self._services.sessions.pace.population
+        if returning and not takes_unary(spec):
+            return (
+                f"{returning} participants check in without a stream, and are not drawn: the privacy of this run "
+                "counts on secret draws (cohort.sampler); start their clients with streams, or submit the job with a "
+                "sampler whose draws are public"
             )
         limit = participation_limit_of(spec)
         if limit is None or not count.resting:

@@ -1,4 +1,4 @@
-"""Messages that the server pushes over check-in streams."""
+"""Messages that the server sends to participants that have checked in."""
 
 from __future__ import annotations
 
@@ -39,3 +39,22 @@ Instruction = participation_pb2.CheckInResponse | Invitation
 def serialised(instruction: Instruction) -> bytes:
     """An instruction as it is sent."""
     return instruction.serialised() if isinstance(instruction, Invitation) else instruction.SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryAnswer:
+    """The answer to a unary check-in.
+
+    Attributes:
+        head: the answer without instructions.
+        instructions: for the participant, in order.
+    """
+
+    head: participation_pb2.CheckInOnceResponse
+    instructions: tuple[Instruction, ...] = ()
+
+    def serialised(self) -> bytes:
+        """The ``CheckInOnceResponse``."""
+        number = participation_pb2.CheckInOnceResponse.INSTRUCTIONS_FIELD_NUMBER
+        parts = (submessage(number, serialised(one)) for one in self.instructions)
+        return b"".join((self.head.SerializeToString(), *parts))

@@ -26,6 +26,8 @@ def count_online(services: Services, sessions: Iterable[Session]) -> Future[None
         return None
     now, spells = services.clock(), {}
     for session in sessions:
+        if session.introduction.unary:  # it is not online between its calls
+            continue
         spells[session.participant] = (session.counted_from, now)
         session.counted_from = now
     if not spells:
@@ -44,7 +46,7 @@ def count_overdue(services: Services, sessions: Iterable[Session]) -> None:
     if not services.learns:
         return
     due = services.clock() - COUNT_ONLINE_S
-    overdue = (session for session in sessions if session.counted_from <= due)
+    overdue = (session for session in sessions if session.counted_from <= due and not session.introduction.unary)
     count_online(services, itertools.islice(overdue, COUNTED_PER_DRAW))
 
 

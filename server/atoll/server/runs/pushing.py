@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 
 from atoll.server.rounds import (
@@ -106,8 +107,13 @@ class Pusher:
                 late_welcome = wants(state, effect.key, participant)
                 session.send(self._invitations.stop(effect.key, effect.reason, late_welcome=late_welcome))
 
-    def lost(self, participant: str) -> None:
-        """A participant has disconnected: unless it returns in time, it counts as silent."""
+    def lost(self, participant: str, away_s: float = 0.0) -> None:
+        """A participant has disconnected: unless it returns in time, it counts as silent.
+
+        Args:
+            participant: its id.
+            away_s: seconds that it was told to stay away; infinite if it left with its task and comes back to report.
+        """
         live = self._open_round()
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
@@ -117,8 +123,13 @@ class Pusher:
         patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
             patience_s = max(patience_s, self._back_by - self._now())
+        patience_s += away_s
+        timer = f"silence {participant}"
+        if math.isinf(away_s):
+            self._tasks.cancel_timer(timer)
+            return
         key = live.key
-        self._tasks.after(f"silence {participant}", patience_s, lambda: self._fell_silent(key, participant, patience_s))
+        self._tasks.after(timer, patience_s, lambda: self._fell_silent(key, participant, patience_s))
 
     def expect_back(self) -> None:
         """After a restart no member is connected: give all of them time to reconnect."""

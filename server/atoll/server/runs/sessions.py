@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.runs.instructions import Instruction
+from atoll.server.runs.pace_steering import PaceSteering
 from atoll.server.runs.return_spread import ReturnSpread
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import participation_pb2
@@ -35,7 +37,7 @@ TAKEN_OVER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a participant declared when it checked in."""
+    """What a participant declared when it checked in; ``unary`` if by a single call, not by a stream."""
 
     examples: int
     encodings: frozenset[Encoding]
@@ -43,11 +45,12 @@ class Introduction:
     client_version: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     resuming: frozenset[tuple[str, int, int]] = frozenset()
+    unary: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One open check-in stream.
+    """One open check-in stream, or one unary check-in while it waits in its call.
 
     Attributes:
         participant: its id.
@@ -58,6 +61,7 @@ class Session:
         spread_for: number of participants that its latest return spread suffices for.
         organisation: that the participant was enrolled for.
         through: id of the aggregator that its stream ends at; empty: it ends here.
+        away_s: seconds that the participant was told to stay away when its session ended; infinite with a task.
     """
 
     participant: str
@@ -68,6 +72,7 @@ class Session:
     spread_for: int = 0
     organisation: str = ""
     through: str = ""
+    away_s: float = 0.0
     _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: Instruction) -> bool:
@@ -99,9 +104,14 @@ Listener = Callable[[Session], None]
 
 
 class Changes:
-    """Participants that have changed since the last ``take``; at first all of them."""
+    """Participants that have changed since the last ``take``; at first all of them.
 
-    def __init__(self) -> None:
+    Attributes:
+        takes_unary: whether the run that waits may draw participants without a stream.
+    """
+
+    def __init__(self, *, takes_unary: bool = True) -> None:
+        self.takes_unary = takes_unary
         self._event = asyncio.Event()
         self._participants: set[str] | None = None
 
@@ -127,10 +137,16 @@ class Sessions:
 
     Args:
         clock: epoch seconds.
+        check_ins: how often participants check in.
+
+    Attributes:
+        pace: when participants without a stream check in again.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, check_ins: CheckInSettings = DEFAULT_CHECK_INS) -> None:
+        self.pace = PaceSteering(clock, check_ins)
         self._clock = clock
+        self._streams = 0
         self._sessions: dict[str, Session] = {}
         self._organisations: dict[str, dict[str, Session]] = {}
         self._watchers: set[Changes] = set()
@@ -170,7 +186,8 @@ class Sessions:
         """Add an open session and call the listeners."""
         older = self._sessions.get(session.participant)
         if older is not None:
-            self._leave_organisation(older)
+            self._remove(older)
+        self._streams += not session.introduction.unary
         self._sessions[session.participant] = session
         self._organisations.setdefault(session.organisation, {})[session.participant] = session
         self._follow_population()
@@ -184,7 +201,7 @@ class Sessions:
         session.ended()
         if self._sessions.get(session.participant) is session:
             del self._sessions[session.participant]
-            self._leave_organisation(session)
+            self._remove(session)
             self._follow_population()
             for listener in self._disconnected:
                 listener(session)
@@ -216,14 +233,20 @@ class Sessions:
         """Seconds over which connected participants spread their return."""
         return self._spread.seconds
 
-    def _leave_organisation(self, session: Session) -> None:
+    @property
+    def holds_unary(self) -> bool:
+        """Whether a unary check-in should wait in its call: a run that may draw it looks for participants."""
+        return any(watcher.takes_unary for watcher in self._watchers)
+
+    def _remove(self, session: Session) -> None:
+        self._streams -= not session.introduction.unary
         there = self._organisations[session.organisation]
         del there[session.participant]
         if not there:
             del self._organisations[session.organisation]
 
     def _follow_population(self) -> None:
-        if self._spread.adjust(len(self._sessions)):
+        if self._spread.adjust(self._streams):
             self._outdated = self.names()
             if self._sending is None:
                 self._sending = asyncio.get_running_loop().call_soon(self._send_spreads)
@@ -237,7 +260,9 @@ class Sessions:
         sent = 0
         while self._outdated and sent < SPREADS_AT_ONCE:
             session = self._sessions.get(self._outdated.pop())
-            if session is not None and session.spread_for != spread.suffices_for:
+            if session is None or session.introduction.unary:
+                continue
+            if session.spread_for != spread.suffices_for:
                 session.spread_for = spread.suffices_for
                 session.send(message)
                 sent += 1
@@ -251,9 +276,9 @@ class Sessions:
             watcher.note(participants)
 
     @contextlib.contextmanager
-    def watch(self) -> Iterator[Changes]:
-        """Collect the changes from now on."""
-        changes = Changes()
+    def watch(self, *, takes_unary: bool = True) -> Iterator[Changes]:
+        """Collect the changes from now on; with ``takes_unary`` also hold unary check-ins for so long."""
+        changes = Changes(takes_unary=takes_unary)
         self._watchers.add(changes)
         try:
             yield changes

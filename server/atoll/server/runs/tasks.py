@@ -56,9 +56,7 @@ class Tasks:
 
     def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         """Call in ``delay_s`` seconds of a monotonic clock; the timer of that name before it is forgotten."""
-        before = self._timers.pop(name, None)
-        if before is not None:
-            before.cancel()
+        self.cancel_timer(name)
 
         def fire() -> None:
             del self._timers[name]
@@ -70,6 +68,12 @@ class Tasks:
         """Seconds until a timer fires; None if there is none of that name."""
         timer = self._timers.get(name)
         return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
+
+    def cancel_timer(self, name: str) -> None:
+        """Forget a timer, if there is one of that name."""
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
 
     def cancel_timers(self) -> None:
         """Forget every timer."""

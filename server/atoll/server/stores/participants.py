@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 
 from atoll.server.identity import ParticipantKind, Role
 from atoll.server.stores import certificates
@@ -106,6 +106,14 @@ def check_in(connection: Connection, participant: str, *, at: float, examples: i
     if row is None:
         raise RecordMissingError("participant", participant)
     return CheckedIn(ParticipantKind(row.kind), row.organisation)
+
+
+def seen(connection: Connection, *, at: Mapping[str, float]) -> None:
+    """Record when participants were last seen, in epoch seconds by id."""
+    if at:
+        statement = update(participants).where(participants.c.id == bindparam("who"))
+        rows = [{"who": participant, "moment": moment} for participant, moment in at.items()]
+        connection.execute(statement.values(last_seen_at=bindparam("moment")), rows)
 
 
 def named(connection: Connection, name: str, *, limit: int) -> tuple[str, ...]:

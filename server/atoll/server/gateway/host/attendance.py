@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from atoll.server.errors import InvalidRequestError, LimitExceededError, ServerError
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
 from atoll.server.rpc.admission import Admission, Replies
-from atoll.server.rpc.participation import MAX_REASON_CHARS, CheckInApi, introduction_of
+from atoll.server.rpc.check_in_api import CheckInApi
+from atoll.server.rpc.introductions import MAX_REASON_CHARS, introduction_of
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import ComeBack, Session, Sessions, come_back
 from atoll.text.printable import printable

@@ -21,7 +21,8 @@ from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.ingest.node_pool import GATEWAY, NodePool
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.participation import HELLO_S, CheckInApi
+from atoll.server.rpc.check_in_api import CheckInApi
+from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import Sessions
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.messages import PROTOCOL

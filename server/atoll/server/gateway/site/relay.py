@@ -51,7 +51,7 @@ class _Relayed:
 
 
 class Relay:
-    """Handles what participants say (``rpc.participation.CheckInApi``). For the event loop alone.
+    """Handles what participants say (``rpc.check_in_api.CheckInApi``). For the event loop alone.
 
     While there is no link, participants stay connected, and what they say waits.
 
@@ -98,6 +98,11 @@ class Relay:
             member.resuming.discard(key)
         if member.number:
             self._send(gateway_pb2.AttendRequest(reply=gateway_pb2.SessionReply(session=member.number, reply=reply)))
+
+    def expects(self, participant: str) -> bool:
+        """See ``CheckInApi``."""
+        member = self._members.get(participant)
+        return member is not None and bool(member.resuming)
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``CheckInApi``."""

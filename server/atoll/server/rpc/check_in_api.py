@@ -1,0 +1,28 @@
+"""What check-ins, by stream or by single calls, need of the coordinator."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from atoll.server.runs.sessions import Introduction
+from atoll.wire.v1 import participation_pb2
+
+
+class CheckInApi(Protocol):
+    """Handles what participants say when they check in."""
+
+    async def introduced(self, participant: str, introduction: Introduction) -> str:
+        """The participant checks in; returns its organisation."""
+        ...
+
+    async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
+        """The participant accepted, declined or failed."""
+        ...
+
+    def expects(self, participant: str) -> bool:
+        """Whether a run has drawn the participant, or expects a report from it."""
+        ...
+
+    def certificate_remaining_s(self, participant: str) -> float:
+        """Seconds until the participant's certificate ends; negative if unknown."""
+        ...

@@ -1,0 +1,58 @@
+"""Checks what participants say of themselves and of their tasks."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.runs.sessions import Introduction
+from atoll.text.printable import printable
+from atoll.wire.encoding import Encoding
+from atoll.wire.messages import PROTOCOL
+from atoll.wire.v1 import participation_pb2
+
+MAX_LABELS = 32
+MAX_LABEL_CHARS = 256
+MAX_REASON_CHARS = 1024
+MAX_EXAMPLES = 2**40
+MAX_RESUMING = 64
+
+
+def introduction_of(hello: participation_pb2.Hello, *, unary: bool = False) -> Introduction:
+    """What a participant declares; ``unary`` if it came by a single call.
+
+    Raises:
+        InvalidRequestError: for another protocol, or more than one participant may declare.
+    """
+    if hello.protocol < 1:
+        raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
+    _check_bounds(hello)
+    numbers = set(hello.encodings)
+    return Introduction(
+        examples=hello.examples,
+        encodings=frozenset(item for item in Encoding if item.value in numbers),
+        can_evaluate=hello.can_evaluate,
+        client_version=printable(hello.client_version[:64]),
+        labels=MappingProxyType({printable(name): printable(value) for name, value in hello.labels.items()}),
+        resuming=frozenset((key.run, key.round, key.attempt) for key in hello.resuming),
+        unary=unary,
+    )
+
+
+def bounded(reply: participation_pb2.TaskReply) -> participation_pb2.TaskReply:
+    """The reply with a reason that is short and printable."""
+    reply.reason = printable(reply.reason[:MAX_REASON_CHARS])
+    return reply
+
+
+def _check_bounds(hello: participation_pb2.Hello) -> None:
+    if hello.examples > MAX_EXAMPLES:
+        raise InvalidRequestError("checkin.examples", f"examples {hello.examples}: at most {MAX_EXAMPLES}")
+    if len(hello.resuming) > MAX_RESUMING:
+        raise InvalidRequestError("checkin.resuming", f"{len(hello.resuming)} rounds in work: at most {MAX_RESUMING}")
+    too_long = [name[:40] for name, value in hello.labels.items() if len(name) + len(value) > MAX_LABEL_CHARS]
+    if len(hello.labels) > MAX_LABELS or too_long:
+        raise InvalidRequestError(
+            "checkin.labels",
+            f"at most {MAX_LABELS} labels of at most {MAX_LABEL_CHARS} characters; over: {too_long[:3]}",
+        )

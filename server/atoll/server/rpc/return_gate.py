@@ -1,0 +1,48 @@
+"""Admits check-ins at the rate that the server can take, and tells the others when there is room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from atoll.server.errors import UnavailableError
+from atoll.server.rpc.buckets import Bucket
+from atoll.server.runs.pace_steering import PaceSteering
+
+HEADROOM = 2.0
+"""So many times ``[check_in] per_s`` is admitted: returns that were asked for come beside those that were not."""
+BURST_S = 2.0
+"""Seconds' worth of check-ins that may come at once: a small federation that returns together is not put off."""
+
+
+class ReturnGate:
+    """Refuses check-ins above the rate, cheaply: after the caller's certificate is known, before anything is read.
+
+    A refusal says when to try again. That is chosen at that moment, from the number of participants that were refused
+    or are expected, and not from what each was told when it last connected.
+
+    Args:
+        pace: chooses times.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, pace: PaceSteering, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pace = pace
+        self._clock = clock
+        per_s = HEADROOM * pace.settings.per_s
+        self._bucket = Bucket(per_s * BURST_S, per_s, clock())
+
+    def admit(self, participant: str, *, at_work: bool) -> None:
+        """Count a check-in. Participants that a round waits for (``at_work``) are never refused.
+
+        Raises:
+            UnavailableError: if too many came.
+        """
+        self._pace.arrived(participant)
+        if self._bucket.take(1.0, self._clock()) and not at_work:
+            raise UnavailableError(
+                "checkin.crowded",
+                "more participants check in than the server takes at once",
+                "check in again at the time that this answer says",
+                retry_after_s=self._pace.put_off(participant),
+            )

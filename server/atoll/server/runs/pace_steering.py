@@ -1,0 +1,140 @@
+"""Pace steering: when participants without a stream check in again (Bonawitz et al. 2019, arXiv 1902.01046, 2.3).
+
+A *small* population is told to return together, or a cohort would never be there at the same time. A *large* one is
+spread, so that the load is flat and there are always enough. It returns as often as the runs need, and no more often
+than the server can take.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
+from atoll.server.runs.expected_returns import ExpectedReturns
+
+SURPLUS = 2.0
+"""So many times the participants that runs need should wait in their calls at the same time."""
+CHOICES = 4
+"""The least loaded of so many random seconds is taken: the fullest second is then little above the mean (Mitzenmacher,
+"The Power of Two Choices in Randomized Load Balancing", 2001)."""
+LEAST_SHARE = 0.5
+"""Share of the rate that is always left for participants that are expected, however many come unexpected."""
+SOONEST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NextReturn:
+    """When a participant is to check in again.
+
+    Attributes:
+        after_s: seconds from now.
+        when_done: also as soon as it has no task in work.
+    """
+
+    after_s: float
+    when_done: bool
+
+
+class PaceSteering:
+    """Chooses return times. Single-threaded: only the event loop uses it.
+
+    After a restart the population is unknown: it is learned as participants come.
+
+    Args:
+        clock: epoch seconds.
+        settings: rates and times.
+        chance: spreads returns.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        settings: CheckInSettings = DEFAULT_CHECK_INS,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._chance = chance or random.Random()  # noqa: S311 - spreads load, hides nothing
+        self._expected = ExpectedReturns(clock())
+        self._needs: dict[str, int] = {}
+        self._need = 0
+
+    @property
+    def population(self) -> int:
+        """Number of participants that are expected to return."""
+        return len(self._expected)
+
+    @property
+    def return_spread_s(self) -> float:
+        """Seconds over which this population should spread its return when it finds no server."""
+        return self.population / self.settings.per_s
+
+    def need(self, run: str, participants: int) -> None:
+        """Note how many participants without a stream a run wants to draw from; 0: none."""
+        self._need += participants - self._needs.pop(run, 0)
+        if participants:
+            self._needs[run] = participants
+
+    def arrived(self, participant: str) -> None:
+        """Note a check-in, of either kind, before ``next_return`` or ``put_off``."""
+        self._expected.arrived(participant, self._clock())
+
+    def next_return(self, participant: str) -> NextReturn:
+        """When a participant that has checked in is to check in again."""
+        now, count = self._clock(), self.population + 1
+        together = self._gathers(count)
+        at = self._meeting(now) if together else self._spread(now, count)
+        self._expected.expect(participant, at, now, self._remember_s(count))
+        return NextReturn(at - now, when_done=together)
+
+    def put_off(self, participant: str) -> float:
+        """Seconds after which a participant that came when too many came may try again: the first free moment."""
+        now = self._clock()
+        at = self._expected.first_free(now + SOONEST_S, self.settings.per_s) + self._chance.random()
+        self._expected.expect(participant, at, now, self._remember_s(self.population + 1))
+        return at - now
+
+    def _gathers(self, count: int) -> bool:
+        """Whether so many participants must return together for runs to find enough, and can.
+
+        Not while many come unexpected: after a restart, a large population is small at first.
+        """
+        settings = self.settings
+        at_once = count * settings.hold_s / settings.period_s
+        if at_once >= SURPLUS * max(self._need, 1) or count / settings.per_s > settings.period_s / 2:
+            return False
+        return self._expected.unexpected_per_s <= LEAST_SHARE * settings.per_s
+
+    def _meeting(self, now: float) -> float:
+        """The next multiple of the period, the same for all, and as many seconds after it as the rate requires."""
+        period_s, room_per_s = self.settings.period_s, self._room_per_s()
+        at = math.ceil((now + SOONEST_S) / period_s) * period_s
+        while (there := self._expected.load_at(at)) >= room_per_s:
+            at += 1.0
+        return at + self._chance.random() * min(1.0, (there + 1) / room_per_s)
+
+    def _spread(self, now: float, count: int) -> float:
+        middle_s = max(self._wanted_s(count), count / self._room_per_s())
+        moments = [now + self._chance.uniform(0.5, 1.5) * middle_s for _ in range(CHOICES)]
+        return min(moments, key=self._expected.load_at)
+
+    def _room_per_s(self) -> float:
+        """The rate that is left beside the participants that come unexpected."""
+        per_s = self.settings.per_s
+        return max(LEAST_SHARE * per_s, per_s - self._expected.unexpected_per_s)
+
+    def _wanted_s(self, count: int) -> float:
+        """Seconds between check-ins of one participant with which runs always find enough."""
+        settings = self.settings
+        if not settings.hold_s:
+            return settings.period_s
+        wanted_per_s = SURPLUS * max(self._need, 1) / settings.hold_s
+        return min(max(count / wanted_per_s, settings.period_s), max(settings.period_s, settings.longest_s))
+
+    def _remember_s(self, count: int) -> float:
+        """Seconds for which a participant that does not return is still counted: longer than any return takes."""
+        settings = self.settings
+        return 2.0 * max(settings.longest_s, settings.period_s, count / (LEAST_SHARE * settings.per_s))
