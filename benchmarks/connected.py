@@ -90,7 +90,7 @@ def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: s
         began = time.monotonic()
         _gather(place, crowd)
         progress(f"{crowd} connected after {time.monotonic() - began:.0f} s")
-        share = _share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
+        share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
         idle = memory_of(place.server.pid).anonymous - before
         seconds = place.run(elements=ELEMENTS, rounds=rounds, clients=cohort).seconds
         later = memory_of(place.server.pid).anonymous - before
@@ -120,13 +120,14 @@ def _start(place: Federation, name: str, tokens: list[str]) -> None:
             raise RuntimeError(f"{name} ended with status {process.wait()}")
 
 
-def _share_of_a_core(pid: int, seconds: float) -> float:
+def share_of_a_core(pid: int, seconds: float) -> float:
     """CPU seconds that the process takes in a second while nothing is asked of it."""
-    began, before = time.monotonic(), _cpu_s(pid)
+    began, before = time.monotonic(), cpu_s(pid)
     time.sleep(seconds)
-    return (_cpu_s(pid) - before) / (time.monotonic() - began)
+    return (cpu_s(pid) - before) / (time.monotonic() - began)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Processor seconds that the process has taken."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

