@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.aggregators import Site
 from tests.system.conftest import Hire, Serve
+from tests.system.processes import Nursery
 from tests.system.reference import JOB, MODEL, ROUNDS, SIZE, assert_undisturbed
 
 pytestmark = pytest.mark.system
@@ -50,3 +52,10 @@ def test_a_task_survives_the_server_that_gave_it(
     server.operator.finished(run)
     assert_undisturbed(server.operator, run, [*steady, held], ROUNDS)
     assert server.operator.model(run) == reference_model
+
+
+def test_an_aggregator_takes_participants_with_streams_only(serve: Serve, processes: Nursery, hire: Hire) -> None:
+    server = serve("upstream")
+    site = Site(processes, server, "north").start()
+    client = hire(server).start("Steady", *UNARY, index=0, token=site.tokens(1)[0])
+    client.process.wait_for_log("an aggregator takes participants with streams only")
