@@ -56,9 +56,12 @@ def test_only_one_creates_an_object(bucket: Bucket) -> None:
     assert bucket.read("marker") == b"first"
 
 
-def test_the_endpoint_may_come_from_the_environment(s3: BucketPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_endpoint_may_come_from_the_environment(
+    s3: BucketPlace, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_bucket(s3).put("key", b"value")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    monkeypatch.setenv(variable, s3.endpoint)
     assert open_bucket(parse_place(s3.url)).read("key") == b"value"
 
 

@@ -21,11 +21,13 @@ from atoll.server.stores import (
     AuditFilter,
     BlobMissingError,
     DirectoryBlobStore,
+    StoreUnavailableError,
     audit,
     certificates,
     event_log,
     models,
     runs,
+    schema_version,
     snapshots,
     tokens,
 )
@@ -86,6 +88,28 @@ class TestTidy:
             assert await federation.coordinator.janitor.tidy() == would
             assert federation.blobs() == {fresh}
             assert await federation.coordinator.janitor.tidy() == ()
+
+    async def test_a_server_that_lost_its_turn_removes_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It slept while another server was at work: it does not know that one's runs, whose uploads the bucket has."""
+
+        def lost(_: Connection) -> None:
+            raise StoreUnavailableError("another server uses the database", "stop this one")
+
+        async with opened(tmp_path / "data") as federation:
+            stale, upload = put(federation, b"stale"), tmp_path / "data" / "spool" / "raaaaaaaaaaaa" / "0.0"
+            old(federation, stale)
+            upload.mkdir(parents=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(schema_version, "touch", lost)
+                with pytest.raises(StoreUnavailableError):
+                    await federation.coordinator.janitor.tidy()
+            assert stale in federation.blobs()
+            assert upload.exists()
+            await federation.coordinator.janitor.tidy()
+            assert stale not in federation.blobs()
+            assert not upload.exists()
 
     async def test_expired_certificates_and_unused_tokens_go_after_a_while(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ REQUEST_S = 60.0
 RETRY_S = 10.0
 """Seconds after its first attempt from which a failed request is not tried again; the caller then decides."""
 _RETRIES = 5
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _ENDPOINTS = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 
 
@@ -71,9 +72,8 @@ def _config(place: BucketPlace) -> Any:
 
 
 def _client(place: BucketPlace) -> Any:
-    endpoint = place.endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
-    return {
-        "connect_timeout": timedelta(seconds=CONNECT_S),
-        "timeout": timedelta(seconds=REQUEST_S),
-        "allow_http": endpoint.startswith("http://"),  # who names an endpoint without TLS has chosen so
-    }
+    options: dict[str, Any] = {"connect_timeout": timedelta(seconds=CONNECT_S), "timeout": timedelta(seconds=REQUEST_S)}
+    endpoints = (place.endpoint, *(os.environ.get(name, "") for name in _ENDPOINT_VARIABLES))
+    if any(endpoint.startswith("http://") for endpoint in endpoints):  # who names one without TLS has chosen so
+        options |= {"allow_http": True}
+    return options
