@@ -191,4 +191,18 @@ MISTAKES = (
         "prot",
         {"server.toml": ("", "prot = 7400\n")},
     ),
+    Mistake(
+        "server",
+        "the URL of the bucket holds its credentials",
+        "server start --config server.toml",
+        "storage.blobs",
+        {"server.toml": ("", '[storage]\nblobs = "s3://AKIA123:wJalrX@models/ward"\n')},
+    ),
+    Mistake(
+        "server",
+        "the bucket is named without its scheme",
+        "server migrate --data DATA --blobs models/ward",
+        "'models/ward'",
+    ),
+    Mistake("server", "a move names nothing to move", "server migrate --data DATA", "--blobs"),
 )
