@@ -199,4 +199,5 @@ def _reason(error: Exception) -> str:
     found = _CODE.search(text)
     if found is not None:
         return ": ".join(part for part in found.groups() if part)
-    return _ADDRESS.sub(r"\1", " ".join(text.split()))[:300]
+    said = " ".join(text.split()).rpartition(" - ")[2]  # before it: request, times and number of retries
+    return _ADDRESS.sub(r"\1", said)[:300]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 EXTRA = "object-storage"
 CONNECT_S = 5.0
-REQUEST_S = 60.0
-"""Longest time of one request; an upload or download in parts takes one for each part."""
+REQUEST_S = 30.0
+"""Longest time of one request; an upload or download in parts takes one for each part. Threads wait meanwhile."""
 RETRY_S = 10.0
 """Seconds after its first attempt from which a failed request is not tried again; the caller then decides."""
 _RETRIES = 5
