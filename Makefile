@@ -1,4 +1,4 @@
-# Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint`, `make proto` and `make node-client` also need npm.
+# Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint`, `make proto`, `make node-client` and `make oidc-provider` also need npm.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -38,7 +38,7 @@ MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
 .PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
-  test-fast-rest test-newest test-floor node-client browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-fast-rest test-newest test-floor node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -71,6 +71,8 @@ test-federation: $(VENV)/.dev ## everything else
 	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) $(SERVER_TESTS)) 2>&1 | sed -u 's/^/federation  /'
 
 node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
+
+oidc-provider: $(TOOLS)/oidc/.installed ## what the tests of operators' sign-in need; without it they are skipped
 
 browser-tools: $(TOOLS)/node_modules/.installed ## what checks the console's accessibility; Chromium is the system's (Debian: chromium)
 
@@ -206,6 +208,12 @@ $(TOOLS)/protogen/.installed: Makefile
 	@touch $@
 
 $(TOOLS)/conformance/.installed: tests/conformance/node/package.json tests/conformance/node/package-lock.json
+	mkdir -p $(@D)
+	cp $^ $(@D)
+	npm ci --silent --ignore-scripts --prefix $(@D)
+	@touch $@
+
+$(TOOLS)/oidc/.installed: tests/oidc/node/package.json tests/oidc/node/package-lock.json
 	mkdir -p $(@D)
 	cp $^ $(@D)
 	npm ci --silent --ignore-scripts --prefix $(@D)

@@ -92,7 +92,8 @@ LAYERS: dict[str, Layers] = {
     "operator": (
         ("errors", "html"),
         ("choosing", "completing", "job_options", "naming", "paging", "run_job", "tables"),
-        ("comparison", "connecting", "table_files"),
+        ("provider", "sign_in"),
+        ("comparison", "connecting", "signing_in", "table_files"),
         ("calls", "history"),
         ("following", "ledger", "models", "notebook", "statistics"),
         ("exports", "server_audit", "server_ledger", "variants"),

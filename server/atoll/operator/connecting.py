@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
 from atoll.operator.errors import BadInputError, NotPermittedError
+from atoll.operator.provider import Provider
+from atoll.operator.sign_in import SIGN_IN_FILE, SignIn, config_folder, locked
 from atoll.server.identity import OPERATOR_FILE, CredentialError, OperatorCredential
 from atoll.wire.loopback import INSECURE_OPERATOR, is_loopback
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
+SIGN_IN_AGAIN = "sign in again: atoll operator login"
+_EARLY_S = 60.0
+"""A token is renewed when it has fewer seconds left."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -25,6 +32,52 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+class Session:
+    """A sign-in with a token that is renewed when it is about to end. Thread-safe.
+
+    Args:
+        path: the file of the sign-in, which each renewal replaces.
+        clock: epoch seconds, UTC.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.sign_in = SignIn.read(path)
+
+    def token(self) -> str:
+        """The token for the next call.
+
+        Raises:
+            OperatorError: if the sign-in has ended and cannot be renewed.
+        """
+        with self._lock:
+            if self._left_s() < _EARLY_S:
+                self._renew()
+            return self.sign_in.bearer
+
+    def _left_s(self) -> float:
+        return self.sign_in.expires_at - self._clock()
+
+    def _renew(self) -> None:
+        with locked(self._path):
+            self.sign_in = SignIn.read(self._path)  # another process may have renewed it, or signed out
+            if self._left_s() >= _EARLY_S:
+                return
+            if not self.sign_in.refresh_token:
+                if self._left_s() > 0:
+                    return
+                raise NotPermittedError("the sign-in has ended", SIGN_IN_AGAIN)
+            own = self.sign_in
+            provider = Provider(own.issuer, own.client_id, own.token, self._clock)
+            found = provider.tokens(grant_type="refresh_token", refresh_token=own.refresh_token)
+            self.sign_in = replace(
+                own, bearer=found.bearer, refresh_token=found.refresh_token, expires_at=found.expires_at
+            )
+            self.sign_in.write(self._path)
+
+
 @dataclass(frozen=True)
 class Target:
     """A server and the credential for it; without a credential plaintext, to loopback only.
@@ -34,7 +87,7 @@ class Target:
     """
 
     address: str
-    credential: OperatorCredential | None
+    credential: OperatorCredential | Session | None
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -64,13 +117,21 @@ class Target:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of every call."""
+        """Metadata of a call that is about to be made; a token is renewed if it is about to end.
+
+        Raises:
+            OperatorError: if that fails.
+        """
+        if isinstance(self.credential, Session):
+            return (("authorization", f"Bearer {self.credential.token()}"),)
         return ((INSECURE_OPERATOR, "1"),) if self.credential is None else ()
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         if self.credential is None:
             return None
         own = self.credential
+        if isinstance(own, Session):
+            return grpc.ssl_channel_credentials(own.sign_in.ca_certificate.encode())
         return grpc.ssl_channel_credentials(own.ca_certificate.encode(), own.key.encode(), own.certificate.encode())
 
 
@@ -81,7 +142,8 @@ def find_target(
 
     Args:
         server: host:port; None: that of the credential.
-        credential: a credential or its file; None: operator.json in ``data``, or in ``~/.config/atoll``.
+        credential: a credential or its file; None: operator.json in ``data``, or sign-in.json or operator.json in
+            ``~/.config/atoll``.
         data: the server's data directory, if it is on this machine.
         insecure: plaintext, without a credential.
 
@@ -91,12 +153,16 @@ def find_target(
     """
     if insecure:
         return Target(server or DEFAULT_ADDRESS, None)
-    if not isinstance(credential, OperatorCredential):
-        credential = _read(credential or _find_credential(data))
-    return Target(server or credential.address, credential)
+    if isinstance(credential, OperatorCredential):
+        return Target(server or credential.address, credential)
+    found = _read(credential or _find_credential(data))
+    address = found.sign_in.address if isinstance(found, Session) else found.address
+    return Target(server or address, found)
 
 
-def _read(path: Path) -> OperatorCredential:
+def _read(path: Path) -> OperatorCredential | Session:
+    if path.name == SIGN_IN_FILE:
+        return Session(path)
     try:
         return OperatorCredential.read(path)
     except CredentialError as error:
@@ -104,8 +170,10 @@ def _read(path: Path) -> OperatorCredential:
 
 
 def _find_credential(data: Path | None) -> Path:
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    places = [directory / OPERATOR_FILE for directory in (data, config / "atoll") if directory is not None]
+    own = config_folder()
+    places = [own / SIGN_IN_FILE, own / OPERATOR_FILE]
+    if data is not None:
+        places.insert(0, data / OPERATOR_FILE)
     for place in places:
         if place.exists():
             return place
@@ -113,5 +181,5 @@ def _find_credential(data: Path | None) -> Path:
     raise NotPermittedError(
         f"no operator credential: looked for {looked}",
         "the server writes operator.json into its data directory when it starts: start it, or give its --data DIR or "
-        "--credentials FILE",
+        "--credentials FILE, or sign in: atoll operator login",
     )

@@ -64,6 +64,7 @@ CALLERS = {
         "LimitPopulation": OPERATOR,
     },
     "ParticipationService": {"CheckIn": PARTICIPANT, "CheckInOnce": PARTICIPANT},
+    "SignInService": {"GetSignIn": "on a port of its own"},
     "RenewalService": {"Renew": PARTICIPANT},
     "TransferService": {
         "GetManifest": EITHER,

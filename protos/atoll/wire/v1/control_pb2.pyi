@@ -93,6 +93,43 @@ LOG_LEVEL_ERROR: LogLevel.ValueType  # 3
 Global___LogLevel: typing_extensions.TypeAlias = LogLevel
 
 @typing.final
+class GetSignInRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___GetSignInRequest: typing_extensions.TypeAlias = GetSignInRequest
+
+@typing.final
+class GetSignInResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ISSUER_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    SCOPES_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    issuer: builtins.str
+    """The provider, and the client that it knows Atoll as."""
+    client_id: builtins.str
+    token: builtins.str
+    """Which token the server takes: id or access."""
+    @property
+    def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        issuer: builtins.str = ...,
+        client_id: builtins.str = ...,
+        scopes: collections.abc.Iterable[builtins.str] | None = ...,
+        token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "issuer", b"issuer", "scopes", b"scopes", "token", b"token"]) -> None: ...
+
+Global___GetSignInResponse: typing_extensions.TypeAlias = GetSignInResponse
+
+@typing.final
 class UploadModelRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

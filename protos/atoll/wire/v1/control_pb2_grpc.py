@@ -1274,3 +1274,81 @@ class ControlService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class SignInServiceStub(object):
+    """For operators who sign in through an OpenID Connect provider, on the port that
+    takes their tokens: where to sign in. Needs no token.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.GetSignIn = channel.unary_unary(
+                '/atoll.wire.v1.SignInService/GetSignIn',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetSignInRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetSignInResponse.FromString,
+                _registered_method=True)
+
+
+class SignInServiceServicer(object):
+    """For operators who sign in through an OpenID Connect provider, on the port that
+    takes their tokens: where to sign in. Needs no token.
+    """
+
+    def GetSignIn(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SignInServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'GetSignIn': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSignIn,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetSignInRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetSignInResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'atoll.wire.v1.SignInService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('atoll.wire.v1.SignInService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SignInService(object):
+    """For operators who sign in through an OpenID Connect provider, on the port that
+    takes their tokens: where to sign in. Needs no token.
+    """
+
+    @staticmethod
+    def GetSignIn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.SignInService/GetSignIn',
+            atoll_dot_wire_dot_v1_dot_control__pb2.GetSignInRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.GetSignInResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1115,3 +1115,63 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         """Limits the epsilon of all runs of a population together."""
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+_SignInServiceGetSignInType = typing_extensions.TypeVar(
+    '_SignInServiceGetSignInType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetSignInRequest,
+        atoll.wire.v1.control_pb2.GetSignInResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetSignInRequest,
+        atoll.wire.v1.control_pb2.GetSignInResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetSignInRequest,
+        atoll.wire.v1.control_pb2.GetSignInResponse,
+    ],
+)
+
+class SignInServiceStub(typing.Generic[_SignInServiceGetSignInType]):
+    """For operators who sign in through an OpenID Connect provider, on the port that
+    takes their tokens: where to sign in. Needs no token.
+    """
+
+    @typing.overload
+    def __init__(self: SignInServiceStub[
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.GetSignInRequest,
+            atoll.wire.v1.control_pb2.GetSignInResponse,
+        ],
+    ], channel: grpc.Channel) -> None: ...
+
+    @typing.overload
+    def __init__(self: SignInServiceStub[
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.GetSignInRequest,
+            atoll.wire.v1.control_pb2.GetSignInResponse,
+        ],
+    ], channel: grpc.aio.Channel) -> None: ...
+
+    GetSignIn: _SignInServiceGetSignInType
+
+SignInServiceAsyncStub: typing_extensions.TypeAlias = SignInServiceStub[
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetSignInRequest,
+        atoll.wire.v1.control_pb2.GetSignInResponse,
+    ],
+]
+
+class SignInServiceServicer(metaclass=abc.ABCMeta):
+    """For operators who sign in through an OpenID Connect provider, on the port that
+    takes their tokens: where to sign in. Needs no token.
+    """
+
+    @abc.abstractmethod
+    def GetSignIn(
+        self,
+        request: atoll.wire.v1.control_pb2.GetSignInRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.GetSignInResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.GetSignInResponse]]: ...
+
+def add_SignInServiceServicer_to_server(servicer: SignInServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

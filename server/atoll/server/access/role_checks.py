@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
+from atoll.server.access.oidc import PREFIX
 from atoll.server.errors import ForbiddenError
 from atoll.server.identity import OperatorRole
 from atoll.server.ingest.coordinator_api import Caller
@@ -21,10 +22,13 @@ def role_error(caller: Caller, needed: Collection[OperatorRole], administrators:
     own = "no role" if caller.operator_role is None else caller.operator_role.words
     least = next(role for role in OperatorRole if role in needed)
     named = f" ({', '.join(administrators[:_SHOWN])})" if administrators else ""
+    grant = f"ask an administrator{named} for it: atoll operator role {caller.name} {least.value.replace('_', '-')}"
+    if caller.name.startswith(PREFIX):
+        grant = "the provider that you sign in through gives roles: ask the administrators there"
     return ForbiddenError(
         "operator.role",
         f"this needs the role {may}; {caller.name} has {'' if caller.operator_role is None else 'the role '}{own}",
-        f"ask an administrator{named} for it: atoll operator role {caller.name} {least.value.replace('_', '-')}",
+        grant,
     )
 
 

@@ -19,6 +19,7 @@ from atoll.server.cli.connection import credentials_option, data_option, server_
 from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.server.identity import OperatorCredential
 from atoll.text.figures import counted
 from atoll.wire.loopback import is_loopback
 
@@ -69,7 +70,7 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
     if target is None:
         yield from checks.ports(host, wanted, serving=False)
         return
-    if target.credential is not None:
+    if isinstance(target.credential, OperatorCredential):
         yield checks.certificate("operator credential", target.credential.certificate.encode(), time.time())
     try:
         with Operator(target, Timeouts()) as client:

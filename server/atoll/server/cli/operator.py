@@ -12,6 +12,7 @@ from atoll.operator.errors import BadInputError
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.server.cli.sign_in import login, logout
 from atoll.server.cli.token import lifetime_s
 from atoll.server.control import OperatorSummary
 from atoll.server.identity import CredentialError
@@ -35,6 +36,10 @@ def _words(role: str) -> str:
 @click.group(cls=Group)
 def operator() -> None:
     """Make, list and revoke the credentials of operators, and give them roles."""
+
+
+operator.add_command(login)
+operator.add_command(logout)
 
 
 @operator.command()

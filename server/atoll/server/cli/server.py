@@ -170,6 +170,7 @@ def _announce(config: ServerConfig, addresses: Addresses, ready_fd: int | None) 
         "enrolment": addresses.enrolment,
         "transfer": addresses.transfer or addresses.main,
         "metrics": addresses.metrics or None,
+        "sign_in": addresses.sign_in or None,
         "operator": str(addresses.operator) if addresses.operator else None,
         "data": str(config.data),
     }

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
+from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.wire.loopback import is_loopback
 from atoll.wire.pacing import LONGEST_RETRY_S
@@ -92,6 +93,7 @@ class ServerConfig(BaseModel):
     check_in: CheckInSettings = Field(
         default=DEFAULT_CHECK_INS, description="How often participants without a stream check in, and at which rate."
     )
+    oidc: OidcSettings = Field(default=OidcSettings(), description="Sign-in of operators through a provider.")
     limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
 
     @model_validator(mode="after")
@@ -100,6 +102,12 @@ class ServerConfig(BaseModel):
             raise ValueError(
                 f"--insecure with host {self.host!r}: plaintext is for loopback only; use 127.0.0.1, or leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _sign_in_needs_tls(self) -> ServerConfig:
+        if self.insecure and self.oidc.issuer is not None:
+            raise ValueError("--insecure with [oidc]: tokens never travel in plaintext; leave one of the two out")
         return self
 
     @property

@@ -200,7 +200,10 @@ class Limits(BaseModel):
     ] = 120
     wrong_tokens_per_hour: Annotated[
         Whole,
-        Field(description="Join tokens from one address (IPv6: one /64 network) that do not admit, in an hour."),
+        Field(
+            description="Join tokens from one address (IPv6: one /64 network) that do not admit, in an hour; as many "
+            "tokens of operators who sign in (`oidc.guesses`)."
+        ),
         Refusal("enrolment.guesses", "the call is refused with a time to try again", "wait, then use a good token"),
     ] = 60
 

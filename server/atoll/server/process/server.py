@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +39,7 @@ from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.logs import ContextFilter, kept_in
 from atoll.server.process.metrics_pages import MetricsPages
+from atoll.server.process.sign_in_port import SignInPort, open_sign_in_port
 from atoll.server.process.succession import Succession
 from atoll.server.process.warming import Warming
 from atoll.server.process.worker_pool import WorkerPool
@@ -93,7 +94,8 @@ _MAIN_SERVICES = (
 class Addresses:
     """The daemon's addresses, host:port.
 
-    ``transfer`` is empty if transfers use the main port, ``metrics`` if no metrics are served.
+    ``transfer`` is empty if transfers use the main port, ``metrics`` if no metrics are served, ``sign_in`` if operators
+    cannot sign in.
     """
 
     main: str
@@ -101,6 +103,7 @@ class Addresses:
     transfer: str
     operator: Path | None
     metrics: str = ""
+    sign_in: str = ""
 
 
 class Daemon:
@@ -300,13 +303,16 @@ class Daemon:
         async def administrators() -> Sequence[str]:
             return await services.reader.run(stored_operators.administrators, now=self._clock())
 
+        def supervise(by: Authenticator) -> Supervision:
+            return Supervision(by, audit_log, administrators)
+
         main = make_server(
             Port.MAIN,
             config.limits,
             refused,
             authenticator.enter,
             authenticator.connections,
-            within=(Supervision(authenticator, audit_log, administrators),),
+            within=(supervise(authenticator),),
         )
         front = self._front
         self._closing.push_async_callback(front.close)
@@ -339,19 +345,24 @@ class Daemon:
             file=file,
         )
         gateways = self._serve_gateways(main, services, coordinator, authenticator, authority)
-        control = ControlService(
+        control = partial(
+            ControlService,
             coordinator=coordinator,
             certificates=book,
             operators=operators,
             services=services,
-            authenticator=authenticator,
             facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address, names, gateways.addresses),
             recent_log=self._recent_log,
             downloads=downloads,
         )
+        sign_in = ""
+        if config.oidc.issuer is not None and not config.insecure:
+            own = server_credentials(authority, names, mutual=False, clock=self._clock)  # gRPC: one object for a port
+            people = open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
+            sign_in = self._serve_sign_in(people, control, self._transfer(services, coordinator, people.authenticator))
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
-        add_ControlServiceServicer_to_server(control, main)
+        add_ControlServiceServicer_to_server(control(authenticator=authenticator), main)
         rate = EnrolmentRate(config.limits)
         add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, rate, front.origin), enrolment)
         self._health = [
@@ -361,7 +372,9 @@ class Daemon:
         if file is not None:
             await file.start()
             self._closing.push_async_callback(file.stop)
-        return Addresses(main_address, enrol_address, transfer_address, None if file is None else file.path)
+        return Addresses(
+            main_address, enrol_address, transfer_address, None if file is None else file.path, sign_in=sign_in
+        )
 
     def _serve_gateways(
         self,
@@ -399,8 +412,30 @@ class Daemon:
         """Serve transfers: in this process on the main port, and with several workers on a port that they share."""
         node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
         services.nodes.add(LocalNode(node, self._executor))
+        transfer = self._transfer(services, coordinator, authenticator)
+        main.add_generic_rpc_handlers((transfer.handler(),))
+        if self._config.workers == 1:
+            return ""
+        workers = self._workers = WorkerPool(self._config, services.nodes, coordinator, self._executor)
+        self._closing.push_async_callback(workers.stop)
+        port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
+        return f"{self._config.advertised_host}:{port}"
+
+    def _serve_sign_in(
+        self, people: SignInPort, control: Callable[..., ControlService], transfer: TransferService
+    ) -> str:
+        """Add the operators' services to the port of those who sign in; returns its address."""
+        add_ControlServiceServicer_to_server(control(authenticator=people.authenticator), people.server)
+        people.server.add_generic_rpc_handlers((transfer.handler(),))
+        self._listeners.append(people.server)
+        address = f"{self._config.advertised_host}:{people.port}"
+        log.info("operators sign in through %s on %s", self._config.oidc.issuer, address)
+        return address
+
+    def _transfer(self, services: Services, coordinator: Coordinator, authenticator: Authenticator) -> TransferService:
+        """The transfers of one port of this process."""
         processes = 1 if self._config.workers == 1 else 1 + self._config.workers
-        transfer = TransferService(
+        return TransferService(
             node=LOCAL_NODE,
             coordinator=coordinator,
             authenticator=authenticator,
@@ -410,13 +445,6 @@ class Daemon:
             room=DownloadRoom.of(self._config.limits, processes),
             meter=self._figures.meter,
         )
-        main.add_generic_rpc_handlers((transfer.handler(),))
-        if self._config.workers == 1:
-            return ""
-        workers = self._workers = WorkerPool(self._config, services.nodes, coordinator, self._executor)
-        self._closing.push_async_callback(workers.stop)
-        port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
-        return f"{self._config.advertised_host}:{port}"
 
 
 async def _verify_ledgers(reader: Reader) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
+from atoll.server.access.oidc import TokenEndedError
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import OperatorRole, Role, check_participant_id, fingerprint_of
 from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
@@ -194,7 +195,12 @@ class Watch:
         now = time.monotonic()
         if now - self._checked >= REVOCATION_CHECK_S:
             self._checked = now
-            await self._authenticator.identify(self._context)
+            try:
+                await self._authenticator.identify(self._context)
+            except TokenEndedError as error:
+                raise UnavailableError(
+                    "oidc.ended", error.detail.message, "go on in a new call with a new token", retry_after_s=0.1
+                ) from error
         if self._wanted is not None and now - self._asked >= WANTED_CHECK_S:
             self._asked = now
             await self._wanted()

@@ -56,21 +56,26 @@ class Supervision(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """See ``grpc.aio.ServerInterceptor``."""
-        handler: Any = await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
         method = str(handler_call_details.method)
         operation = None if handler is None else operation_of(method)
-        if operation is None:
-            return handler  # type: ignore[no-any-return]
-        named = operation if operation.action else replace(operation, describe=lambda _request, _answer: None)
+        return handler if operation is None else self._wrapped(operation, method, handler)
+
+    def _wrapped(self, operation: Operation, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        if not operation.action:
+            operation = replace(operation, describe=lambda _request, _answer: None)
         kinds = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(self._streamed(named, method, handler.unary_stream), **kinds)
+            streamed = self._streamed(operation, method, handler.unary_stream)
+            return grpc.unary_stream_rpc_method_handler(streamed, **kinds)
         if handler.stream_unary is not None:
-            return grpc.stream_unary_rpc_method_handler(self._answered(named, method, handler.stream_unary), **kinds)
-        return grpc.unary_unary_rpc_method_handler(self._answered(named, method, handler.unary_unary), **kinds)
+            return grpc.stream_unary_rpc_method_handler(
+                self._answered(operation, method, handler.stream_unary), **kinds
+            )
+        return grpc.unary_unary_rpc_method_handler(self._answered(operation, method, handler.unary_unary), **kinds)
 
     def _answered(self, operation: Operation, method: str, behaviour: Behaviour) -> Behaviour:
         async def act(request: Any, context: Context) -> Any:

@@ -1,0 +1,157 @@
+"""Who has signed in: verification of tokens (OpenID Connect Core 1.0, 3.1.3.7; JWT best practices, RFC 8725)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.server.access.oidc_provider import Keys
+from atoll.server.config.oidc_settings import OidcSettings
+from atoll.server.errors import ForbiddenError, UnauthenticatedError
+from atoll.server.identity import OperatorRole
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Signatures with a public key only: neither ``none`` nor one whose key the client also has (HS256)."""
+PREFIX = "oidc:"
+"""Of the names of operators who signed in: no operator with a certificate can have such a name."""
+MAX_TOKEN_CHARS = 16_384
+_NAME = re.compile(r"(?!sha256:)[A-Za-z0-9@._+|=/:-]{1,59}")
+_KNOWN = 1024
+_ORDER = (OperatorRole.ADMINISTRATOR, OperatorRole.OPERATOR, OperatorRole.PRIVACY_OFFICER, OperatorRole.VIEWER)
+_AGAIN = "sign in again: atoll operator login"
+
+
+class TokenEndedError(UnauthenticatedError):
+    """The token was good, and has ended."""
+
+
+@dataclass(frozen=True)
+class SignedIn:
+    """The operator of a token, and when the token ends (epoch seconds UTC)."""
+
+    name: str
+    role: OperatorRole
+    expires_at: float
+
+
+class TokenVerifier:
+    """Verifies tokens of one provider; remembers the last good ones.
+
+    Args:
+        settings: with an issuer.
+        keys: the provider's.
+        clock: epoch seconds, UTC.
+    """
+
+    def __init__(self, settings: OidcSettings, keys: Keys, clock: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._clock = clock
+        self._known: OrderedDict[bytes, SignedIn] = OrderedDict()
+
+    async def verify(self, token: str) -> SignedIn:
+        """The operator of a token.
+
+        Raises:
+            UnauthenticatedError: if it is none of the provider's, for another audience, or not in force.
+            TokenEndedError: if it has ended.
+            ForbiddenError: if it brings no role.
+            UnavailableError: if the provider's keys are not known.
+        """
+        mark = _mark(token)
+        found = self._known.get(mark)
+        if found is None:
+            found = self._signed_in(await self._claims(token))
+        if found.expires_at + self._settings.leeway_s <= self._clock():
+            self._known.pop(mark, None)
+            raise TokenEndedError("oidc.expired", f"the token of {found.name} has ended", _AGAIN)
+        self._known[mark] = found
+        self._known.move_to_end(mark)
+        if len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        return found
+
+    def knows(self, token: str) -> bool:
+        """Whether this token was good, and is remembered."""
+        return _mark(token) in self._known
+
+    async def _claims(self, token: str) -> Mapping[str, Any]:
+        import jwt  # noqa: PLC0415 - the extra oidc; servers without sign-in do not have it
+
+        if len(token) > MAX_TOKEN_CHARS:
+            raise _bad(f"it has over {MAX_TOKEN_CHARS} characters")
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in ALGORITHMS:
+                raise _bad(f"its algorithm {str(header.get('alg'))[:20]!r} is not allowed")
+            key = await self._keys.find(header.get("kid"))
+            if key is None:
+                raise _bad("the provider has no such key")
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[header["alg"]],
+                audience=self._settings.wanted_audience,
+                issuer=self._settings.issuer,
+                leeway=self._settings.leeway_s,
+                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+            )
+        except jwt.ExpiredSignatureError:
+            raise TokenEndedError("oidc.expired", "the token has ended", _AGAIN) from None
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise _bad(str(error)) from None
+        return claims
+
+    def _signed_in(self, claims: Mapping[str, Any]) -> SignedIn:
+        settings = self._settings
+        several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+        if (several or "azp" in claims) and not settings.sends_access_token and claims.get("azp") != settings.client_id:
+            raise _bad(f"it was made for the client {str(claims.get('azp'))[:60]!r}")
+        name = PREFIX + _short(self._named(claims))
+        return SignedIn(
+            name, self._role(name, claims), min(float(claims["exp"]), float(claims["iat"]) + settings.max_token_age_s)
+        )
+
+    def _named(self, claims: Mapping[str, Any]) -> str:
+        claim = self._settings.name_claim
+        value = claims.get(claim)
+        if not isinstance(value, str) or not value:
+            raise _bad(f"it has no claim {claim!r}")
+        if claim == "email" and claims.get("email_verified") is not True:
+            raise _bad("its e-mail address is not verified by the provider")
+        return value
+
+    def _role(self, name: str, claims: Mapping[str, Any]) -> OperatorRole:
+        found: Any = claims
+        for part in self._settings.role_claim.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        values = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+        roles = {
+            self._settings.roles[value] for value in values if isinstance(value, str) and value in self._settings.roles
+        }
+        for role in _ORDER:
+            if role in roles:
+                return role
+        raise ForbiddenError(
+            "oidc.role",
+            f"{name} has no role here: claim {self._settings.role_claim} brings none that the server knows",
+            f"ask who runs the provider for one of {', '.join(sorted(self._settings.roles))}",
+        )
+
+
+def _mark(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _short(value: str) -> str:
+    """The value, or a digest of one that is too long or not plain: columns and tables hold 64 characters."""
+    return value if _NAME.fullmatch(value) else f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:40]}"
+
+
+def _bad(why: str) -> UnauthenticatedError:
+    return UnauthenticatedError("oidc.token", f"the token is not accepted: {why[:200]}", _AGAIN)

@@ -1,0 +1,105 @@
+"""Sign-in of operators through an OpenID Connect provider: ``[oidc]`` of ``server.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from atoll.server.identity import OperatorRole
+from atoll.wire.loopback import is_loopback
+
+
+class OidcSettings(BaseModel):
+    """Operators who sign in through an OpenID Connect provider, on a port of their own. See `docs/operators.md`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    issuer: Annotated[
+        str | None,
+        Field(
+            description="The provider's issuer, exactly as in its discovery document; without it there is no sign-in."
+        ),
+    ] = None
+    client_id: Annotated[str, Field(max_length=256, description="The client that the provider knows Atoll as.")] = ""
+    token: Annotated[
+        Literal["id", "access"],
+        Field(description="Which token is sent: the ID token, or the access token of a provider that makes it a JWT."),
+    ] = "id"  # noqa: S105 - a kind, not a token
+    audience: Annotated[
+        str | None, Field(description="The audience that a token must be for; default: `client_id`.")
+    ] = None
+    scopes: Annotated[
+        tuple[str, ...],
+        Field(description="What `atoll operator login` asks for; `offline_access` brings a refresh token."),
+    ] = ("openid", "offline_access")
+    name_claim: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="The claim that names the operator, such as `sub` or `email` (which must be verified): one "
+            "that the provider never gives to another person.",
+        ),
+    ] = "sub"
+    role_claim: Annotated[
+        str,
+        Field(
+            min_length=1, description="The claim with roles or groups; a dot leads into a claim: `realm_access.roles`."
+        ),
+    ] = "roles"
+    roles: Annotated[
+        dict[str, OperatorRole],
+        Field(
+            description='Role by value of that claim, such as `{fl-admins = "administrator"}`; of several the first of '
+            "administrator, operator, privacy_officer, viewer. Without a value that is named here there is no access."
+        ),
+    ] = {}
+    port: Annotated[
+        int | None, Field(ge=0, le=65535, description="Port of operators who sign in; default: main port + 4.")
+    ] = None
+    leeway_s: Annotated[float, Field(ge=0, le=300, description="Seconds by which the provider's clock may differ.")] = (
+        60.0
+    )
+    max_token_age_s: Annotated[
+        float,
+        Field(ge=60, le=7 * 86_400, description="Seconds after which a token is refused however long it is valid."),
+    ] = 86_400.0
+    ca: Annotated[
+        Path | None,
+        Field(description="PEM file of the authorities that vouch for the provider; default: the system's."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> OidcSettings:
+        if self.issuer is None:
+            return self
+        if not self.client_id:
+            raise ValueError("issuer is set, and client_id is missing: name the client that the provider knows")
+        if not self.roles:
+            raise ValueError('issuer is set, and roles is empty: no one would have access; roles = {VALUE = "viewer"}')
+        require_safe(self.issuer)
+        return self
+
+    @property
+    def sends_access_token(self) -> bool:
+        """Whether operators send the access token, which names a client in other ways."""
+        return self.token == "access"  # noqa: S105 - a kind, not a token
+
+    @property
+    def wanted_audience(self) -> str:
+        """The audience that a token must be for."""
+        return self.audience or self.client_id
+
+
+def require_safe(url: str) -> None:
+    """Refuse an address of the provider that is not https, except on this machine.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and is_loopback(parts.hostname or "")
+    if not parts.hostname or not (parts.scheme == "https" or local) or parts.fragment or parts.username:
+        raise ValueError(f"{url[:200]!r} is no address of a provider: https://HOST/..., or http:// on this machine")

@@ -1,0 +1,71 @@
+"""The port of operators who sign in: TLS with the server's certificate, and a token with each call."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from atoll.server.access.oidc import TokenVerifier
+from atoll.server.access.oidc_provider import Keys, fetcher
+from atoll.server.config.config import ServerConfig
+from atoll.server.errors import SetupError
+from atoll.server.ingest.coordinator_api import CoordinatorApi
+from atoll.server.process.listeners import Port, bind, make_server
+from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.sign_in import SignInService
+from atoll.server.rpc.supervision import Supervision
+from atoll.server.rpc.token_authentication import TokenAuthenticator
+from atoll.text.installing import install_hint
+from atoll.wire.v1.control_pb2_grpc import add_SignInServiceServicer_to_server
+
+
+@dataclass(frozen=True)
+class SignInPort:
+    """A server that is bound and not started; the services of operators are still to be added."""
+
+    server: grpc.aio.Server
+    authenticator: TokenAuthenticator
+    port: int
+
+
+def open_sign_in_port(
+    config: ServerConfig,
+    issuer: str,
+    coordinator: CoordinatorApi,
+    supervise: Callable[[Authenticator], Supervision],
+    refused: Callable[[str], None],
+    credentials: grpc.ServerCredentials,
+    main_port: int,
+) -> SignInPort:
+    """Bind the port.
+
+    Raises:
+        SetupError: if the port cannot be opened, the authorities of the provider cannot be read, or PyJWT is missing.
+    """
+    if importlib.util.find_spec("jwt") is None:
+        raise SetupError("server.oidc", "[oidc] needs PyJWT, which is not installed", install_hint("oidc"))
+    try:
+        fetch = fetcher(config.oidc.ca)
+    except OSError as error:
+        raise SetupError(
+            "server.oidc", f"oidc.ca = {config.oidc.ca}: {error}", "name a PEM file of certificates"
+        ) from error
+    verifier = TokenVerifier(config.oidc, Keys(issuer, fetch))
+    wrong = config.limits.wrong_tokens_per_hour
+    authenticator = TokenAuthenticator(coordinator, Admission(config.limits), verifier, issuer, wrong)
+    server = make_server(
+        Port.MAIN,
+        config.limits,
+        refused,
+        authenticator.enter,
+        authenticator.connections,
+        within=(supervise(authenticator),),
+    )
+    add_SignInServiceServicer_to_server(SignInService(config.oidc), server)
+    wanted = config.port_after(main_port, 4, config.oidc.port)
+    port = authenticator.connections.port = bind(server, config.host, wanted, credentials)
+    return SignInPort(server, authenticator, port)

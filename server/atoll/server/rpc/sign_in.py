@@ -1,0 +1,22 @@
+"""SignInService: where and how operators sign in."""
+
+from __future__ import annotations
+
+from atoll.server.config.oidc_settings import OidcSettings
+from atoll.server.rpc.authentication import Context
+from atoll.wire.v1 import control_pb2
+from atoll.wire.v1.control_pb2_grpc import SignInServiceServicer
+
+
+class SignInService(SignInServiceServicer):
+    """Tells what is no secret: the provider, and the client that Atoll is there."""
+
+    def __init__(self, settings: OidcSettings) -> None:
+        self._settings = settings
+
+    async def GetSignIn(self, request: control_pb2.GetSignInRequest, context: Context) -> control_pb2.GetSignInResponse:
+        """The provider."""
+        found = self._settings
+        return control_pb2.GetSignInResponse(
+            issuer=found.issuer or "", client_id=found.client_id, scopes=found.scopes, token=found.token
+        )

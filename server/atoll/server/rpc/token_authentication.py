@@ -1,0 +1,85 @@
+"""Identifies operators who have signed in by the token of each call, on a port that asks for no certificate."""
+
+from __future__ import annotations
+
+import time
+
+from atoll.server.access.oidc import SignedIn, TokenEndedError, TokenVerifier
+from atoll.server.errors import LimitExceededError, UnauthenticatedError
+from atoll.server.identity import Role
+from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
+from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.buckets import Bucket, RecentValues
+from atoll.server.rpc.enrolment_rate import MAX_ADDRESSES
+from atoll.server.rpc.peers import network_of
+
+SIGN_IN = "/atoll.wire.v1.SignInService/GetSignIn"
+"""Anyone may ask where to sign in."""
+_SCHEME = "Bearer "
+
+
+class TokenAuthenticator(Authenticator):
+    """Callers are operators, each with the token of a provider.
+
+    Args:
+        coordinator: see ``Authenticator``.
+        admission: see ``Authenticator``.
+        verifier: verifies tokens.
+        issuer: of the tokens.
+        wrong_per_hour: bad tokens that one address may send in an hour.
+    """
+
+    def __init__(
+        self,
+        coordinator: CoordinatorApi,
+        admission: Admission,
+        verifier: TokenVerifier,
+        issuer: str,
+        wrong_per_hour: int,
+    ) -> None:
+        super().__init__(coordinator, admission, insecure=False)
+        self._verifier = verifier
+        self._issuer = issuer
+        self._wrong_per_hour = wrong_per_hour
+        self._wrong = RecentValues[str, Bucket](
+            lambda: Bucket(wrong_per_hour, wrong_per_hour / 3600.0, time.monotonic()), MAX_ADDRESSES
+        )
+
+    async def enter(self, method: str, context: Context) -> str:
+        """See ``Authenticator``; a question where to sign in counts for the address."""
+        if method == SIGN_IN:
+            return network_of(context.peer())
+        return await super().enter(method, context)
+
+    def credential(self, context: Context) -> str:
+        """See ``Authenticator``."""
+        return f"sign-in {self._issuer}"
+
+    async def _found(self, context: Context) -> Caller:
+        given = str(dict(context.invocation_metadata() or ()).get("authorization", ""))
+        if not given.startswith(_SCHEME):
+            raise UnauthenticatedError(
+                "oidc.missing", "the call brings no token", "sign in: atoll operator login --server HOST:PORT"
+            )
+        found = await self._verified(given.removeprefix(_SCHEME), network_of(context.peer()))
+        return Caller(Role.OPERATOR, found.name, found.role)
+
+    async def _verified(self, token: str, address: str) -> SignedIn:
+        """The operator of a token; an address with many bad tokens is refused, except with one that was good before."""
+        now = time.monotonic()
+        wait_s = 0.0 if self._verifier.knows(token) else self._wrong[address].empty(now)
+        if wait_s:
+            raise LimitExceededError(
+                "oidc.guesses",
+                f"more than {self._wrong_per_hour} tokens from {address} in an hour were not accepted",
+                "wait, then sign in again",
+                retry_after_s=wait_s,
+            )
+        try:
+            return await self._verifier.verify(token)
+        except TokenEndedError:
+            raise
+        except UnauthenticatedError:
+            self._wrong[address].take(1.0, now)
+            raise
