@@ -107,6 +107,14 @@ class GroupPulse:
         return self.watch.asked
 
 
+def group_job(job: SiloJob, member: Member | None) -> SiloJob:
+    """Return the job of this rank's world: a replica group makes its part of the global batch."""
+    if member is None:
+        return job
+    batch = job.batch.model_copy(update={"global_batch": job.batch.global_batch // member.groups})
+    return job.model_copy(update={"batch": batch})
+
+
 def group_dims(job: SiloJob, whole: ParallelDims, member: Member | None) -> ParallelDims:
     """Return the degrees of this rank's world: of one replica group with recovery in place.
 

@@ -24,7 +24,7 @@ from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.evaluation import Evaluator
-from atoll.datacenter.train.replica_group import ReplicaGroup, group_dims
+from atoll.datacenter.train.replica_group import ReplicaGroup, group_dims, group_job
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def open_trainer(
         share = ranks.get_local_rank() + (0 if member is None else member.group * dims.batch)
         loader = stack.enter_context(Loader(batches, share, whole.batch, pin=pin, agree=agree))
         pulse.enter(0, "model")
-        step = make_step(job, spec, meshes, world.device, mechanism, member)
+        step = make_step(group_job(job, member), spec, meshes, world.device, mechanism, member)
         extras = {} if member is not None else {"random": RandomState(world.device), **hook_states(step)}
         state = TrainingState(step.passes.parts, step.optimiser, step.scale, loader, extras)
         opened = partial(open_sinks, job.metrics, facts, folder, rank=world.rank, console=console)

@@ -46,6 +46,7 @@ micro_batch = 1
 epsilon = 1e-6
 [mesh]
 dp_replicate = {groups}
+{axes}
 [data_parallel]
 method = "{method}"
 [checkpoint]
@@ -63,11 +64,18 @@ json_lines = "metrics.jsonl"
 
 
 def write_job(
-    folder: Path, steps: int, groups: int = 3, method: str = "ddp", backup: int = 0, timeout_s: float = WAIT_S
+    folder: Path,
+    steps: int,
+    groups: int = 3,
+    method: str = "ddp",
+    backup: int = 0,
+    timeout_s: float = WAIT_S,
+    axes: str = "",
 ) -> Path:
     job = folder / "job.toml"
     job.write_text(
-        JOB.format(steps=steps, groups=groups, method=method, backup=backup, timeout_s=timeout_s), encoding="utf-8"
+        JOB.format(steps=steps, groups=groups, method=method, backup=backup, timeout_s=timeout_s, axes=axes),
+        encoding="utf-8",
     )
     return job
 
@@ -206,10 +214,11 @@ def test_a_group_killed_in_its_pass_and_again_while_it_heals(tmp_path: Path) -> 
     assert_plain_loop(job, tmp_path)
 
 
-def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path) -> None:
-    """Hybrid sharding: each rank gets its shard from the rank at its position."""
+@pytest.mark.parametrize(("method", "axes"), [("zero2", ""), ("ddp", "pp = 2"), ("ddp", "tp = 2")])
+def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path, method: str, axes: str) -> None:
+    """Each rank gets its shard, stage or part of the matrices from the rank at its position."""
     gates = [Gate(tmp_path, 0, 4)]
-    job = write_job(tmp_path, steps=6, groups=2, method="zero2")
+    job = write_job(tmp_path, steps=6, groups=2, method=method, axes=axes)
     with run(job, 4, ("1:1:2:sum",), gates) as command:
         command.until("is ready to come back")
         gates[0].open()
@@ -219,6 +228,9 @@ def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path) -> None:
     assert (records[2]["replicas"], records[6]["replicas"]) == ([0], [0, 1])
     for position in range(2):
         assert_same_bits(tmp_path, 2, position)
+    contributors = {str(step): record["replicas"] for step, record in records.items()}
+    (wanted,) = run_ranks(plain_loop, 1, str(job), contributors)
+    torch.testing.assert_close([records[step]["loss"] for step in sorted(records)], wanted["losses"], rtol=0, atol=2e-6)
 
 
 def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp_path: Path) -> None:
