@@ -61,8 +61,10 @@ def migrate(
 
 
 def _said(moved: Moved | MovedBlobs) -> str:
+    from atoll.server.backup import Moved  # noqa: PLC0415  # as below
+
     way = f"from {moved.source} to {moved.target}"
-    if hasattr(moved, "rows"):
+    if isinstance(moved, Moved):
         return f"{counted(sum(moved.rows.values()), 'row')} copied {way}"
     known = f", {moved.blobs - moved.copied} were there already" if moved.copied < moved.blobs else ""
     return f"{counted(moved.copied, 'model')} copied {way}{known}: {in_bytes(moved.stored_bytes)} in all"
