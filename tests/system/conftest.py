@@ -64,18 +64,19 @@ def hire(tmp_path: Path) -> Iterator[Hire]:
 @pytest.fixture(scope="session")
 def reference_model(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The final model of an undisturbed ``reference.JOB`` from ``reference.MODEL``."""
-    return _undisturbed(shared_server, tmp_path_factory.mktemp("reference"), JOB, MODEL)
+    return undisturbed(shared_server, tmp_path_factory.mktemp("reference"), JOB, MODEL)
 
 
 @pytest.fixture(scope="session")
-def killed_undisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def killedundisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The final model of an undisturbed ``reference.KILLED_JOB`` from ``reference.KILLED_MODEL``."""
-    return _undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed"), KILLED_JOB, KILLED_MODEL)
+    return undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed"), KILLED_JOB, KILLED_MODEL)
 
 
-def _undisturbed(server: Server, folder: Path, job: str, model: Arrays) -> bytes:
-    with crew(server, folder) as undisturbed:
-        undisturbed.steady(SIZE)
+def undisturbed(server: Server, folder: Path, job: str, model: Arrays) -> bytes:
+    """The final model of a run that nothing disturbs."""
+    with crew(server, folder) as people:
+        people.steady(SIZE)
         run = server.operator.submit(job, model)
         server.operator.finished(run)
         return server.operator.model(run)

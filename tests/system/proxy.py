@@ -79,11 +79,15 @@ class Link:
 
 
 class Proxy:
-    """Forwards TCP connections on ``address`` to a target, while it is whole; cut, it breaks and refuses them."""
+    """Forwards TCP connections on ``address`` to a target, while it is whole; cut, it breaks and refuses them.
+
+    Args:
+        target: host:port, or ``unix:PATH``.
+        weather: faults of connections.
+    """
 
     def __init__(self, target: str, weather: Weather | None = None) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self._target = target
         self._weather = weather or Weather()
         self._port = free_ports()
         self._lock = threading.Lock()
@@ -130,8 +134,7 @@ class Proxy:
     def turn_to(self, target: str) -> None:
         """Break every connection, and forward new ones elsewhere, as a balancer does when a health check fails."""
         self.cut()
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self._target = target
         self.mend()
 
     def darken(self) -> None:
@@ -150,7 +153,7 @@ class Proxy:
 
     def _join(self, near: socket.socket) -> None:
         try:
-            far = socket.create_connection(self._target)
+            far = _connected(self._target)
         except OSError:
             near.close()
             return
@@ -178,6 +181,15 @@ class Proxy:
             link.close()
         else:
             link.reset()
+
+
+def _connected(target: str) -> socket.socket:
+    if target.startswith("unix:"):
+        far = socket.socket(socket.AF_UNIX)
+        far.connect(target.removeprefix("unix:"))
+        return far
+    host, _, port = target.rpartition(":")
+    return socket.create_connection((host, int(port)))
 
 
 def _pieces(source: socket.socket) -> Iterator[bytes]:

@@ -1,0 +1,64 @@
+"""Three servers at one database and one bucket, which fail at random, from a seed, while a run goes on."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+
+import pytest
+
+from atoll.server.buckets import BucketPlace
+from tests.postgresql import DatabaseServer
+from tests.system.clients import crew
+from tests.system.conftest import undisturbed
+from tests.system.fleets import Fault, fleet
+from tests.system.processes import Nursery
+from tests.system.reference import KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, SIZE, assert_undisturbed
+from tests.system.servers import Server
+
+pytestmark = pytest.mark.system
+log = logging.getLogger(__name__)
+
+FAULTS = 5
+ROUNDS = 12
+"""As many as go on while the servers fail."""
+LONGEST_PAUSE_S = 1.0
+FLEET_JOB = KILLED_JOB.replace(f"rounds = {KILLED_ROUNDS}", f"rounds = {ROUNDS}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed_model(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final model of an undisturbed ``FLEET_JOB``."""
+    return undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed-fleet"), FLEET_JOB, KILLED_MODEL)
+
+
+def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
+    processes: Nursery,
+    database_server: DatabaseServer,
+    s3: BucketPlace,
+    undisturbed_model: bytes,
+    fault_seed: int,
+) -> None:
+    """No report that was acknowledged is lost, none counts twice, and no participant trains twice for a round."""
+    draw = random.Random(f"fleet {fault_seed}")
+    with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
+        first, address = servers.members[0].server, servers.balancer.address
+        with crew(first, processes.folder / "crew", eager=True) as people:
+            clients = [people.start("Steady", "--server", address, index=index) for index in range(SIZE)]
+            for client in clients:
+                client.wait("connected")
+            run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
+            for _ in range(FAULTS):
+                time.sleep(draw.uniform(0.0, LONGEST_PAUSE_S))
+                fault = draw.choice((*Fault, None))
+                if fault is None:
+                    servers.lose_bucket(draw.uniform(0.0, LONGEST_PAUSE_S))
+                else:
+                    servers.fail(fault)
+            with servers.operator() as operator:
+                operator.finished(run)
+                assert operator.model(run) == undisturbed_model
+                assert_undisturbed(operator, run, clients, ROUNDS)
+    for fault, seconds in servers.failovers:
+        log.info("failover after %s: %.2f s", fault, seconds)
