@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-layout", action="store_true", help="train in each layout of ranks, not one of each kind")
     parser.addoption("--every-schedule", action="store_true", help="play 12,500 random schedules, crash at each point")
     parser.addoption("--every-step", action="store_true", help="train ten steps in each layout of ranks, not four")
+    parser.addoption("--every-study", action="store_true", help="train the study of each framework over processes")
     parser.addoption("--rewrite-mistakes", action="store_true", help="write tests/mistakes/mistakes.md anew")
     parser.addoption(
         "--seeds",
@@ -52,8 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out repetitions of a kind of fault or layout unless all are asked for."""
-    unasked = [name for name in ("every_fault", "every_layout") if not config.getoption(name)]
+    """Leave out repetitions of a kind of fault, layout or study unless all are asked for."""
+    unasked = [name for name in ("every_fault", "every_layout", "every_study") if not config.getoption(name)]
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

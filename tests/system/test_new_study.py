@@ -37,7 +37,14 @@ def test_it_simulates_as_its_readme_says(framework: str, tmp_path: Path) -> None
     assert max(float(np.abs(last[name] - first[name]).max()) for name in first) > 0.05
 
 
-@pytest.mark.parametrize("framework", ["numpy", "sklearn", "torch"])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        "numpy",
+        pytest.param("sklearn", marks=pytest.mark.every_study),
+        pytest.param("torch", marks=pytest.mark.every_study),
+    ],
+)
 def test_it_trains_over_processes_as_its_readme_says(framework: str, tmp_path: Path) -> None:
     starts, commands = begun(tmp_path, framework).blocks("## 2. A server")
     assert starts.split() == ["atoll", "server", "start", "--data", "federation"]

@@ -62,7 +62,9 @@ def made(path: Path) -> bool:
     return path.suffix in {".ini", ".md", ".py", ".toml"} or path.name == "initial.safetensors"
 
 
+@pytest.mark.every_study
 def test_eight_commands_lead_to_a_model_over_four_processes(tmp_path: Path) -> None:
+    """``tests/benchmarks/test_study.py`` types the same commands into a terminal."""
     (block,) = Page(TEXT).blocks("## In eight commands")
     commands = block.splitlines()
     assert len(commands) <= MOST_COMMANDS
