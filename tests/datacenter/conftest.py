@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 _STARTING = {"run_ranks", "started_ranks"}
@@ -12,3 +14,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     module = item.getparent(pytest.Module)
     if module is not None and _STARTING & vars(module.obj).keys():
         item.add_marker(pytest.mark.ranks)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have ranks forked from a process that has imported the modules whose tests start them: some take a second."""
+    modules = [item.getparent(pytest.Module) for item in session.items if item.get_closest_marker("ranks")]
+    if names := sorted({module.obj.__name__ for module in modules if module is not None}):
+        sys.modules["tests.datacenter.ranks"].preload(names)  # these modules have imported it, and torch with it

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,23 +22,32 @@ import torch.distributed as dist
 from tests.patience import WAIT_S
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "torch",
-        "torch.distributed.fsdp",
-        "torch.distributed.tensor.parallel",
-        "torch.distributed.pipelining",
-        "torch.distributed.checkpoint",
-        "torch.testing",
-        "torch._dynamo",
-        "torch._inductor.compile_fx",
-        "opacus",
-        "sklearn.datasets",
-        "atoll.datacenter.train.trainer",
-        "tests.datacenter.frozen",
-    ]
+_PRELOADED = (
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.testing",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "opacus",
+    "sklearn.datasets",
+    "atoll.datacenter.train.trainer",
 )
 """Imported once; each rank is a fork of the process that has them."""
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import these too before the first rank is forked: without that each rank imports its function's module itself.
+
+    Args:
+        modules: full names, for example of the modules whose tests start ranks.
+    """
+    _CONTEXT.set_forkserver_preload([*_PRELOADED, *modules, "tests.datacenter.frozen"])
+
+
+preload(())
 
 
 class RankError(AssertionError):
