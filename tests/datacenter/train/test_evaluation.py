@@ -26,7 +26,7 @@ from tests.patience import WAIT_S
 HELD_OUT = {"every_steps": 2, "sequences": 6}
 """Six sequences in batches of four: half of the second batch is filled up."""
 MODEL = {"layers": 4, "dim": 32, "heads": 2}
-STEPS = {"name": "bytes", "steps": 4, "seed": 3}
+STEPS = {"name": "bytes", "steps": 3, "seed": 3}
 TEXT = "a line of text that is held out\n"
 
 
@@ -68,7 +68,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_it_comes_before_the_first_step_every_so_often_and_after_the_last(alone: list[dict[str, Any]]) -> None:
-    assert [one["step"] for one in alone] == [0, 2, 4]
+    assert [one["step"] for one in alone] == [0, 2, 3]
     assert alone[2]["loss"] < alone[0]["loss"]
     assert alone[0]["perplexity"] == pytest.approx(math.exp(alone[0]["loss"]))
 
@@ -94,9 +94,11 @@ def test_it_is_the_loss_of_a_plain_loop(alone: list[dict[str, Any]], tmp_path: P
         pytest.param(2, {"data_parallel": method("ddp")}, id="ddp-2"),
         pytest.param(2, {"data_parallel": method("zero2")}, id="zero2-2", marks=pytest.mark.every_layout),
         pytest.param(2, {"data_parallel": method("zero3")}, id="zero3-2"),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=pytest.mark.every_layout),
         pytest.param(2, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}, id="ring-2"),
-        pytest.param(2, {"mesh": {"pp": 2}, "pipeline": {"schedule": "1f1b"}}, id="1f1b-2"),
+        pytest.param(
+            2, {"mesh": {"pp": 2}, "pipeline": {"schedule": "1f1b"}}, id="1f1b-2", marks=pytest.mark.every_layout
+        ),
         pytest.param(
             2, {"mesh": {"pp": 2}, "pipeline": {"schedule": "zbv"}, "data_parallel": method("zero2")}, id="zbv-2"
         ),
@@ -143,7 +145,7 @@ def test_a_private_job_is_evaluated(tmp_path: Path) -> None:
         "evaluation": {"every_steps": 2, "sequences": 150},
     }
     run_ranks(trained, 2, str(tmp_path), sections)
-    assert [(one["step"], one["tokens"]) for one in evaluations(tmp_path)] == [(0, 150), (2, 150), (4, 150)]
+    assert [(one["step"], one["tokens"]) for one in evaluations(tmp_path)] == [(0, 150), (2, 150), (3, 150)]
 
 
 def opened(folder: Path, data: dict[str, Any], **evaluation: Any) -> Any:
