@@ -38,7 +38,7 @@ MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
 .PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
-  test-fast-rest test-newest test-floor node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -69,6 +69,9 @@ test-server: $(VENV)/.dev ## the server's modules
 
 test-federation: $(VENV)/.dev ## everything else
 	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) $(SERVER_TESTS)) 2>&1 | sed -u 's/^/federation  /'
+
+kernels: $(VENV)/.dev ## compile the server's loops once, which otherwise each of the lanes does in a fresh clone
+	$(BIN)/python -c "from atoll.server.aggregation import warm; warm()"
 
 node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
 
