@@ -18,13 +18,16 @@ SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py
 SILO_SYSTEM_TESTS := $(wildcard tests/system/test_silo*.py)
 SYSTEM_TESTS := tests/system
 SERVER_TESTS := tests/server
-# The fast tests' two lanes, alike in processor time, and files whose tests take seconds of it: statistics, fuzzing, fits.
+# The fast tests' two lanes, alike in processor time, and files whose tests take seconds of it: statistics, fuzzing,
+# fits, and processes: nodes of Ray, simulations that are killed, studies that test themselves.
 FAST := "not system and not ranks"
 SLOW_TESTS := tests/accounting tests/benchmarks tests/fuzz tests/client/_privacy/test_randomisers.py \
   tests/server/privacy_audit tests/server/cli/test_privacy_audit.py tests/server/rounds/test_schedules.py \
   tests/server/privacy/test_drawn_counts.py tests/server/privacy/test_accounting.py tests/server/privacy/noise \
   tests/datacenter/scaling tests/datacenter/cli/test_scaling.py tests/datacenter/cli/test_join.py \
-  tests/datacenter/plan/test_verify.py tests/datacenter/data/test_batches.py tests/datacenter/data/test_opening.py
+  tests/datacenter/plan/test_verify.py tests/datacenter/data/test_batches.py tests/datacenter/data/test_opening.py \
+  tests/simulation/cluster/test_pool.py tests/simulation/cluster/test_started_ray.py \
+  tests/simulation/resuming/test_killed_simulations.py tests/client/_study/test_project.py
 FAST_TESTS := tests/server/runs tests/server/process tests/server/access tests/server/rpc tests/server/stores tests/server/privacy \
   tests/client
 ROOMS := protos common client server datacenter tests benchmarks examples packaging
