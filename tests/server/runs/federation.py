@@ -75,6 +75,7 @@ class Client:
         can_evaluate: bool = True,
         resuming: tuple[Key, ...] = (),
         encodings: Iterable[Encoding] = Encoding,
+        unary: bool = False,
     ) -> None:
         """Open a session; as the check-in stream does."""
         introduction = Introduction(
@@ -82,6 +83,7 @@ class Client:
             encodings=frozenset(encodings),
             can_evaluate=can_evaluate,
             resuming=frozenset((key.run, key.round, key.attempt) for key in resuming),
+            unary=unary,
         )
         coordinator, sessions = self.federation.coordinator, self.federation.services.sessions
         organisation = await coordinator.introduced(self.name, introduction)

@@ -235,6 +235,37 @@ async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_dr
     assert "only 4 of 6 participants are in the draw" in caplog.text
 
 
+async def test_a_secret_draw_takes_no_participant_without_a_stream_and_says_so(federation: Federation) -> None:
+    """Whether it is there may depend on an earlier draw; the account takes draws to be independent."""
+    names = {client.name for client in await federation.clients("a", "b")}
+    phone = await federation.client("phone")
+    await phone.check_in(unary=True)
+    federation.services.sessions.pace.next_return(phone.name)
+    private = private_job('size = 2\nsampler = "poisson"\nrate = 1.0')
+    drawn = await draw(federation, wanted(3), private)
+    assert {name for name, _ in drawn.members} == names
+    federation.coordinator._pool.finish_draw("r")
+    told: asyncio.Queue[str] = asyncio.Queue()
+    pool = federation.coordinator._pool
+    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(3, needed=3), "r", private, told.put_nowait)))
+    assert "1 participants check in without a stream, and are not drawn" in await asyncio.wait_for(told.get(), WAIT_S)
+    assert not federation.services.sessions.holds_unary, "it would wait in its call for nothing"
+    waiting.cancel()
+    public = await draw(federation, wanted(3), spec(size=2), "public")
+    assert phone.name in {name for name, _ in public.members}
+
+
+async def test_a_waiting_run_holds_those_without_a_stream(federation: Federation) -> None:
+    waiting = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
+    assert await waits(waiting)
+    assert federation.services.sessions.holds_unary
+    phone, other = [await federation.client(name) for name in ("phone", "other")]
+    for client in (phone, other):
+        await client.check_in(unary=True)
+    assert {name for name, _ in (await asyncio.wait_for(waiting, WAIT_S)).members} == {phone.name, other.name}
+    assert not federation.services.sessions.holds_unary
+
+
 async def test_time_online_is_counted_once(federation: Federation) -> None:
     (alice,) = await federation.clients("alice")
     assert alice.session is not None

@@ -1,4 +1,5 @@
 import asyncio
+import math
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -244,6 +245,26 @@ class TestSilence:
         await alice.report(task.key, update_values(1))
         assert (await federation.ended(run)).status == "finished"
         assert (await federation.members(run))[bob.name] == ("silent", "the connection was lost for 0.05 s")
+
+    async def test_one_that_left_with_its_task_is_waited_for_until_the_deadline(self, federation: Federation) -> None:
+        """Also if it had been away before, and its silence was about to be noticed."""
+        phone, bob = await federation.client("phone"), await federation.client("bob")
+        await phone.check_in(unary=True)
+        await bob.check_in()
+        run = await federation.submit(job(size=2, quorum=1))
+        task = await bob.next("participate")
+        tasks = federation.active(run).performer._tasks
+        phone.leave()
+        assert tasks.due_in_s(f"silence {phone.name}") is not None
+        await phone.check_in(unary=True)
+        assert phone.session is not None
+        phone.session.away_s = math.inf
+        phone.leave()
+        assert tasks.due_in_s(f"silence {phone.name}") is None
+        await bob.report(task.key, update_values(1))
+        await phone.report(task.key, update_values(2))
+        assert (await federation.ended(run)).status == "finished"
+        assert (await federation.members(run))[phone.name][0] == "reported"
 
     async def test_one_of_a_large_cohort_gets_the_time_that_it_is_asked_to_take(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
