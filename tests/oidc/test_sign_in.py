@@ -14,7 +14,7 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from atoll.operator import NotPermittedError, Operator, OperatorError
+from atoll.operator import NotPermittedError, Operator, OperatorError, UnreachableError
 from atoll.operator import signing_in as signing_in_module
 from atoll.operator.sign_in import SIGN_IN_FILE, SignIn
 from atoll.server.cli import sign_in as commands
@@ -120,6 +120,14 @@ async def test_what_one_does_is_in_the_audit_log_and_a_viewer_is_refused(
             return [(one.operator, one.action, one.outcome) for one in client.audit()]
 
     assert await _thread(look) == [("oidc:watch-dora", "token.create", "refused")]
+
+
+@pytest.mark.usefixtures("config")
+async def test_the_main_port_is_not_the_one_to_sign_in_on(world: World) -> None:
+    ca = str(world.config.data / "ca" / "authority.crt")
+    result = await invoke("login", "--server", world.addresses.main, "--ca", ca)
+    assert result.exit_code == UnreachableError.exit_code
+    assert "give the port for operators who sign in: main + 4" in result.output
 
 
 @pytest.mark.usefixtures("config")

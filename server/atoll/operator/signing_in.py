@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc
 
-from atoll.operator.errors import NotPermittedError, OperatorError, TimedOutError, translated
+from atoll.operator.errors import NotPermittedError, OperatorError, TimedOutError, UnreachableError, translated
 from atoll.operator.provider import Provider, TokenRefusedError, Tokens, require_safe
 from atoll.operator.sign_in import SignIn
 from atoll.text.printable import printable
@@ -26,6 +26,7 @@ from atoll.wire.v1 import control_pb2, control_pb2_grpc
 WAIT_S = 300.0
 """Seconds in which a person must have signed in."""
 _ASK_S = 15.0
+_WHICH_PORT = "give the port for operators who sign in: main + 4, on a server with [oidc] in server.toml"
 pause = time.sleep
 """Between two questions whether the person has confirmed, which a provider answers only when asked."""
 _PAGE = b"<!doctype html><meta charset=utf-8><title>Atoll</title><p>%s You can close this page.</p>"
@@ -70,9 +71,12 @@ def ask_server(address: str, ca_certificate: str) -> Place:
     Raises:
         OperatorError: if it does not say.
     """
-    credentials = grpc.ssl_channel_credentials(ca_certificate.encode())
-    with grpc.secure_channel(address, credentials) as channel, translated(address):
-        found = control_pb2_grpc.SignInServiceStub(channel).GetSignIn(control_pb2.GetSignInRequest(), timeout=_ASK_S)
+    credentials, request = grpc.ssl_channel_credentials(ca_certificate.encode()), control_pb2.GetSignInRequest()
+    try:
+        with grpc.secure_channel(address, credentials) as channel, translated(address):
+            found = control_pb2_grpc.SignInServiceStub(channel).GetSignIn(request, timeout=_ASK_S)
+    except UnreachableError as error:
+        raise UnreachableError(error.message, _WHICH_PORT) from error
     provider = Provider(found.issuer, found.client_id, found.token)
     return Place(address, ca_certificate, provider, tuple(found.scopes), found.token)
 

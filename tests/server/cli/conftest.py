@@ -253,7 +253,8 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         )
 
     def ListAudit(self, request: control_pb2.ListAuditRequest, context: Context) -> Any:
-        del context
+        if self.role in (control_pb2.OPERATOR_ROLE_VIEWER, control_pb2.OPERATOR_ROLE_OPERATOR):
+            refuse(context, grpc.StatusCode.PERMISSION_DENIED, ErrorDetail("operator.role", Fault.CALLER, "not yours"))
         self.asked.append(request)
         answer = control_pb2.ListAuditResponse(entries=self.audit)
         if request.verify:

@@ -31,6 +31,19 @@ def test_a_healthy_server_passes(fake: Any, tmp_path: Path) -> None:
     assert "version 9.9" in result.stdout
 
 
+def test_the_audit_log_is_verified_where_the_role_allows_it(fake: Any, tmp_path: Path) -> None:
+    def found() -> tuple[str, str]:
+        arguments = ["--data", str(tmp_path), "--insecure", "--server", fake.address, "--json"]
+        shown = json.loads(CliRunner().invoke(doctor, arguments).stdout)
+        return next((one["status"], one["message"]) for one in shown if one["check"] == "audit log")
+
+    assert found() == ("ok", "0 entries, head ab")
+    fake.control.audit_flaw = "entry 3 of the audit log was changed"
+    assert found() == ("fail", "entry 3 of the audit log was changed")
+    fake.control.role = control_pb2.OPERATOR_ROLE_OPERATOR
+    assert found() == ("ok", "not checked: your role may not read it")
+
+
 def test_a_wrong_clock_gives_exit_code_1_and_a_remedy(fake: Any, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     port = fake.address.rpartition(":")[2]
