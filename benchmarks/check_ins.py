@@ -24,7 +24,9 @@ PER_S = 1000.0
 STREAMS, TARGET_STREAMS = 1000, 10_000
 MOST_BYTES, MOST_SHARE, INVITED_S = 1e9, 5.0, 1.0
 REST_S = 20.0
-_MEMBERS_PER_PROCESS = 1000
+LEAVE_S = 300.0
+_WARM = 20
+"""Streams that come and go first: the first enrolments load code and touch memory, about 50 MB in all."""
 _SETTINGS = """
 [limits]
 enrolments_per_minute = 1000000
@@ -87,6 +89,8 @@ def _streams(options: Options, settings: str) -> Iterator[Figure]:
     command, count = options.command("fleet"), options.or_else(options.clients, STREAMS, 4)
     with federation(clients=0, options=("--config", settings)) as place:
         assert place.server is not None
+        with _crowd(place, 2 if options.smoke else _WARM, "stream", name="warm"):
+            pass
         before = memory_of(place.server.pid).anonymous
         progress(f"{count} streams")
         with _crowd(place, count, "stream") as told:
@@ -122,21 +126,28 @@ def _invited(place: Federation, told: IO[str], count: int) -> tuple[float, float
 
 
 @contextmanager
-def _crowd(place: Federation, count: int, way: str, *more: str, start: int | None = None) -> Iterator[IO[str]]:
-    """Participants in a process of their own, once they are ready; gives what they say."""
-    folder = place.place / way
+def _crowd(
+    place: Federation, count: int, way: str, *more: str, start: int | None = None, name: str = ""
+) -> Iterator[IO[str]]:
+    """Participants in a process of their own, once they are ready; gives what they say. They leave at the end."""
+    name = name or way
+    folder = place.place / name
     folder.mkdir()
     tokens = place.call("token", "new", "--count", str(count))["tokens"]
     (folder / "tokens").write_text("\n".join(tokens))
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "benchmarks.light_crowd", str(folder), str(folder / "tokens"), str(writing), way]
-    place.start_process([*command, *more], way, keep_open=(writing,), standard_input=start)
+    process = place.start_process([*command, *more], name, keep_open=(writing,), standard_input=start)
     os.close(writing)
     if start is not None:
         os.close(start)
     with os.fdopen(reading) as told:
-        _expect(place, told, "ready", way)
-        yield told
+        _expect(place, told, "ready", name)
+        try:
+            yield told
+        finally:
+            process.terminate()
+            process.wait(LEAVE_S)
 
 
 def _expect(place: Federation, told: IO[str], word: str, name: str = "") -> None:
