@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from atoll.server.backup import make_standby
+from atoll.server.buckets import parse_place
 from atoll.server.config.config import ServerConfig
 from atoll.server.config.config_file import load_config
+from atoll.server.identity import Authority
+from atoll.server.stores import Store
+from atoll.server.stores.blob_place import BlobSettings
 from tests.deploy.test_deploy import DEPLOY, ROOT, metric_names
 from tests.docs.commands import Typed, check
 from tests.patience import WAIT_S
@@ -31,6 +36,7 @@ def manifests(name: str) -> list[dict[str, Any]]:
 
 
 (STATEFUL_SET,) = manifests("server.yaml")
+(SECOND,) = manifests("../kubernetes-standby/second.yaml")
 POD: dict[str, Any] = STATEFUL_SET["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
 OTHERS = {(one["kind"], one["metadata"]["name"]): one for one in manifests("network.yaml")}
@@ -92,6 +98,43 @@ class TestKubernetes:
     @pytest.mark.parametrize("name", ["server.yaml", "network.yaml"])
     def test_kubernetes_validate_has_nothing_to_say(self, name: str) -> None:
         command = ["kubernetes-validate", "--strict", str(KUBERNETES / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+class TestSecondPod:
+    """deploy/kubernetes-standby: a second server beside deploy/kubernetes."""
+
+    def test_its_volume_gets_what_the_command_makes(self, tmp_path: Path, postgresql_url: str) -> None:
+        (tmp_path / "bucket").mkdir()
+        bucket = BlobSettings(parse_place((tmp_path / "bucket").as_uri()))
+        Store.open(tmp_path / "data", url=postgresql_url, blob_settings=bucket).close()
+        Authority.open(tmp_path / "data" / "ca", now=0.0)
+        made = {
+            str(path.relative_to(tmp_path / "second")) for path in make_standby(tmp_path / "data", tmp_path / "second")
+        }
+        (container,) = SECOND["spec"]["template"]["spec"]["initContainers"]
+        (volume,) = SECOND["spec"]["template"]["spec"]["volumes"]
+        assert {one["path"] for one in volume["secret"]["items"]} == made
+        script = container["command"][-1]
+        assert set(re.findall(r"for file in (.*); do", script)[0].split()) == made
+        assert container["env"] == [one for one in CONTAINER["env"] if one["name"] == "ATOLL_DATA"]
+        assert SECOND["metadata"]["name"] == STATEFUL_SET["metadata"]["name"]
+        assert "OnDelete" in str(SECOND["spec"]["updateStrategy"])
+
+    @pytest.mark.skipif(
+        shutil.which("kubernetes-validate") is None or shutil.which("kubectl") is None,
+        reason="kubernetes-validate or kubectl is not installed",
+    )
+    def test_it_renders_and_kubernetes_validate_has_nothing_to_say(self, tmp_path: Path) -> None:
+        folder = DEPLOY / "kubernetes-standby"
+        rendered = subprocess.run(
+            ["kubectl", "kustomize", str(folder)], capture_output=True, timeout=WAIT_S, check=True
+        )
+        assert b"image: atoll\n" not in rendered.stdout
+        path = tmp_path / "rendered.yaml"
+        path.write_bytes(rendered.stdout)
+        command = ["kubernetes-validate", "--strict", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
