@@ -1,4 +1,4 @@
-"""What a large federation needs: check-ins of many, a database server, an object store.
+"""What a large federation needs: check-ins of many, a database server, an object store, aggregators.
 
 A server whose database is PostgreSQL, and whose models are in S3, runs beside the same server with SQLite and files.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import check_ins
+from benchmarks import check_ins, through_aggregators
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options
@@ -38,7 +38,8 @@ def run(options: Options) -> list[Figure]:
     rounds = options.or_else(options.rounds, 200, 5)
     with database_server() as server, object_store() as objects:
         rates = _rates(options, server, objects, rounds)
-        return [*checked_in, *rates, *_statements(options, server), *_requests(options, objects)]
+        figures = [*checked_in, *rates, *_statements(options, server), *_requests(options, objects)]
+    return [*figures, *through_aggregators.figures(options)]
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,19 @@ def test_revoked_it_stops_and_says_why(serve: Serve, processes: Nursery, hire: H
     client.wait("disconnected")
 
 
+def test_its_certificates_and_its_participants_are_renewed(serve: Serve, processes: Nursery, hire: Hire) -> None:
+    server = serve("upstream", "--certificate-lifetime-s", "45", *PATIENT)
+    site = Site(processes, server, "north").start()
+    client = hire(server).start("Steady", token=site.tokens(1)[0], index=0)
+    client.wait("connected")
+    site.linked(2)  # with its new certificate
+    server.process.wait_for_log(f"certificate of {client.participant} renewed")
+    server.process.wait_for_log(f"certificate of {site.id} renewed")
+    run = server.operator.submit(job_toml(job={"name": "renewed", "rounds": 1}, cohort={"size": 1}), MODEL)
+    server.operator.finished(run)
+    assert site.process.running
+
+
 def test_a_private_run_has_the_same_noise_and_charges(serve: Serve, processes: Nursery, hire: Hire) -> None:
     server = serve("private")
     server.kill()

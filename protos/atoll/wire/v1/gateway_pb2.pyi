@@ -518,6 +518,7 @@ class PutPartialRequest(google.protobuf.message.Message):
     WIDTH_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
+    SHIFT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """In the first message of a stream only."""
     index: builtins.int
@@ -525,9 +526,15 @@ class PutPartialRequest(google.protobuf.message.Message):
     width: builtins.int
     """Bytes of each element in this piece: as many as its largest sum needs."""
     payload: builtins.bytes
-    """Sums as little-endian integers of `width` bytes in two's complement."""
+    """Sums divided by 2^shift, as little-endian integers of `width` bytes in two's
+    complement.
+    """
     digest: builtins.bytes
     """In the last message: BLAKE3 of all sums as little-endian int64."""
+    shift: builtins.int
+    """All sums in this piece are multiples of 2^shift, as those of updates with
+    few examples are.
+    """
     def __init__(
         self,
         *,
@@ -536,8 +543,9 @@ class PutPartialRequest(google.protobuf.message.Message):
         width: builtins.int = ...,
         payload: builtins.bytes = ...,
         digest: builtins.bytes = ...,
+        shift: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "index", b"index", "name", b"name", "payload", b"payload", "width", b"width"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "index", b"index", "name", b"name", "payload", b"payload", "shift", b"shift", "width", b"width"]) -> None: ...
 
 Global___PutPartialRequest: typing_extensions.TypeAlias = PutPartialRequest
 

@@ -1,9 +1,12 @@
 """Pieces of a partial sum on the wire: int64 sums, each piece in as few bytes an element as its largest one needs.
 
-A grid has room for the largest total weight and magnitude, most sums are far below it: 5 of 8 bytes are usual.
+A grid has room for the largest total weight and magnitude, and most sums are far below it. Integer weights are example
+counts shifted left (``Grid.weight_shift``), so all sums have low bits of zero, which are not sent.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +15,17 @@ from atoll.server.errors import InvalidRequestError
 
 PIECE = 1 << 16
 """Elements of each piece but the last: at most 512 KiB."""
-_BYTES = 8
+_BYTES, _BITS = 8, 64
 Sums = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Sums divided by ``2**shift``, each in ``width`` bytes: little-endian two's complement."""
+
+    shift: int
+    width: int
+    payload: bytes
 
 
 def piece_count(elements: int) -> int:
@@ -26,28 +38,37 @@ def bounds_of(index: int, elements: int) -> tuple[int, int]:
     return index * PIECE, min((index + 1) * PIECE, elements)
 
 
-def pack(sums: Sums) -> tuple[int, bytes]:
-    """Width in bytes and payload of a piece: little-endian two's complement."""
-    width = _width_of(int(sums.min()), int(sums.max()))
-    raw = sums.astype("<i8", copy=False).view(np.uint8).reshape(-1, _BYTES)
-    return width, raw[:, :width].tobytes()
+def pack(sums: Sums) -> Piece:
+    """The smallest piece that has these sums."""
+    used = int(np.bitwise_or.reduce(sums))
+    shift = (used & -used).bit_length() - 1 if used else 0
+    shifted = sums >> shift
+    width = _width_of(int(shifted.min()), int(shifted.max()))
+    raw = shifted.astype("<i8", copy=False).view(np.uint8).reshape(-1, _BYTES)
+    return Piece(shift, width, raw[:, :width].tobytes())
 
 
-def unpack(width: int, payload: bytes, elements: int) -> Sums:
+def unpack(piece: Piece, elements: int) -> Sums:
     """The sums of a piece.
 
     Raises:
-        InvalidRequestError: if width or length do not fit.
+        InvalidRequestError: if shift, width or length do not fit.
     """
-    if not 1 <= width <= _BYTES or len(payload) != width * elements:
+    shift, width, payload = piece.shift, piece.width, piece.payload
+    if not 1 <= width <= _BYTES or not 0 <= shift < _BITS or len(payload) != width * elements:
         raise InvalidRequestError(
-            "partial.piece", f"{len(payload)} bytes of width {width} for {elements} sums", "send whole pieces"
+            "partial.piece",
+            f"{len(payload)} bytes of width {width}, shifted by {shift}, for {elements} sums",
+            "send whole pieces",
         )
     raw = np.zeros((elements, _BYTES), np.uint8)
     raw[:, _BYTES - width :] = np.frombuffer(payload, np.uint8).reshape(elements, width)
     found: Sums = raw.reshape(-1).view("<i8").astype(np.int64, copy=False)
     found >>= 8 * (_BYTES - width)  # an arithmetic shift, which extends the sign
-    return found
+    sums: Sums = found << shift
+    if not np.array_equal(sums >> shift, found):
+        raise InvalidRequestError("partial.piece", f"sums shifted by {shift} pass 64 bits", "send the sums")
+    return sums
 
 
 def _width_of(least: int, largest: int) -> int:

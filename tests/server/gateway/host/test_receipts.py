@@ -29,7 +29,7 @@ def receipt(tmp_path: Path) -> Receipt:
 def send(receipt: Receipt, *indices: int, sums: np.ndarray[tuple[int], np.dtype[np.int64]] = SUMS) -> None:
     for index in indices:
         start, stop = bounds_of(index, ELEMENTS)
-        receipt.add(index, *pack(sums[start:stop]))
+        receipt.add(index, pack(sums[start:stop]))
 
 
 def digest() -> bytes:

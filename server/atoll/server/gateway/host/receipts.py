@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from atoll.server.disk.space import storage_error
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, NotFoundError
-from atoll.server.gateway.pieces import bounds_of, piece_count, unpack
+from atoll.server.gateway.pieces import Piece, bounds_of, piece_count, unpack
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import PARTIAL
 
@@ -47,7 +47,7 @@ class Receipt:
         self._hasher = blake3()
         self._lock = threading.Lock()
 
-    def add(self, index: int, width: int, payload: bytes) -> None:
+    def add(self, index: int, piece: Piece) -> None:
         """Write the next piece; one that is there already is ignored.
 
         Raises:
@@ -61,7 +61,7 @@ class Receipt:
             if index > self.next or index >= piece_count(self.key.elements):
                 raise ConflictError("partial.order", f"piece {index} comes, {self.next} is next", "ask for the status")
             start, stop = bounds_of(index, self.key.elements)
-            sums = unpack(width, payload, stop - start)
+            sums = unpack(piece, stop - start)
             if max(int(sums.max()), -int(sums.min())) > self._most:
                 raise InvalidRequestError(
                     "partial.magnitude",

@@ -18,6 +18,7 @@ from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
 from atoll.server.gateway.host.node import HostedNode
 from atoll.server.gateway.host.orders import Orders
 from atoll.server.gateway.host.receipts import Receipts
+from atoll.server.gateway.pieces import Piece
 from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.ingest.node_pool import GATEWAY, NodePool
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
@@ -164,8 +165,8 @@ class GatewayService(GatewayServiceServicer):
                 if receipt is None:
                     receipt = self._receipts.get(GATEWAY + gateway, message.name)
                 if message.payload:
-                    add, width = receipt.add, message.width
-                    await loop.run_in_executor(self._executor, add, message.index, width, message.payload)
+                    piece = Piece(message.shift, message.width, message.payload)
+                    await loop.run_in_executor(self._executor, receipt.add, message.index, piece)
                 if message.digest:
                     await loop.run_in_executor(self._executor, receipt.finish, message.digest)
         if receipt is None or not receipt.complete:

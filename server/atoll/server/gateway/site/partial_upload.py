@@ -53,8 +53,10 @@ class PartialUpload:
             hasher.update(sums.astype("<i8", copy=False).tobytes())
             if index < first:
                 return None
-            width, payload = pack(sums)
-            return gateway_pb2.PutPartialRequest(index=index, width=width, payload=payload)
+            packed = pack(sums)
+            return gateway_pb2.PutPartialRequest(
+                index=index, shift=packed.shift, width=packed.width, payload=packed.payload
+            )
 
         for index in range(piece_count(partial.size)):
             message = await loop.run_in_executor(self._executor, piece, index)
