@@ -68,7 +68,7 @@ def reference_model(shared_server: Server, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def killedundisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def killed_undisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The final model of an undisturbed ``reference.KILLED_JOB`` from ``reference.KILLED_MODEL``."""
     return undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed"), KILLED_JOB, KILLED_MODEL)
 
