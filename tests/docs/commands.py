@@ -22,7 +22,7 @@ SCRIPTS = [
     if path.suffix in {".sh", ".sbatch", ".service"}
 ]
 
-_FENCE = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_OF_COMMANDS = {"```", "```sh", "```bash", "```console"}
 _ANY_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^    (\S.*)$", re.MULTILINE)
 _INLINE = re.compile(r"`((?:[\w/]+/)?atoll (?!\w+ \d)[a-z][^`]*)`")
@@ -49,7 +49,7 @@ def typed_in(path: Path) -> list[Typed]:
     lines = [(line, True) for line in _blocks(path, text)]
     lines += [(" ".join(_OPTIONAL.sub(r"\1", span).split()), False) for span in spans]
     return [
-        Typed(line, tuple(arguments), whole)
+        Typed(line, tuple(arguments), whole and words[0] != "docker")  # the image sets $ATOLL_DATA
         for line, whole in lines
         for words in words_of(line)
         if (arguments := arguments_of(words)) is not None
@@ -62,8 +62,10 @@ def _blocks(path: Path, text: str) -> Iterator[str]:
     if path.suffix != ".md":
         yield from text.replace("ExecStart=", "").splitlines()
         return
-    for block in _FENCE.findall(text):
-        yield from block.splitlines()
+    for fence in _ANY_FENCE.findall(text):
+        first, *lines, _last = fence.splitlines()
+        if first in _OF_COMMANDS:
+            yield from lines
     yield from (line for line in _INDENTED.findall(_ANY_FENCE.sub("", text)) if line.startswith("atoll "))
 
 
