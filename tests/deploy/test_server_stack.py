@@ -110,9 +110,8 @@ class TestSecondPod:
         bucket = BlobSettings(parse_place((tmp_path / "bucket").as_uri()))
         Store.open(tmp_path / "data", url=postgresql_url, blob_settings=bucket).close()
         Authority.open(tmp_path / "data" / "ca", now=0.0)
-        made = {
-            str(path.relative_to(tmp_path / "second")) for path in make_standby(tmp_path / "data", tmp_path / "second")
-        }
+        folder = tmp_path / "second"
+        made = {str(path.relative_to(folder)) for path in make_standby(tmp_path / "data", folder)}
         (container,) = SECOND["spec"]["template"]["spec"]["initContainers"]
         (volume,) = SECOND["spec"]["template"]["spec"]["volumes"]
         assert {one["path"] for one in volume["secret"]["items"]} == made
@@ -127,10 +126,8 @@ class TestSecondPod:
         reason="kubernetes-validate or kubectl is not installed",
     )
     def test_it_renders_and_kubernetes_validate_has_nothing_to_say(self, tmp_path: Path) -> None:
-        folder = DEPLOY / "kubernetes-standby"
-        rendered = subprocess.run(
-            ["kubectl", "kustomize", str(folder)], capture_output=True, timeout=WAIT_S, check=True
-        )
+        render = ["kubectl", "kustomize", str(DEPLOY / "kubernetes-standby")]
+        rendered = subprocess.run(render, capture_output=True, timeout=WAIT_S, check=True)
         assert b"image: atoll\n" not in rendered.stdout
         path = tmp_path / "rendered.yaml"
         path.write_bytes(rendered.stdout)
