@@ -31,7 +31,7 @@ class VirtualSpool(Spool):
     def __init__(self, root: Path, forget: Forget) -> None:
         super().__init__(root)
         self._squares: dict[Upload, tuple[float, ...]] = {}
-        self._forget = forget
+        self._runners_forget = forget
 
     def note(self, upload: Upload, squares: tuple[float, ...]) -> None:
         """An update came, with these sums of squares of its chunks."""
@@ -62,7 +62,7 @@ class VirtualSpool(Spool):
             for upload, squares in self._squares.items()
             if upload[0] != run or upload[1:3] > through or upload[1:] in keep
         }
-        self._forget(run, through, keep)
+        self._runners_forget(run, through, keep)
         return []
 
     def drop_run(self, run: str) -> None:
