@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
+from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.processes import Nursery
@@ -101,6 +104,28 @@ def test_another_server_takes_over_in_mid_round_and_the_run_ends_with_the_same_b
         first.process.wait_for_log("; this server stops, and stands by")
         first.process.wait_for_log(f"standing by: {second.address} is at work")
         assert second.operator.model(run) == reference_model
+
+
+def test_without_the_database_both_stand_by_and_one_goes_on(
+    pair: tuple[Server, Server], database_server: DatabaseServer
+) -> None:
+    first, second = pair
+    while _standbys(first) < 1:
+        time.sleep(0.1)
+    database_server.stop()
+    try:
+        first.process.wait_for_log("1 other server stands by; this server stops, and stands by")
+        first.process.wait_for_log("standing by: the database does not answer")
+    finally:
+        database_server.start()
+    assert first.stop() == 0
+    second.serves()
+
+
+def _standbys(server: Server) -> float:
+    with urlopen(f"http://127.0.0.1:{server.port + 3}/metrics", timeout=WAIT_S) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith("atoll_standby_servers "))
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy (Debian: haproxy) is not installed")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import Connection, text
 
 from atoll.server.process.heartbeat import Heartbeat
 from atoll.server.stores import Store
@@ -21,10 +22,9 @@ class Server:
     """A store with a heartbeat; counts commits that failed."""
 
     def __init__(self, store: Store, silence_s: float) -> None:
-        assert store.turn is not None
         self.store = store
         self.over = asyncio.Event()
-        self.heartbeat = Heartbeat(store.writer, store.turn, silence_s, self.over)
+        self.heartbeat = Heartbeat(store, silence_s, self.over)
         self.failed = 0
         self._loop = asyncio.get_running_loop()
         self._committed_any = asyncio.Event()
@@ -79,6 +79,21 @@ async def test_without_the_database_it_steps_down_if_others_stand_by(
         finally:
             database_server.start()
         assert "without an answer of the database, and 1 other server stands by" in one.heartbeat.reason
+
+
+async def test_a_statement_that_takes_long_does_not_end_its_turn_though_others_stand_by(
+    tmp_path: Path, postgresql_url: str
+) -> None:
+    silence_s = 2.0
+
+    def long_statement(connection: Connection) -> None:
+        connection.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": 3 * silence_s})
+
+    async with server(tmp_path, postgresql_url, silence_s) as one:
+        with psycopg.connect(postgresql_url, application_name=STANDBY_NAME + "second"):
+            await one.until(lambda: one.heartbeat.standbys == 1)
+            await one.store.writer.run(long_statement)
+            assert not one.over.is_set(), one.heartbeat.reason
 
 
 async def test_without_the_database_it_waits_if_it_is_the_only_one(

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
+from atoll.server.buckets import BucketUnavailableError
 from atoll.server.errors import ServerError
 from atoll.server.stores import CommitError, Store, StoreUnavailableError, runs
 from atoll.server.stores.database_place import note
@@ -30,11 +31,13 @@ class Waiting:
         store: its state, once it may use the database.
     """
 
-    def __init__(self, folder: Path, url: str, silence_s: float, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, folder: Path, url: str, silence_s: float, threads: ThreadPoolExecutor, *, returns: bool = False
+    ) -> None:
         note(folder, parse_url(url))
         self.sentences: list[str] = []
         self._said = threading.Condition()
-        self.standby = Standby("second:7400", silence_s, self._told)
+        self.standby = Standby("second:7400", silence_s, self._told, returns=returns)
         self.store: Future[Store] = threads.submit(Store.open, folder, standby=self.standby)
 
     def said(self, words: str) -> None:
@@ -180,6 +183,66 @@ def test_a_database_that_cannot_be_reached_at_first_is_an_error(
         second.store.result(WAIT_S)
 
 
+def test_a_server_that_was_at_work_before_waits_for_a_database_that_cannot_be_reached(
+    folder: Path, database_server: DatabaseServer, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    database_server.stop()
+    try:
+        second = Waiting(folder, postgresql_url, 60.0, threads, returns=True)
+        second.said("the database does not answer")
+        assert not second.store.done()
+    finally:
+        database_server.start()
+    second.store.result(WAIT_S).close()
+
+
+def test_a_server_that_was_at_work_before_waits_for_its_bucket() -> None:
+    said: list[str] = []
+    answers = iter((BucketUnavailableError("the object store does not answer"), None))
+
+    def opening() -> str:
+        error = next(answers)
+        if error is not None:
+            raise error
+        return "opened"
+
+    assert Standby("second:7400", 60.0, said.append, returns=True).opened(opening) == "opened"
+    assert said == ["the object store does not answer"]
+    answers = iter((BucketUnavailableError("the object store does not answer"), None))
+    with pytest.raises(BucketUnavailableError):
+        Standby("second:7400", 60.0, said.append).opened(opening)
+
+
+def test_it_says_so_if_its_account_may_not_end_a_server_that_has_failed(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS watcher")
+        connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+    guest = parse_url(postgresql_url).set(username="watcher", drivername="postgresql")
+    second = Waiting(folder, guest.render_as_string(hide_password=False), 0.0, threads)
+    second.said("first:7400 has failed, and this database account may not end its connection: ")
+    second.standby.end()
+    with pytest.raises(ServerError):
+        second.store.result(WAIT_S)
+    first.close()
+
+
+def test_it_says_so_if_the_database_does_not_track_what_the_other_server_does(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        connection.execute("ALTER DATABASE atoll SET track_activities = off")
+    first = first_server(tmp_path, postgresql_url)
+    second = Waiting(folder, postgresql_url, 0.0, threads)
+    second.said("the database does not show this server whether that one fails")
+    second.standby.end()
+    with pytest.raises(ServerError):
+        second.store.result(WAIT_S)
+    first.close()
+
+
 def test_an_account_that_may_not_see_the_other_server_says_so_and_never_ends_it(
     tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:
@@ -189,7 +252,7 @@ def test_an_account_that_may_not_see_the_other_server_says_so_and_never_ends_it(
         connection.execute("CREATE ROLE stranger LOGIN")
     guest = parse_url(postgresql_url).set(username="stranger", drivername="postgresql")
     second = Waiting(folder, guest.render_as_string(hide_password=False), 0.0, threads)
-    second.said("this database account cannot see whether it fails: use the same one")
+    second.said("whether that one fails: use the same account")
     second.standby.end()
     with pytest.raises(ServerError):
         second.store.result(WAIT_S)

@@ -119,8 +119,9 @@ async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
+    returns = False
     while not stopping.is_set():
-        daemon = Daemon(config)
+        daemon = Daemon(config, returns=returns)
         addresses = await _start(daemon, stopping)
         if addresses is None:
             return
@@ -134,6 +135,7 @@ async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
         else:
             log.warning("%s; this server stops, and stands by", daemon.why_over)
         await daemon.stop()
+        returns = True
 
 
 async def _start(daemon: Daemon, stopping: asyncio.Event) -> Addresses | None:

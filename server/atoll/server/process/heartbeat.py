@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 
 from atoll.server.errors import ServerError
+from atoll.server.stores import Store
 from atoll.server.stores.standby import standing_by
-from atoll.server.stores.turns import Turn
-from atoll.server.stores.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ class Heartbeat:
     """Keeps the turn of a server, and notices its end.
 
     A server that nobody waits for keeps its participants while the database is away. With others standing by it steps
-    down as soon as they may have taken over, so that its participants turn to them.
+    down as soon as they may have taken over, so that its participants turn to them. While one of its statements takes
+    long they may not: a second connection sees that it runs.
 
     Args:
-        writer: holds the database's lock.
-        turn: of this server.
+        store: of a PostgreSQL database; its writer's connection holds the lock.
         silence_s: seconds without a statement after which another server may take over.
         over: is set when the turn is over.
 
@@ -34,9 +34,12 @@ class Heartbeat:
         standbys: number of servers that stood by at the last beat.
     """
 
-    def __init__(self, writer: Writer, turn: Turn, silence_s: float, over: asyncio.Event) -> None:
-        self._writer = writer
-        self._turn = turn
+    def __init__(self, store: Store, silence_s: float, over: asyncio.Event) -> None:
+        if store.turn is None:
+            raise TypeError(store)
+        self._writer = store.writer
+        self._reader = store.reader
+        self._turn = store.turn
         self._silence_s = silence_s
         self._written_at = time.monotonic()
         self._over = over
@@ -59,6 +62,7 @@ class Heartbeat:
         while not self._over.is_set():
             speaking = asyncio.create_task(self._speak())
             while not (await asyncio.wait({speaking}, timeout=BEAT_S))[0]:
+                await self._look_for_statement()
                 self._look()
             self._look()
             await asyncio.sleep(BEAT_S)
@@ -68,6 +72,16 @@ class Heartbeat:
             self.standbys = await self._writer.run(standing_by)
         except ServerError as error:
             log.debug("the database was not reached: %s", error)
+
+    async def _look_for_statement(self) -> None:
+        """Ask another connection, for a moment, whether the writer's runs a statement."""
+        asked_at = time.monotonic()
+        patience_s = max(BEAT_S, self._silence_s - (asked_at - self._written_at))
+        with suppress(ServerError, TimeoutError):
+            async with asyncio.timeout(patience_s):
+                active = await self._reader.run(self._turn.is_active)
+            if active:
+                self._written_at = max(self._written_at, asked_at)
 
     def _look(self) -> None:
         silent_s = time.monotonic() - self._written_at

@@ -107,9 +107,15 @@ class Addresses:
 
 
 class Daemon:
-    """One server process and its workers. Call ``start`` once, then ``stop`` once."""
+    """One server process and its workers. Call ``start`` once, then ``stop`` once.
 
-    def __init__(self, config: ServerConfig) -> None:
+    Args:
+        config: its settings.
+        returns: whether this server was at work before, and had to stop: ``start`` waits for a database or bucket that
+            does not answer.
+    """
+
+    def __init__(self, config: ServerConfig, *, returns: bool = False) -> None:
         self._config = config
         self._clock = time.time
         self._started_at = time.time()
@@ -123,7 +129,7 @@ class Daemon:
         self._figures = NodeFigures()
         self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
         self._workers: WorkerPool | None = None
-        self._succession = Succession(config)
+        self._succession = Succession(config, returns=returns)
         self._recent_log = RecentLog()
         self._recent_log.addFilter(ContextFilter())
         self._serving = False

@@ -20,15 +20,19 @@ log = logging.getLogger(__name__)
 class Succession:
     """The place of one server among those of a database.
 
+    Args:
+        config: of the server.
+        returns: whether it was at work before.
+
     Attributes:
         standby: waits in ``Store.open``.
         over: set when another server has taken over, or may have.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, *, returns: bool) -> None:
         self._config = config
         name = f"{config.advertised_host}:{config.port}"
-        self.standby = Standby(name, config.storage.takeover_s, self._told)
+        self.standby = Standby(name, config.storage.takeover_s, self._told, returns=returns)
         self._sentence = ""
         self._pages: Endpoint | None = None
         self._heartbeat: Heartbeat | None = None
@@ -47,10 +51,12 @@ class Succession:
     def begin(self, store: Store, rounds: RoundFigures) -> None:
         """The wait is over: the server uses the store from now on."""
         self.close_pages()
+        if self._sentence:
+            notify("STATUS=at work")
         if store.turn is None:
             store.writer.watch(rounds.committed)
             return
-        heartbeat = self._heartbeat = Heartbeat(store.writer, store.turn, self._config.storage.takeover_s, self.over)
+        heartbeat = self._heartbeat = Heartbeat(store, self._config.storage.takeover_s, self.over)
 
         def committed(functions: int, seconds: float, failed: bool) -> None:
             rounds.committed(functions, seconds, failed)

@@ -6,14 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
+from atoll.server.buckets.errors import BucketUnavailableError
 from atoll.server.errors import SetupError
 from atoll.server.stores import dialects
+from atoll.server.stores.errors import StoreUnavailableError
 from atoll.server.stores.turns import HOLDER, DatabaseTakenError
 
+T = TypeVar("T")
 STANDBY_NAME = "atoll standby "
 SERVER_NAME = "atoll server "
 """Begin the names of the connections of servers, which PostgreSQL shows in ``pg_stat_activity``."""
@@ -23,6 +27,11 @@ _LATE_S = 10.0
 """Seconds without an answer of the database after which a server that stands by says so, once."""
 _END = f"SELECT pg_terminate_backend(h.pid) FROM ({HOLDER}) h WHERE h.pid = :pid AND h.since = :since"  # noqa: S608
 _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name"
+
+
+_BLIND = (
+    "the database does not show this server whether that one fails: use the same account, and leave track_activities on"
+)
 
 
 class StandbyEndedError(SetupError):
@@ -61,12 +70,15 @@ class Standby:
         name: of this server, host:port.
         silence_s: seconds without a statement after which the other server is taken to have failed.
         told: called in the waiting thread with a sentence about the wait, when there is a new one.
+        returns: whether this server was at work before: it also waits for a database or bucket that does not answer,
+            which is an error otherwise.
     """
 
-    def __init__(self, name: str, silence_s: float, told: Callable[[str], None]) -> None:
+    def __init__(self, name: str, silence_s: float, told: Callable[[str], None], *, returns: bool = False) -> None:
         self._name = name
         self._silence_s = silence_s
         self._told = told
+        self._returns = returns
         self._said = ""
         self._answered = 0.0
         self._ended = threading.Event()
@@ -80,10 +92,27 @@ class Standby:
         """Give up waiting: ``begin`` raises."""
         self._ended.set()
 
+    def opened(self, opening: Callable[[], T]) -> T:
+        """Open a bucket.
+
+        Raises:
+            StandbyEndedError: if ``end`` was called.
+            BucketUnavailableError: if it does not answer, and this server was not at work before.
+        """
+        while True:
+            try:
+                return opening()
+            except BucketUnavailableError as error:
+                if not self._returns:
+                    raise
+                self._say(error.detail.message)
+                self._pause(4 * _LOOK_S)
+
     def begin(self, engine: Engine) -> None:
         """Open the writer's connection of a PostgreSQL database, as soon as no other server has one.
 
-        An unreachable database is an error at first, and is waited for once another server was seen.
+        An unreachable database is an error at first, and is waited for once another server was seen, or by one that
+        was at work before.
 
         Raises:
             StandbyEndedError: if ``end`` was called.
@@ -96,8 +125,10 @@ class Standby:
             except DatabaseTakenError:
                 self._wait(engine.url)
             except SQLAlchemyError as error:
-                if not self._said:
-                    raise dialects.translate(error, engine.url) from error
+                failure = dialects.translate(error, engine.url)
+                if not (self._said or (self._returns and isinstance(failure, StoreUnavailableError))):
+                    raise failure from error
+                self._say(f"the database does not answer: {failure.detail.message}")
                 self._pause(4 * _LOOK_S)
 
     def _wait(self, url: URL) -> None:
@@ -126,13 +157,20 @@ class Standby:
         if holder is None:
             return True
         if holder.silent_s is None:
-            self._say(f"{holder.name} is at work; this database account cannot see whether it fails: use the same one")
+            self._say(f"{holder.name} is at work; {_BLIND}")
         elif holder.silent_s <= self._silence_s:
             self._say(f"{holder.name} is at work")
         else:
             self._say(f"{holder.name} has sent the database nothing for {self._silence_s:g} s: taking over")
-            connection.execute(text(_END), {"pid": holder.pid, "since": holder.since})
+            self._replace(connection, holder)
         return False
+
+    def _replace(self, connection: Connection, holder: Holder) -> None:
+        try:
+            connection.execute(text(_END), {"pid": holder.pid, "since": holder.since})
+        except ProgrammingError as error:
+            said = str(error.orig).partition("\n")[0]
+            self._say(f"{holder.name} has failed, and this database account may not end its connection: {said}")
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said:

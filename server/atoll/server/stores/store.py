@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -79,7 +80,8 @@ class Store:
         turn = Turn() if primary else None
         try:
             _require_restored(directory)
-            blobs = blob_place.open_chosen(directory, blob_settings, primary=lock is not None)
+            opening = partial(blob_place.open_chosen, directory, blob_settings, primary=lock is not None)
+            blobs = opening() if standby is None else standby.opened(opening)
             engines = _open_locked(directory, url, turn, standby, reader_threads, blobs)
         except BaseException:
             if lock is not None:

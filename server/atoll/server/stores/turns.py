@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from atoll.server.stores.errors import StoreUnavailableError
@@ -24,14 +24,14 @@ _LOCK_PATIENCE_S = 3
 HOLDER = """
 SELECT a.pid AS pid, a.application_name AS name, a.backend_start AS since,
        CASE WHEN a.state LIKE 'idle%' THEN extract(epoch FROM clock_timestamp() - a.state_change)::float8
-            WHEN a.state IS NOT NULL THEN 0.0 END AS silent_s
+            WHEN a.state <> 'disabled' THEN 0.0 END AS silent_s
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.classid = 97 AND l.objid = 1953459309
 """
 """The connection that holds the lock: ``silent_s`` is since when it runs no statement, and null if its account hides
-that from ours."""
+that from ours, or the setting ``track_activities`` is off."""
 
 
 class DatabaseTakenError(StoreUnavailableError):
@@ -90,6 +90,11 @@ class Turn:
         self._number: int | None = None
         self._pid: int | None = None
         self.over = False
+
+    def is_active(self, connection: Connection) -> bool:
+        """Whether the writer's connection runs a statement now, as another connection sees it."""
+        own = text(f"{HOLDER} AND a.pid = :pid AND a.state = 'active'")
+        return connection.execute(own, {"pid": self._pid}).first() is not None
 
     def begin_with(self, engine: Engine, place: str) -> None:
         """Lock the database and check the turn on each new connection of an engine; ``place`` names it in errors."""
