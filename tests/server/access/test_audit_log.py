@@ -1,8 +1,11 @@
 """Bounds of the audit log: texts, refusals, downloads."""
 
+import asyncio
 import logging
+import threading
 
 import pytest
+from sqlalchemy import Connection
 
 from atoll.server.access.audit_log import (
     MAX_TEXT_CHARS,
@@ -12,6 +15,7 @@ from atoll.server.access.audit_log import (
     OperatorDownloads,
 )
 from atoll.server.stores import AuditEntry, AuditFilter, Store, audit
+from tests.patience import WAIT_S
 from tests.server.stores.samples import NOW
 
 REFUSED = AuditEntry(0.0, "dora", "", "", "run.cancel", "r1", "why", "refused", "operator.role")
@@ -49,7 +53,7 @@ async def test_a_flood_of_refusals_is_cut_short_and_said(store: Store) -> None:
     assert len(entries(store)) == REFUSALS_AT_ONCE
     steady.now += REFUSAL_INTERVAL_S
     await log.record(REFUSED)
-    assert entries(store)[0].detail == "5 refusals before this one are not recorded; why"
+    assert entries(store)[0].detail == "5 refusals before this entry are not recorded; why"
 
 
 async def test_what_is_done_is_always_recorded(store: Store) -> None:
@@ -57,6 +61,34 @@ async def test_what_is_done_is_always_recorded(store: Store) -> None:
     for outcome in ("refused",) * (REFUSALS_AT_ONCE + 5) + ("done",) * 5:
         await log.record(AuditEntry(0.0, "dora", "", "", "run.cancel", outcome=outcome))
     assert [one.outcome for one in entries(store)[:6]] == ["done"] * 5 + ["refused"]
+
+
+async def test_a_call_that_is_broken_off_does_not_take_its_entry_along(store: Store) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: Connection) -> None:
+        begun.set()
+        go_on.wait(WAIT_S)
+
+    store.writer.submit(hold)
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    recording = asyncio.ensure_future(AuditLog(store.writer, lambda: NOW).record(REFUSED))
+    await asyncio.sleep(0)
+    assert store.writer.waiting == 1
+    recording.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await recording
+    go_on.set()
+    store.writer.submit(lambda _: None).result()  # after it in the queue
+    assert [one.action for one in entries(store)] == ["run.cancel"]
+
+
+async def test_any_next_entry_says_how_many_refusals_are_missing(store: Store) -> None:
+    log = AuditLog(store.writer, lambda: NOW, Steady())
+    for _ in range(REFUSALS_AT_ONCE + 3):
+        await log.record(REFUSED)
+    await log.record(AuditEntry(0.0, "dora", "", "", "run.pause", "r1"))
+    assert entries(store)[0].detail == "3 refusals before this entry are not recorded; "
 
 
 async def test_one_operators_refusals_do_not_hide_anothers(store: Store) -> None:
@@ -86,4 +118,14 @@ async def test_a_download_is_recorded_once_unless_it_was_expected(store: Store) 
     assert [(one.action, one.subject) for one in entries(store)] == [("model.download", "bb")]
     steady.now += 7200.0
     await downloads.check("dora", "bb")
+    assert len(entries(store)) == 2
+
+
+async def test_downloads_again_and_again_are_recorded_each_hour(store: Store) -> None:
+    steady = Steady()
+    downloads = OperatorDownloads(AuditLog(store.writer, lambda: NOW), steady)
+    downloads.expect("dora", "aa")
+    for _ in range(5):
+        steady.now += 2400.0
+        await downloads.check("dora", "aa")
     assert len(entries(store)) == 2

@@ -1,15 +1,17 @@
 """Roles of operators on a real server: the table, a viewer who tries everything, changes, the last administrator."""
 
+import asyncio
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from atoll.server.identity import OperatorRole
 from atoll.server.rpc.operations import OPERATIONS, ROLE_NUMBERS
-from atoll.server.stores import Store, certificates, operators
+from atoll.server.stores import Grant, Store, certificates, operators
 from atoll.wire.v1 import control_pb2, transfer_pb2
 from tests.patience import WAIT_S
 from tests.server.rpc.test_authentication import call
@@ -86,6 +88,9 @@ async def test_a_viewer_gets_no_model_even_by_its_name(world: World) -> None:
     assert await refused_code(dora.transfer.GetManifest(manifest, timeout=WAIT_S)) == REFUSED
     download = dora.transfer.Download(transfer_pb2.DownloadRequest(blob=blob), timeout=WAIT_S)
     assert await refused_code(download.read()) == REFUSED
+    asked = control_pb2.ListAuditRequest(operator="dora", action="model.download")
+    found = (await world.operator.control.ListAudit(asked, timeout=WAIT_S)).entries
+    assert {(one.subject, one.outcome, one.code) for one in found} == {(blob, "refused", "operator.role")}
 
 
 @pytest.mark.parametrize("role", [VIEWER, OPERATOR, OFFICER])
@@ -130,6 +135,30 @@ async def test_a_new_role_holds_from_the_next_call_on_and_is_recorded(world: Wor
         ("admin", "dora", "administrator"),
         ("admin", "dora", "viewer"),
     ]
+
+
+async def test_a_change_whose_call_is_broken_off_holds_too(world: World) -> None:
+    dora, go_on = await with_role(world, "dora", ADMINISTRATOR), threading.Event()
+    assert await role_of(dora) == ADMINISTRATOR
+    coordinator, begun = world.daemon._coordinator, threading.Event()
+    assert coordinator is not None
+
+    def hold(connection: Connection, grant: Grant) -> None:
+        put(connection, grant)
+        begun.set()
+        go_on.wait(WAIT_S)
+
+    put = operators.put
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "put", hold)
+        changing = asyncio.ensure_future(set_role(world.operator, "dora", VIEWER))
+        await asyncio.to_thread(begun.wait, WAIT_S)
+        changing.cancel()
+        await asyncio.gather(changing, return_exceptions=True)
+        await role_of(world.operator)
+        go_on.set()
+    await coordinator._services.writer.run(lambda _: None)  # after it in the queue
+    assert await role_of(dora) == VIEWER
 
 
 async def test_an_administrator_always_remains(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -22,6 +23,7 @@ REFUSALS_AT_ONCE = 60
 REFUSAL_INTERVAL_S = 10.0
 _OPERATORS = 4096
 _HELD_DOWNLOADS = 4096
+_DOWNLOAD = "model.download"
 _DOWNLOAD_S = 3600.0
 
 
@@ -55,14 +57,20 @@ class AuditLog:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     async def record(self, entry: AuditEntry) -> None:
-        """Append an entry; its time is now.
+        """Append an entry, also if the caller is cancelled meanwhile; its time is now.
 
         Raises:
             StorageError: if it could not be stored: the operator must not hear that all is done.
         """
         wanted = self._bounded(entry)
-        if wanted is not None:
-            await self._writer.run(audit.append, wanted)
+        if wanted is None:
+            return
+        appending = asyncio.wrap_future(self._writer.submit(audit.append, wanted))
+        try:
+            await asyncio.shield(appending)
+        except asyncio.CancelledError:  # an operator that breaks its call off must not lose the entry with it
+            appending.add_done_callback(lambda done: _told(wanted, done))
+            raise
 
     def record_later(self, entry: AuditEntry) -> None:
         """Append an entry of a call that was broken off, without waiting for the writer."""
@@ -76,15 +84,15 @@ class AuditLog:
 
     def _bounded(self, entry: AuditEntry) -> AuditEntry | None:
         detail = entry.detail
+        allowance = self._allowance(entry.operator)
         if entry.outcome == "refused":
-            allowance = self._allowance(entry.operator)
             if allowance.left < 1.0:
                 allowance.skipped += 1
                 return None
             allowance.left -= 1.0
-            if allowance.skipped:
-                detail = f"{allowance.skipped} refusals before this one are not recorded; {detail}"
-                allowance.skipped = 0
+        if allowance.skipped:
+            detail = f"{allowance.skipped} refusals before this entry are not recorded; {detail}"
+            allowance.skipped = 0
         return replace(
             entry,
             at=self._clock(),
@@ -130,15 +138,23 @@ class OperatorDownloads:
             StorageError: if that could not be stored.
         """
         if self._steady() - self._expected.get((operator, blob), float("-inf")) > _DOWNLOAD_S:
-            await self._audit_log.record(AuditEntry(0.0, operator, "", "", "model.download", blob))
-        self.expect(operator, blob)
+            await self._audit_log.record(AuditEntry(0.0, operator, "", "", _DOWNLOAD, blob))
+            self.expect(operator, blob)
+
+    async def refused(self, operator: str, blob: str, code: str) -> None:
+        """Record a download that the operator's role does not allow.
+
+        Raises:
+            StorageError: if that could not be stored.
+        """
+        await self._audit_log.record(AuditEntry(0.0, operator, "", "", _DOWNLOAD, blob, outcome="refused", code=code))
 
 
 def _bounded_text(text: str) -> str:
     return printable(text[:MAX_TEXT_CHARS])[:MAX_TEXT_CHARS]
 
 
-def _told(entry: AuditEntry, appended: Future[AuditEntry]) -> None:
+def _told(entry: AuditEntry, appended: Future[AuditEntry] | asyncio.Future[AuditEntry]) -> None:
     if not appended.cancelled() and (error := appended.exception()) is not None:
         _told_missing(entry, error)
 

@@ -140,10 +140,18 @@ class CertificateBook:
                 _remember(self._roles, name, known)
         return known
 
-    def role_changed(self, name: str) -> None:
-        """Must run without an await after a new role became durable."""
-        self._revocations += 1
-        self._roles.pop(name, None)
+    async def change_role(self, name: str, work: Callable[[Connection], None]) -> None:
+        """Run a transaction that may change an operator's role, which holds from then on.
+
+        Raises:
+            Exception: what ``work`` raised, or the writer.
+        """
+
+        def forget(_: None) -> None:
+            self._revocations += 1
+            self._roles.pop(name, None)
+
+        await self._recorded(work, forget)
 
     def remaining_s(self, participant: str) -> float:
         """Seconds until the participant's newest certificate seen here ends; negative if unknown."""
@@ -257,7 +265,7 @@ class CertificateBook:
             self._shut_out.add(participant)
             self._tell_revoked(Caller(row.role, participant), reason)
 
-        return await self._revoked(work, announce)
+        return await self._recorded(work, announce)
 
     async def revoke_operator(
         self, name: str, reason: str, check: Callable[[Connection], None] = lambda _: None
@@ -276,10 +284,10 @@ class CertificateBook:
             certificates.revoke_subject(connection, Role.OPERATOR, name, at=now, reason=reason)
             return tokens.void(connection, created_by=name, at=now)
 
-        return await self._revoked(work, lambda _: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
+        return await self._recorded(work, lambda _: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
 
-    async def _revoked(self, work: Callable[[Connection], T], announce: Callable[[T], None]) -> T:
-        """Record a revocation, and call ``announce`` once it is durable, even if the caller is cancelled meanwhile."""
+    async def _recorded(self, work: Callable[[Connection], T], announce: Callable[[T], None]) -> T:
+        """Record a change, and call ``announce`` once it is durable, even if the caller is cancelled meanwhile."""
         recording = asyncio.wrap_future(self._writer.submit(work))
         try:
             found = await asyncio.shield(recording)

@@ -25,7 +25,7 @@ from atoll.server.identity import (
 )
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node_pool import NodePool
-from atoll.server.stores import Grant, Reader, Writer, certificates, operators
+from atoll.server.stores import Grant, Reader, certificates, operators
 from atoll.server.stores.certificates import Certificate
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,6 @@ class Operators:
 
     Args:
         authority: issues certificates.
-        writer: the database's writer.
         reader: the database's readers.
         clock: epoch seconds, UTC.
         book: the certificates, which it revokes.
@@ -93,7 +92,6 @@ class Operators:
         self,
         *,
         authority: Authority,
-        writer: Writer,
         reader: Reader,
         clock: Callable[[], float],
         book: CertificateBook,
@@ -101,7 +99,6 @@ class Operators:
         file: OperatorFile | None,
     ) -> None:
         self._authority = authority
-        self._writer = writer
         self._reader = reader
         self._clock = clock
         self._book = book
@@ -155,8 +152,7 @@ class Operators:
                 )
             certificates.add(connection, issued.peer, issued_at=now)
 
-        await self._writer.run(work)
-        self._book.role_changed(name)
+        await self._book.change_role(name, work)
         log.info("credential made for operator %s by operator %s", name, by.name)
         return issued.pem
 
@@ -185,8 +181,7 @@ class Operators:
                 _require_another(connection, name, now)
             operators.put(connection, Grant(name, role, by.name, now))
 
-        await self._writer.run(work)
-        self._book.role_changed(name)
+        await self._book.change_role(name, work)
         log.info("operator %s is now %s, by operator %s", name, role.words, by.name)
         return await self._operator(name)
 

@@ -343,7 +343,6 @@ class Daemon:
             file = OperatorFile(path, main_address, authority, services.writer, services.reader, self._clock)
         operators = Operators(
             authority=authority,
-            writer=services.writer,
             reader=services.reader,
             clock=self._clock,
             book=book,

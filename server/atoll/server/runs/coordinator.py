@@ -320,7 +320,10 @@ class Coordinator:
         if caller.role is Role.OPERATOR:
             role = caller.operator_role or await self._certificates.operator_role(caller.name)
             if role not in MAY_READ_MODELS and not self._insecure:
-                raise role_error(replace(caller, operator_role=role), MAY_READ_MODELS, ())
+                error = role_error(replace(caller, operator_role=role), MAY_READ_MODELS, ())
+                if self._downloads is not None:
+                    await self._downloads.refused(caller.name, blob, error.detail.code)
+                raise error
             if self._downloads is not None:
                 await self._downloads.check(caller.name, blob)
             return
