@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from atoll.server.backup import make_standby
-from atoll.server.buckets import parse_place
+from atoll.server.backup import make_standby, move_blobs
+from atoll.server.buckets import ForeignBucketError, parse_place
 from atoll.server.cli.server import server
 from atoll.server.errors import InvalidRequestError, StorageError
 from atoll.server.identity import Authority
-from atoll.server.stores import Store
-from atoll.server.stores.blob_place import BlobSettings
+from atoll.server.stores import Store, StoreUnavailableError
+from atoll.server.stores.blob_place import BlobSettings, find
+from atoll.server.stores.bucket_blobs import BucketBlobStore
 from atoll.server.stores.database_place import noted
+from atoll.server.stores.standby import Standby
+from tests.patience import WAIT_S
 from tests.server.stores.samples import NOW
 
 
@@ -92,3 +97,63 @@ def test_the_command(data: Path, tmp_path: Path) -> None:
     assert f"atoll server start --data {tmp_path / 'a'}" in said.output
     answer = runner.invoke(server, ["standby", str(tmp_path / "b"), "--data", str(data), "--json"])
     assert json.loads(answer.output)["folder"] == str(tmp_path / "b")
+
+
+def untold(_done: int, _total: int) -> None:
+    """Progress that is not shown."""
+
+
+def test_models_are_not_moved_while_another_server_of_the_federation_is_at_work(data: Path, tmp_path: Path) -> None:
+    make_standby(data, tmp_path / "second")
+    bucket = find(data)
+    at_work = Store.open(tmp_path / "second")
+    with pytest.raises(StoreUnavailableError, match="another server uses the database"):
+        move_blobs(data, None, untold)
+    at_work.close()
+    assert find(data) == bucket
+    Store.open(tmp_path / "second").close()
+
+
+def test_models_are_not_moved_if_another_server_has_begun_to_work_meanwhile(data: Path, tmp_path: Path) -> None:
+    make_standby(data, tmp_path / "second")
+    bucket = find(data)
+
+    def take_over(done: int, total: int) -> None:
+        if done == total:
+            Store.open(tmp_path / "second", standby=Standby("second:7400", 0.0, _ignored)).close()
+
+    with pytest.raises(StoreUnavailableError, match="another server has used the database"):
+        move_blobs(data, None, take_over)
+    assert find(data) == bucket
+
+
+def test_other_servers_refuse_the_bucket_that_the_models_have_left(data: Path, tmp_path: Path) -> None:
+    make_standby(data, tmp_path / "second")
+    bucket = find(data)
+    assert bucket is not None
+    move_blobs(data, None, untold)
+    Store.open(data).close()
+    with pytest.raises(ForeignBucketError, match="moved out of this place"):
+        Store.open(tmp_path / "second")
+    move_blobs(data, bucket, untold)
+    Store.open(tmp_path / "second").close()
+
+
+def test_a_server_that_stood_by_refuses_a_bucket_that_was_left_meanwhile(data: Path, tmp_path: Path) -> None:
+    make_standby(data, tmp_path / "second")
+    waiting = threading.Event()
+    at_work = Store.open(data)
+    with ThreadPoolExecutor(1) as threads:
+        standby = Standby("second:7400", 60.0, lambda _: waiting.set())
+        second = threads.submit(Store.open, tmp_path / "second", standby=standby)
+        assert waiting.wait(WAIT_S)
+        blobs = at_work.blobs
+        assert isinstance(blobs, BucketBlobStore)
+        blobs.leave()
+        at_work.close()
+        with pytest.raises(ForeignBucketError, match="moved out of this place"):
+            second.result(WAIT_S)
+
+
+def _ignored(sentence: str) -> None:
+    """What the server that takes over says."""

@@ -1,14 +1,18 @@
 """Moves the blobs of a data directory into a bucket, or back into the directory, while no server runs on it.
 
 Committed uploads of rounds in work go too. They also stay in the directory: a server there needs no bucket to sum them.
+Servers on other directories of the federation refuse a bucket that was left.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.buckets import BucketPlace, open_bucket
 from atoll.server.disk.space import Room
@@ -16,11 +20,19 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.ingest.bucket_uploads import BucketUploads
 from atoll.server.ingest.moving_uploads import fetch_uploads, put_uploads
 from atoll.server.ingest.spool import Spool
-from atoll.server.stores import BlobDamagedError, BlobMissingError, DirectoryBlobStore, blob_place, database_place
+from atoll.server.stores import (
+    BlobDamagedError,
+    BlobMissingError,
+    DirectoryBlobStore,
+    blob_place,
+    database_place,
+    dialects,
+)
 from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.bucket_blobs import BucketBlobStore, key_of
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.store import SPOOL_FOLDER
+from atoll.server.stores.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -57,33 +69,56 @@ def move_blobs(data: Path, wanted: BucketPlace | None, progress: Progress) -> Mo
     Raises:
         InvalidRequestError: if ``data`` is no data directory, has its blobs there already, or they are in a bucket and
             another one is wanted.
-        StorageError: if bucket or disk refuses, the bucket is another federation's, or a server runs on the directory.
+        StorageError: if bucket, database or disk refuses, the bucket is another federation's, or a server runs on the
+            directory or its PostgreSQL database.
         CorruptDataError: if a blob is damaged.
     """
     if database_place.find(data) is None:
         message = f"{data} is no server's data directory"
         raise InvalidRequestError("migrate.data", message, "say where it is with --data")
-    lock = DirectoryLock.take(data)
-    try:
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.take(data).release)
         there = blob_place.find(data)
         if (None if there is None else there.url) == (None if wanted is None else wanted.url):
             place = data / BLOBS_FOLDER if there is None else there
             message = f"the models of {data} are in {place} already"
             raise InvalidRequestError("migrate.same", message, "there is nothing to do")
+        require_turn = closing.enter_context(_turn(data))
         if wanted is None:
-            return _into_directory(data, progress)
+            return _into_directory(data, progress, require_turn)
         if there is not None:
             raise InvalidRequestError(
                 "migrate.between",
                 f"the models of {data} are in {there.url}",
                 "move them into the directory first, with `--blobs directory`, and from there",
             )
-        return _into_bucket(data, wanted, progress)
+        return _into_bucket(data, wanted, progress, require_turn)
+
+
+@contextmanager
+def _turn(data: Path) -> Iterator[Callable[[], None]]:
+    """Have a turn at a PostgreSQL database, which other servers may use; the value fails once it is over."""
+    url = database_place.choose(data, None)
+    if url.get_backend_name() == "sqlite":  # the directory's lock is enough
+        yield lambda: None
+        return
+    engine = dialects.writer_engine(url, turn=Turn())
+
+    def require() -> None:
+        try:
+            with engine.connect():
+                pass
+        except SQLAlchemyError as error:
+            raise dialects.translate(error, url) from error
+
+    try:
+        require()
+        yield require
     finally:
-        lock.release()
+        engine.dispose()
 
 
-def _into_bucket(data: Path, place: BucketPlace, progress: Progress) -> MovedBlobs:
+def _into_bucket(data: Path, place: BucketPlace, progress: Progress, require_turn: Callable[[], None]) -> MovedBlobs:
     note = blob_place.claim_place(data, place)
     files, bucket = DirectoryBlobStore(data / BLOBS_FOLDER), open_bucket(place)
     there = {found.key: found.size_bytes for found in bucket.listed(BLOBS_FOLDER)}
@@ -94,12 +129,13 @@ def _into_bucket(data: Path, place: BucketPlace, progress: Progress) -> MovedBlo
             bucket.put_file(key_of(name), files.path_of(name), held[name].stored_bytes)
             copied += 1
     put_uploads(Spool(data / SPOOL_FOLDER, bucket=BucketUploads(bucket)))
+    require_turn()
     blob_place.note(data, note)
     total = sum(facts.stored_bytes for facts in held.values())
     return MovedBlobs(str(files.root), str(place), len(held), total, copied, "")
 
 
-def _into_directory(data: Path, progress: Progress) -> MovedBlobs:
+def _into_directory(data: Path, progress: Progress, require_turn: Callable[[], None]) -> MovedBlobs:
     store = blob_place.open_chosen(data)
     if not isinstance(store, BucketBlobStore):
         raise TypeError(store)
@@ -111,7 +147,9 @@ def _into_directory(data: Path, progress: Progress) -> MovedBlobs:
             files.copy_in(name, store.pieces(name), held[name].stored_bytes)
             copied += 1
     fetch_uploads(Spool(data / SPOOL_FOLDER, bucket=BucketUploads(store.bucket)))
+    require_turn()
     blob_place.settle(data, None)
+    store.leave()
     total = sum(facts.stored_bytes for facts in held.values())
     place = str(store.bucket.place)
     return MovedBlobs(place, str(files.root), len(held), total, copied, place)

@@ -1,7 +1,8 @@
 """Whose the objects of a place in a bucket are: an object that the first server writes there, and no other replaces.
 
 Two federations on one prefix would delete each other's models as unused. So a federation begins to use a prefix by
-creating this object, which the service grants to one of them, and every start compares it.
+creating this object, which the service grants to one of them, and every start compares it. A federation that has moved
+its objects elsewhere says so there, for its servers that did not take part.
 """
 
 from __future__ import annotations
@@ -26,28 +27,54 @@ def claim(bucket: Bucket, owner: str) -> None:
         ForeignBucketError: if another federation uses it.
         StorageError: if the service refuses or does not answer.
     """
-    content = {"owner": owner, "claimed_at": int(time.time()), "host": socket.gethostname()}
-    if not bucket.create(MARKER, json.dumps(content).encode()):
-        require_owner(bucket, owner)
+    if bucket.create(MARKER, _marker(owner)):
+        return
+    if _require_same(bucket, owner):
+        bucket.put(MARKER, _marker(owner))
+
+
+def leave(bucket: Bucket, owner: str) -> None:
+    """Note that the federation's objects are elsewhere now: ``require_owner`` refuses until it claims the place.
+
+    Raises:
+        StorageError: if the service refuses or does not answer.
+    """
+    bucket.put(MARKER, _marker(owner, left=True))
 
 
 def require_owner(bucket: Bucket, owner: str) -> None:
     """Refuse a place that is not this federation's.
 
     Raises:
-        ForeignBucketError: if another federation uses it, or none does: it may be another bucket of the same name.
+        ForeignBucketError: if another federation uses it, or none does: it may be another bucket of the same name; or
+            the federation has moved its objects elsewhere.
         StorageError: if the service refuses or does not answer.
     """
+    if _require_same(bucket, owner):
+        raise ForeignBucketError(
+            "the models were moved out of this place with `atoll server migrate`",
+            "make this server's data directory anew with `atoll server standby`, from that of the server that has them",
+            where=bucket.place,
+        )
+
+
+def _marker(owner: str, *, left: bool = False) -> bytes:
+    content = {"owner": owner, "claimed_at": int(time.time()), "host": socket.gethostname()}
+    return json.dumps(content | ({"left": True} if left else {})).encode()
+
+
+def _require_same(bucket: Bucket, owner: str) -> bool:
+    """Refuse the place of another federation; whether this one has left it."""
     try:
         found = json.loads(bucket.read(MARKER))
-        there, host = str(found["owner"]), str(found["host"])
+        there, host, left = str(found["owner"]), str(found["host"]), found.get("left") is True
     except ObjectMissingError:
         raise ForeignBucketError(
             f"the place in the bucket has no {MARKER}, though this server has used it",
             "check [storage] blobs_endpoint and the bucket; if it was emptied, restore the server from a back-up",
             where=bucket.place,
         ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ForeignBucketError(
             f"{MARKER} in the bucket cannot be read: {error}", "name an empty prefix", where=bucket.place
         ) from error
@@ -59,3 +86,4 @@ def require_owner(bucket: Bucket, owner: str) -> None:
             "last",
             where=bucket.place,
         )
+    return left

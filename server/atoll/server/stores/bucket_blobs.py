@@ -20,7 +20,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from atoll.server.buckets.errors import ObjectMissingError
-from atoll.server.buckets.owner import require_owner
+from atoll.server.buckets.owner import leave, require_owner
 from atoll.server.errors import ServerError, UnavailableError
 from atoll.server.stores.blob_cache import BlobCache
 from atoll.server.stores.blobs import BlobFacts
@@ -181,6 +181,10 @@ class BucketBlobStore:
             ForeignBucketError: if it is another federation's.
         """
         require_owner(self.bucket, self._owner)
+
+    def leave(self) -> None:
+        """Note in the bucket that the federation's models are elsewhere now: its other servers refuse the place."""
+        leave(self.bucket, self._owner)
 
     def mended(self, name: str, error: BlobDamagedError) -> MappedBlob:
         """Fetch a blob whose cached file is damaged.

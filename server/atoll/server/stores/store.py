@@ -11,9 +11,11 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from atoll.server.buckets import BucketUnavailableError
 from atoll.server.stores import blob_place, database_place, dialects, schema_version
 from atoll.server.stores.blob_place import IN_DIRECTORY, BlobSettings
 from atoll.server.stores.blobs import BlobStore
+from atoll.server.stores.bucket_blobs import BucketBlobStore
 from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
@@ -121,6 +123,7 @@ def _open_locked(
     try:
         if standby is not None and place.get_backend_name() != "sqlite":
             standby.begin(engine)
+            _require_still_owned(blobs)
         if turn is not None:
             _use(engine, directory, blobs)
             blobs.sweep()
@@ -131,6 +134,15 @@ def _open_locked(
         engine.dispose()
         raise
     return engine, dialects.reader_engine(place, connections=reader_threads)
+
+
+def _require_still_owned(blobs: BlobStore) -> None:
+    """Refuse a bucket that the federation has left while this server stood by; one that is away is waited for later."""
+    if isinstance(blobs, BucketBlobStore):
+        try:
+            blobs.require_owner()
+        except BucketUnavailableError as error:
+            log.warning("the models cannot be reached: %s", error)
 
 
 def _require_restored(directory: Path) -> None:
