@@ -31,6 +31,7 @@ def test_places(url: str, whole: str) -> None:
         ("s3://bucket/../x", "the prefix of"),
         ("s3://bucket/a b", "the prefix of"),
         ("s3://bucket/x#y", "the prefix of"),
+        ("s3://[::1/x", "cannot be read"),
     ],
 )
 def test_what_names_no_place(url: str, names: str) -> None:
@@ -51,5 +52,6 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
 
 def test_an_endpoint_is_a_url() -> None:
     assert parse_place("s3://b/x", "http://127.0.0.1:9000/").endpoint == "http://127.0.0.1:9000"
-    with pytest.raises(InvalidRequestError, match="is no URL"):
-        parse_place("s3://b/x", "127.0.0.1:9000")
+    for endpoint in ("127.0.0.1:9000", "http://[::1:9000"):
+        with pytest.raises(InvalidRequestError, match=r"is no URL|cannot be read"):
+            parse_place("s3://b/x", endpoint)

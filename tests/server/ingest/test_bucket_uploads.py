@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -144,6 +145,8 @@ def test_what_is_damaged_here_comes_from_the_bucket(here: Spool) -> None:
         lambda raw: raw[1:],
         lambda raw: b"\1\2" + raw[2:],
         lambda raw: raw[:3],
+        lambda raw: raw[:0],
+        lambda raw: _under_another_id(raw, b"../" + 29 * b"x"),
     ],
 )
 def test_a_spoiled_object_is_not_taken(
@@ -154,6 +157,13 @@ def test_a_spoiled_object_is_not_taken(
     bucket.put(key, spoil(bucket.read(key)))
     assert "acknowledged" in flaw(there, ref(), digest)
     assert not [path for path in there.root.rglob("*") if path.is_file()]
+
+
+def _under_another_id(raw: bytes, upload_id: bytes) -> bytes:
+    """The same update, to be written to another folder than the participant's."""
+    (length,) = struct.unpack("<Q", raw[-8:])
+    start = len(raw) - 8 - length
+    return raw[:start] + upload_id + raw[start + len(upload_id) :]
 
 
 def test_what_is_nowhere_is_missing(there: Spool) -> None:

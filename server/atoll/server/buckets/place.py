@@ -47,6 +47,11 @@ def parse_place(url: str, endpoint: str = "", region: str = "") -> BucketPlace:
             files and logs.
     """
     for text in (url, endpoint):
+        try:
+            urlsplit(text)
+        except ValueError:
+            named = text.rpartition("@")[2].partition("?")[0]
+            raise InvalidRequestError("bucket.url", f"{named[:160]!r} cannot be read as a URL", _EXAMPLE) from None
         if urlsplit(text).query or "@" in urlsplit(text).netloc:
             raise InvalidRequestError(
                 "bucket.url",

@@ -27,6 +27,7 @@ from atoll.server.ingest.committed import (
     COMMITTED,
     LOST,
     SEGMENT_NAME_CHARS,
+    UPLOAD_ID_CHARS,
     pack_committed,
     payload_in,
     read_committed,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct("<Q")
 _KEY = re.compile(rf"{FOLDER}/([a-z0-9-]+)/(\d+)\.(\d+)/([a-z0-9-]+)/([0-9a-f]{{64}})")
+_UPLOAD_ID = re.compile(rf"[0-9a-f]{{{UPLOAD_ID_CHARS}}}")
 _WHOLE_BYTES = 8 << 20
 """Smaller uploads go in one request; larger ones are streamed in parts, which takes three or more."""
 
@@ -158,16 +160,18 @@ def _checked(path: Path, upload: CommittedKey) -> tuple[str, bytes]:
     Raises:
         CorruptDataError: if they do not, or make up another update.
     """
+    if path.stat().st_size < _LENGTH.size:
+        raise _damaged(upload)
     with path.open("rb") as file:
         raw = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-    if raw.nbytes < _LENGTH.size:
-        raise _damaged(upload)
     (length,) = _LENGTH.unpack(raw[-_LENGTH.size :])
     end = raw.nbytes - _LENGTH.size - length
     if end < 0:
         raise _damaged(upload)
     listed = bytes(raw[end : end + length])
     upload_id, records = read_committed(listed, upload.digest, path)
+    if not _UPLOAD_ID.fullmatch(upload_id):  # it names a folder here
+        raise _damaged(upload)
     for record in records:
         view = payload_in(raw[:end], record)
         if view is None or chunk_digest(view) != record.header.digest:
