@@ -1,16 +1,20 @@
 """The file of a sign-in, and the token of each call."""
 
+import http.server
 import json
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from atoll.operator import BadInputError, NotPermittedError, OperatorError
+from atoll.operator import BadInputError, NotPermittedError, OperatorError, connecting, signing_in
 from atoll.operator.connecting import Session, Target, find_target
-from atoll.operator.provider import require_safe
+from atoll.operator.provider import Provider, Tokens, require_safe
 from atoll.operator.sign_in import SIGN_IN_FILE, SignIn
+from tests.patience import WAIT_S
 
 KEPT = SignIn("fl.example.org:7404", "ca", "https://login.example.org", "atoll", "id", "a.b.c", "", 1000.0)
 
@@ -69,6 +73,49 @@ def test_after_signing_out_elsewhere_no_token_is_renewed(path: Path) -> None:
         session.token()
 
 
+def test_a_token_for_another_server_is_not_sent_to_this_one(path: Path) -> None:
+    KEPT.write(path)
+    session = Session(path, lambda: 1001.0)
+    replace(KEPT, address="other.example.org:7404", bearer="d.e.f", expires_at=5000.0).write(path)
+    with pytest.raises(NotPermittedError, match=r"is now a sign-in to other\.example\.org:7404"):
+        session.token()
+
+
+@pytest.mark.parametrize("ends", ["logout", "login"])
+def test_a_renewal_under_way_does_not_undo_what_comes_after_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    KEPT.write(path)
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self, *_: object) -> None:
+            """As the real one."""
+
+        def tokens(self, **_: str) -> Tokens:
+            asked.set()
+            go_on.wait(WAIT_S)
+            return Tokens("old.per.son", "more", 5000.0)
+
+        def endpoint(self, _: str) -> str:
+            return ""
+
+    monkeypatch.setattr(connecting, "Provider", Slow)
+    monkeypatch.setattr(signing_in, "Provider", Slow)
+    replace(KEPT, refresh_token="r").write(path)
+    with ThreadPoolExecutor() as threads:
+        renewing = threads.submit(Session(path, lambda: 1001.0).token)
+        assert asked.wait(WAIT_S)
+        fresh = replace(KEPT, bearer="new.per.son")
+        after = threads.submit(signing_in.forget, path) if ends == "logout" else threads.submit(fresh.keep, path)
+        with pytest.raises(TimeoutError):
+            after.result(0.2)
+        go_on.set()
+        assert renewing.result() == "old.per.son"
+        after.result()
+    assert (SignIn.read(path) == fresh) if ends == "login" else not path.exists()
+
+
 def test_it_is_found_before_the_certificate_and_after_that_of_the_data_directory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,3 +142,20 @@ def test_each_call_has_the_token_and_no_other_does(path: Path) -> None:
 def test_tokens_do_not_travel_in_plaintext(address: str) -> None:
     with pytest.raises(OperatorError, match="is not https"):
         require_safe(address)
+
+
+def test_a_redirect_does_not_lead_into_plaintext() -> None:
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", "http://login.example.org/")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(OperatorError, match="is not https"):
+            Provider(f"http://127.0.0.1:{server.server_port}", "atoll", "id")
+        server.shutdown()

@@ -62,7 +62,13 @@ class Session:
 
     def _renew(self) -> None:
         with locked(self._path):
-            self.sign_in = SignIn.read(self._path)  # another process may have renewed it, or signed out
+            kept = SignIn.read(self._path)  # another process may have renewed it, or signed out
+            if (kept.address, kept.issuer) != (self.sign_in.address, self.sign_in.issuer):
+                raise NotPermittedError(
+                    f"{self._path} is now a sign-in to {kept.address}, whose token is not for {self.sign_in.address}",
+                    "begin again, or sign in again: atoll operator login",
+                )
+            self.sign_in = kept
             if self._left_s() >= _EARLY_S:
                 return
             if not self.sign_in.refresh_token:

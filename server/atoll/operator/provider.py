@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -129,15 +130,26 @@ def _fetched(address: str, form: Mapping[str, str] | None) -> bytes:
     body = None if form is None else urllib.parse.urlencode(form).encode()
     request = urllib.request.Request(address, body, {"Accept": "application/json"})  # noqa: S310 - require_safe
     try:
-        with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:  # noqa: S310 - as above
+        with urllib.request.build_opener(_SafeRedirects()).open(request, timeout=REQUEST_S) as answer:
             found: bytes = answer.read(MAX_BYTES)
             return found
     except urllib.error.HTTPError as error:
         with error:
             said = _object(address, error.read(MAX_BYTES))
         raise TokenRefusedError(str(said.get("error", error.code)), str(said.get("error_description", ""))) from None
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise UnreachableError(f"the provider at {address} cannot be reached: {error}", "try again") from error
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects as ``require_safe`` allows."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """See ``urllib.request``."""
+        require_safe(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _object(address: str, raw: bytes) -> Mapping[str, Any]:

@@ -55,6 +55,11 @@ class SignIn:
         except OSError as error:
             raise BadInputError(f"{path} cannot be written: {error.strerror or error}") from error
 
+    def keep(self, path: Path) -> None:
+        """As ``write``, after a renewal of the sign-in before by another process: that must not come back."""
+        with locked(path):
+            self.write(path)
+
     @classmethod
     def read(cls, path: Path) -> SignIn:
         """Read the file.
@@ -86,8 +91,16 @@ def config_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one process at a time renew the sign-in in ``path``: many providers take a refresh token once only."""
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
+    """Let one process at a time change the sign-in in ``path``: many providers take a refresh token once only.
+
+    Raises:
+        BadInputError: if its folder cannot be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be written: {error.strerror or error}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

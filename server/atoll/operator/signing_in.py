@@ -19,7 +19,7 @@ import grpc
 
 from atoll.operator.errors import NotPermittedError, OperatorError, TimedOutError, UnreachableError, translated
 from atoll.operator.provider import Provider, TokenRefusedError, Tokens, require_safe
-from atoll.operator.sign_in import SignIn
+from atoll.operator.sign_in import SignIn, locked
 from atoll.text.printable import printable
 from atoll.wire.v1 import control_pb2, control_pb2_grpc
 
@@ -210,16 +210,17 @@ def forget(path: Path) -> bool:
         OperatorError: if the file cannot be removed.
     """
     revoked = False
-    with contextlib.suppress(OperatorError):  # the tokens end by themselves
-        own = SignIn.read(path)
-        provider = Provider(own.issuer, own.client_id, own.token)
-        if own.refresh_token and provider.endpoint("revocation_endpoint"):
-            provider.revoke(own.refresh_token)
-            revoked = True
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise OperatorError(f"{path} cannot be removed: {error.strerror}") from error
+    with locked(path):  # else a renewal that is under way would write it anew
+        with contextlib.suppress(OperatorError):  # the tokens end by themselves
+            own = SignIn.read(path)
+            provider = Provider(own.issuer, own.client_id, own.token)
+            if own.refresh_token and provider.endpoint("revocation_endpoint"):
+                provider.revoke(own.refresh_token)
+                revoked = True
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise OperatorError(f"{path} cannot be removed: {error.strerror}") from error
     return revoked
 
 

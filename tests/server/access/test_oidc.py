@@ -1,9 +1,12 @@
 """Which tokens bring an operator in, and which do not: keys and documents are the test's own, signatures are real."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
+import http.client
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,12 +16,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from atoll.server.access import oidc
+from atoll.server.access import oidc, oidc_provider
 from atoll.server.access.oidc import TokenEndedError, TokenVerifier
 from atoll.server.access.oidc_provider import COOLDOWN_S, FRESH_S, STALE_S, Keys
 from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import OperatorRole
+from tests.patience import WAIT_S
 
 ISSUER = "https://login.example.org"
 RSA = rsa.generate_private_key(65537, 2048)
@@ -33,11 +37,14 @@ class Provider:
         self.issuer = ISSUER
         self.fetched: list[str] = []
         self.away = False
+        self.error: Exception | None = None
 
     def __call__(self, url: str) -> bytes:
         self.fetched.append(url)
         if self.away:
             raise OSError("away")
+        if self.error is not None:
+            raise self.error
         if url == f"{ISSUER}/.well-known/openid-configuration":
             return json.dumps({"issuer": self.issuer, "jwks_uri": f"{ISSUER}/keys"}).encode()
         return json.dumps({"keys": [_public(name, key) for name, key in self.keys.items()]}).encode()
@@ -181,6 +188,55 @@ class TestKeys:
         await world.verifier.verify(token(sub="eve"))
         world.steady += FRESH_S + 1
         assert "no such key" in await world.refusal(token(sub="frank"))
+
+    async def test_a_token_by_a_withdrawn_key_is_refused_though_it_was_good_before(self) -> None:
+        world, good = World(), token()
+        await world.verifier.verify(good)
+        world.provider.keys = {"one": rsa.generate_private_key(65537, 2048)}
+        world.steady += FRESH_S + 1
+        assert "Signature verification failed" in await world.refusal(good)
+        assert not world.verifier.knows(good)
+
+    async def test_a_caller_that_breaks_off_does_not_end_the_fetch(self) -> None:
+        began, go_on, provider = threading.Event(), threading.Event(), Provider()
+
+        def fetch(url: str) -> bytes:
+            began.set()
+            go_on.wait(WAIT_S)
+            return provider(url)
+
+        keys = Keys(ISSUER, fetch)
+        finding = asyncio.ensure_future(keys.find("made-up"))
+        await asyncio.to_thread(began.wait, WAIT_S)
+        finding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await finding
+        go_on.set()
+        assert await keys.find("one") is not None
+
+    async def test_a_provider_that_hangs_does_not_hold_up_who_has_a_known_key(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world, go_on = World(), threading.Event()
+        await world.verifier.verify(token())
+        monkeypatch.setattr(oidc_provider, "PATIENCE_S", 0.01)
+
+        def hang(*_: object) -> bytes:
+            go_on.wait(WAIT_S)
+            raise OSError("away")
+
+        monkeypatch.setattr(Provider, "__call__", hang)
+        world.steady += FRESH_S + 1
+        await asyncio.wait_for(world.verifier.verify(token(sub="eve")), WAIT_S / 2)
+        go_on.set()
+
+    @pytest.mark.parametrize("error", [http.client.IncompleteRead(b""), RecursionError(), TypeError()])
+    async def test_whatever_a_provider_answers_its_keys_serve_for_a_while(self, error: Exception) -> None:
+        world = World()
+        await world.verifier.verify(token())
+        world.provider.error = error
+        world.steady += FRESH_S + 1
+        await world.verifier.verify(token(sub="eve"))
 
     async def test_made_up_ids_do_not_flood_the_provider(self) -> None:
         world = World()

@@ -8,12 +8,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.server.access.oidc_provider import Keys
 from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.errors import ForbiddenError, UnauthenticatedError
 from atoll.server.identity import OperatorRole
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a public key only: neither ``none`` nor one whose key the client also has (HS256)."""
@@ -39,8 +42,16 @@ class SignedIn:
     expires_at: float
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A good token: who it is, and the key that its signature was verified with."""
+
+    signed_in: SignedIn
+    key: PyJWK
+
+
 class TokenVerifier:
-    """Verifies tokens of one provider; remembers the last good ones.
+    """Verifies tokens of one provider; remembers the last good ones, until the keys are fetched again.
 
     Args:
         settings: with an issuer.
@@ -52,7 +63,7 @@ class TokenVerifier:
         self._settings = settings
         self._keys = keys
         self._clock = clock
-        self._known: OrderedDict[bytes, SignedIn] = OrderedDict()
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
     async def verify(self, token: str) -> SignedIn:
         """The operator of a token.
@@ -64,13 +75,16 @@ class TokenVerifier:
             UnavailableError: if the provider's keys are not known.
         """
         mark = _mark(token)
-        found = self._known.get(mark)
-        if found is None:
-            found = self._signed_in(await self._claims(token))
+        known = self._known.get(mark)
+        if known is None or await self._keys.find(known.key.key_id) is not known.key:
+            self._known.pop(mark, None)
+            claims, key = await self._claims(token)
+            known = _Known(self._signed_in(claims), key)
+        found = known.signed_in
         if found.expires_at + self._settings.leeway_s <= self._clock():
             self._known.pop(mark, None)
             raise TokenEndedError("oidc.expired", f"the token of {found.name} has ended", _AGAIN)
-        self._known[mark] = found
+        self._known[mark] = known
         self._known.move_to_end(mark)
         if len(self._known) > _KNOWN:
             self._known.popitem(last=False)
@@ -80,7 +94,7 @@ class TokenVerifier:
         """Whether this token was good, and is remembered."""
         return _mark(token) in self._known
 
-    async def _claims(self, token: str) -> Mapping[str, Any]:
+    async def _claims(self, token: str) -> tuple[Mapping[str, Any], PyJWK]:
         import jwt  # noqa: PLC0415 - the extra oidc; servers without sign-in do not have it
 
         if len(token) > MAX_TOKEN_CHARS:
@@ -105,7 +119,7 @@ class TokenVerifier:
             raise TokenEndedError("oidc.expired", "the token has ended", _AGAIN) from None
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise _bad(str(error)) from None
-        return claims
+        return claims, key
 
     def _signed_in(self, claims: Mapping[str, Any]) -> SignedIn:
         settings = self._settings

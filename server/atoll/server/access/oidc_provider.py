@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import ssl
@@ -28,6 +29,8 @@ FRESH_S = 600.0
 """Keys older than that are fetched again, so that a key that the provider withdrew is no longer believed."""
 STALE_S = 3600.0
 """Keys are believed for so long if the provider cannot be reached."""
+PATIENCE_S = 2.0
+"""Seconds that a token by a known key waits for keys to be fetched again; a provider that hangs delays no one more."""
 DISCOVERY = "/.well-known/openid-configuration"
 
 Fetch = Callable[[str], bytes]
@@ -48,7 +51,7 @@ class Keys:
         self._steady = steady
         self._keys: Mapping[str | None, PyJWK] = {}
         self._fetched_at = self._tried_at = float("-inf")
-        self._turn = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> PyJWK | None:
         """The key with this id; None if the provider has none.
@@ -56,24 +59,35 @@ class Keys:
         Raises:
             UnavailableError: if the provider cannot be reached, and its keys are not known.
         """
-        async with self._turn:
-            age_s = self._steady() - self._fetched_at
-            if (age_s > FRESH_S or key_id not in self._keys) and self._steady() - self._tried_at > COOLDOWN_S:
-                await self._refresh()
-            if self._steady() - self._fetched_at > STALE_S:
-                raise UnavailableError(
-                    "oidc.provider",
-                    f"the provider {self._issuer} cannot be reached: sign-ins cannot be checked",
-                    "try again, or use a credential with a certificate",
-                    retry_after_s=COOLDOWN_S,
-                )
-            return self._keys.get(key_id)
+        known = key_id in self._keys
+        if not known or self._age_s > FRESH_S:
+            await self._refreshed(PATIENCE_S if known and self._age_s <= STALE_S else None)
+        if self._age_s > STALE_S:
+            raise UnavailableError(
+                "oidc.provider",
+                f"the provider {self._issuer} cannot be reached: sign-ins cannot be checked",
+                "try again, or use a credential with a certificate",
+                retry_after_s=COOLDOWN_S,
+            )
+        return self._keys.get(key_id)
 
-    async def _refresh(self) -> None:
-        self._tried_at = self._steady()
+    @property
+    def _age_s(self) -> float:
+        return self._steady() - self._fetched_at
+
+    async def _refreshed(self, wait_s: float | None) -> None:
+        """Wait for a fetch, which is a task of its own: a caller that breaks off does not end it."""
+        if self._fetching is None or self._fetching.done():
+            if self._steady() - self._tried_at <= COOLDOWN_S:
+                return
+            self._tried_at = self._steady()
+            self._fetching = asyncio.create_task(self._fetched(), name="oidc-keys")
+        await asyncio.wait({self._fetching}, timeout=wait_s)
+
+    async def _fetched(self) -> None:
         try:
             self._keys = await asyncio.to_thread(self._read)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, RecursionError, http.client.HTTPException) as error:
             log.warning("the keys of %s could not be fetched: %s", self._issuer, error)
             return
         self._fetched_at = self._steady()

@@ -38,7 +38,7 @@ def login(*, server: str | None, ca: Path | None, device: bool, json_output: boo
     authority = last.ca_certificate if ca is None and last else signing_in.certificate_file(ca or Path())
     place = signing_in.ask_server(server or (last.address if last else ""), authority)
     found = signing_in.by_device(place, _tell) if device else signing_in.by_browser(place, _open)
-    found.write(path)
+    found.keep(path)
     with Operator(Target(found.address, Session(path)), Timeouts()) as client:
         who = client.whoami()
     if json_output:
