@@ -267,7 +267,7 @@ Global___SessionInstruction: typing_extensions.TypeAlias = SessionInstruction
 
 @typing.final
 class SessionEnded(google.protobuf.message.Message):
-    """The server has ended the session. With an error: it never admitted it."""
+    """The server has ended the session. With an error: why."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

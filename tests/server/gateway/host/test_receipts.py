@@ -71,6 +71,19 @@ def test_another_digest_begins_anew(receipt: Receipt) -> None:
     receipt.finish(digest())
 
 
+def test_a_complete_sum_is_not_written_again(receipt: Receipt) -> None:
+    """A file that shrinks while it is mapped ends the process that reads it (SIGBUS)."""
+    send(receipt, 0, 1)
+    receipt.finish(digest())
+    found = receipt.sum()
+    with pytest.raises(ConflictError, match="does not match"):
+        receipt.finish(bytes(32))
+    send(receipt, 0, 1, sums=SUMS // 2)
+    receipt.finish(digest())
+    assert (receipt.next, receipt.complete) == (2, True)
+    assert np.array_equal(found.sum_block(0, ELEMENTS), SUMS)
+
+
 @pytest.mark.parametrize("value", [MOST + 1, -MOST - 1, -(2**63)])
 def test_a_sum_beyond_its_updates_is_refused(receipt: Receipt, value: int) -> None:
     sums = SUMS.copy()

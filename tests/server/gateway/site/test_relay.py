@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from atoll.server.gateway.site import relay
 from atoll.server.gateway.site.relay import Certified, Relay
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
@@ -124,3 +125,20 @@ async def test_one_that_the_server_does_not_admit_is_told_why(rig: Rig) -> None:
     message, end = told(rig.session)
     assert isinstance(message, participation_pb2.CheckInResponse)
     assert (message.come_back.reason, end) == ("not here", None)
+
+
+async def test_a_link_begins_however_much_there_is_to_say(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "OUTBOX", 2)
+    for number in range(5):
+        key = participation_pb2.RoundKey(run="r1", round=number)
+        await rig.relay.replied("p1", participation_pb2.TaskReply(key=key, verdict=VERDICTS.VERDICT_DECLINED))
+    outbox = rig.relay.attach()
+    for _ in range(2):
+        await rig.reply(VERDICTS.VERDICT_ACCEPTED)
+    assert outbox.qsize() == len(said(outbox)) == 8
+    for _ in range(9):
+        await rig.reply(VERDICTS.VERDICT_ACCEPTED)
+    found = [outbox.get_nowait() for _ in range(outbox.qsize())]
+    assert found[-1] is None, "the link ends, and the next one begins with everything"
+    rig.relay.detach()
+    assert len(said(rig.relay.attach())) == 6

@@ -11,28 +11,36 @@ from atoll.server.errors import InvalidRequestError, LimitExceededError, ServerE
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
 from atoll.server.rpc.admission import Admission, Replies
 from atoll.server.rpc.check_in_api import CheckInApi
-from atoll.server.rpc.introductions import MAX_REASON_CHARS, introduction_of
+from atoll.server.rpc.introductions import bounded, introduction_of
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import ComeBack, Session, Sessions, come_back
-from atoll.text.printable import printable
 from atoll.wire.v1 import gateway_pb2
 
 OUTBOX = 4096
 """Instructions of all sessions that wait for the gateway to read."""
 MAX_SESSIONS = 20_000
 """Sessions of one gateway."""
+CROWDED_S = 60.0
+"""Seconds after which a participant beyond them tries again."""
 SHARED_PARTS = 16
 """Shared parts of invitations that a gateway keeps."""
 
 
 @dataclass(eq=False)
 class _Member:
-    """One session at the gateway; ``admitted`` has the session here, or is cancelled if there will be none."""
+    """One session at the gateway; ``admitted`` has the session here, or is cancelled if there will be none.
+
+    Attributes:
+        refused: why this server ends it.
+        told: whether the gateway must hear that it has ended.
+    """
 
     number: int
     admitted: asyncio.Future[Session]
     replies: Replies
     task: asyncio.Task[None] | None = field(default=None)
+    refused: ServerError | None = None
+    told: bool = False
 
 
 class SharedParts:
@@ -86,17 +94,17 @@ class Attendance:
         self._identities = identities
         self._admission = admission
         self._members: dict[int, _Member] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def take(self, request: gateway_pb2.AttendRequest) -> None:
-        """Handle one message of the gateway.
+        """Handle one message of the gateway. What is wrong with one participant ends that participant's session alone.
 
         Raises:
             InvalidRequestError: if it is out of order.
-            LimitExceededError: if there are too many sessions, or replies of one.
         """
         match request.WhichOneof("message"):
             case "opened":
-                self._open(request.opened)
+                await self._open(request.opened)
             case "reply":
                 await self._replied(request.reply)
             case "closed":
@@ -106,24 +114,25 @@ class Attendance:
 
     async def close(self) -> None:
         """End all sessions: the gateway has disconnected."""
-        tasks = [member.task for member in self._members.values() if member.task is not None]
+        tasks = list(self._tasks)
+        for member in self._members.values():
+            member.told = False
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _open(self, opened: gateway_pb2.SessionOpened) -> None:
+    async def _open(self, opened: gateway_pb2.SessionOpened) -> None:
         if opened.session in self._members:
             raise InvalidRequestError("gateway.session", f"session {opened.session} is open already")
         if len(self._members) >= MAX_SESSIONS:
-            raise LimitExceededError(
-                "gateway.sessions",
-                f"aggregator {self._gateway} has {MAX_SESSIONS} sessions",
-                "start another aggregator",
-            )
+            await self.outbox.put((opened.session, self._crowded()))
+            return
         admitted: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         member = _Member(opened.session, admitted, Replies(self._admission.limits))
         self._members[opened.session] = member
         member.task = asyncio.create_task(self._serve(member, opened))
+        self._tasks.add(member.task)
+        member.task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, member: _Member, opened: gateway_pb2.SessionOpened) -> None:
         """Admit a participant, and pass its instructions on until its session ends."""
@@ -136,6 +145,10 @@ class Attendance:
                     await self.outbox.put((member.number, instruction))
         except ServerError as error:
             ending = error
+        except asyncio.CancelledError:
+            if not member.told:
+                raise
+            ending = member.refused
         finally:
             self._members.pop(member.number, None)
             if member.admitted.done():
@@ -151,7 +164,7 @@ class Attendance:
         introduction = introduction_of(opened.hello)
         organisation = await self._check_ins.introduced(participant, introduction)
         await self._identities.identify(pem)  # it may have been revoked meanwhile
-        cut: Callable[[], None] = lambda: self._closed(member.number)  # noqa: E731
+        cut: Callable[[], None] = lambda: self._end(member, None)  # noqa: E731
         return self._sessions.connect(participant, introduction, cut, organisation, self._gateway)
 
     async def _replied(self, message: gateway_pb2.SessionReply) -> None:
@@ -165,15 +178,32 @@ class Attendance:
                 return
             raise
         key = message.reply.key
-        member.replies.count((key.run, key.round, key.attempt))
-        self._admission.reply(session.participant)
-        message.reply.reason = printable(message.reply.reason[:MAX_REASON_CHARS])
-        await self._check_ins.replied(session.participant, message.reply)
+        try:
+            member.replies.count((key.run, key.round, key.attempt))
+            self._admission.reply(session.participant)
+            await self._check_ins.replied(session.participant, bounded(message.reply))
+        except ServerError as error:
+            self._end(member, error)
 
     def _closed(self, number: int) -> None:
+        """The gateway has ended a session."""
         member = self._members.get(number)
         if member is not None and member.task is not None:
             member.task.cancel()
+
+    def _end(self, member: _Member, error: ServerError | None) -> None:
+        """End a session, and tell the gateway."""
+        if member.task is not None and member.number in self._members:
+            member.refused, member.told = error, True
+            member.task.cancel()
+
+    def _crowded(self) -> ServerError:
+        return LimitExceededError(
+            "gateway.sessions",
+            f"aggregator {self._gateway} has {MAX_SESSIONS} sessions",
+            "start another aggregator",
+            CROWDED_S,
+        )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 from atoll.server.errors import ForbiddenError, InvalidRequestError
@@ -12,8 +13,13 @@ from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, 
 from atoll.server.ingest.node_pool import GATEWAY
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.coordinator_service import CoordinatorService
+from atoll.server.rpc.introductions import MAX_REASON_CHARS
+from atoll.text.printable import printable
 from atoll.wire.v1 import ingest_pb2
 from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceServicer
+
+_MOST_BYTES = 2**63 - 1
+_HEX = re.compile("[0-9a-f]*")
 
 
 class BoundCoordinator:
@@ -54,12 +60,26 @@ class BoundCoordinator:
         """See ``CoordinatorApi``; the update is noted as received by this gateway, whatever the gateway says.
 
         Raises:
-            InvalidRequestError: for a norm that is no number.
+            InvalidRequestError: for figures or names that no node sends.
         """
         await self._bindings.check(self._gateway, commit.participant)
-        if not (math.isfinite(commit.norm) and commit.norm >= 0 and math.isfinite(commit.upload_at)):
-            raise InvalidRequestError("gateway.commit", f"norm {commit.norm}, upload_at {commit.upload_at}")
-        return await self._coordinator.commit(replace(commit, node=GATEWAY + self._gateway))
+        _check(commit)
+        reason = printable(commit.rejection[:MAX_REASON_CHARS])
+        return await self._coordinator.commit(replace(commit, node=GATEWAY + self._gateway, rejection=reason))
+
+
+def _check(commit: Commit) -> None:
+    """Check what a node of the server makes or checks itself, and other nodes could get wrong."""
+    if not (math.isfinite(commit.norm) and commit.norm >= 0 and math.isfinite(commit.upload_at)):
+        raise InvalidRequestError("gateway.commit", f"norm {commit.norm}, upload_at {commit.upload_at}")
+    if commit.payload_bytes > _MOST_BYTES:
+        raise InvalidRequestError("gateway.commit", f"{commit.payload_bytes} payload bytes: at most {_MOST_BYTES}")
+    said = commit.report
+    for name, text, digits in (("digest", said.digest, 64), ("upload_id", said.upload_id, 32)):
+        if text and (len(text) != digits or not _HEX.fullmatch(text)):
+            raise InvalidRequestError(
+                "gateway.commit", f"{name} {text[:80]!r}: expected {digits} lower-case hex digits"
+            )
 
 
 class GatewayCoordinatorService(CoordinatorServiceServicer):

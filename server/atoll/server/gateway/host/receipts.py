@@ -25,7 +25,7 @@ MAX_RECEIPTS = 64
 
 
 class Receipt:
-    """One partial sum on its way, resumable. Its methods block; thread-safe.
+    """One partial sum on its way, resumable; once complete, its file stays as it is. Its methods block; thread-safe.
 
     What the sum may hold is known: the server has asked for exactly these updates, so nothing but the integers is sent.
 
@@ -56,7 +56,7 @@ class Receipt:
             StorageError: if it cannot be written.
         """
         with self._lock:
-            if index < self.next:
+            if self.complete or index < self.next:
                 return
             if index > self.next or index >= piece_count(self.key.elements):
                 raise ConflictError("partial.order", f"piece {index} comes, {self.next} is next", "ask for the status")
@@ -84,13 +84,14 @@ class Receipt:
         """Compare the whole with its digest.
 
         Raises:
-            ConflictError: if pieces are missing, or it does not match: it then begins anew.
+            ConflictError: if pieces are missing, or it does not match: it then begins anew, unless it was complete.
         """
         with self._lock:
             if self.next != piece_count(self.key.elements):
                 raise ConflictError("partial.order", f"piece {self.next} is missing", "ask for the status")
             if self._hasher.digest() != digest:
-                self.next, self._hasher = 0, blake3()
+                if not self.complete:  # a complete one may be mapped: to write it anew would end this process
+                    self.next, self._hasher = 0, blake3()
                 raise ConflictError("partial.digest", "the partial sum does not match its digest", "send it again")
             self.complete = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, int, int]
 OUTBOX = 65_536
-"""Messages that wait for the link; more break it, and everything is said again."""
+"""Messages that wait for the link, beyond those that it begins with; more break it, and everything is said again."""
 MAX_REPLIES = 16
 """Replies of one participant, one for each round, that are said again after a lost link."""
 REFUSED_S = 5.0
@@ -71,6 +72,7 @@ class Relay:
         self._by_number: dict[int, _Relayed] = {}
         self._numbers = itertools.count(1)
         self._outbox: asyncio.Queue[gateway_pb2.AttendRequest | None] | None = None
+        self._most = math.inf
         self._parts: dict[int, bytes] = {}
         sessions.listen(connected=self._connected, disconnected=self._disconnected)
 
@@ -117,10 +119,11 @@ class Relay:
 
     def attach(self) -> asyncio.Queue[gateway_pb2.AttendRequest | None]:
         """There is a link: the queue that it sends from, with all sessions. None ends the link."""
-        outbox: asyncio.Queue[gateway_pb2.AttendRequest | None] = asyncio.Queue(OUTBOX)
-        self._outbox = outbox
+        outbox: asyncio.Queue[gateway_pb2.AttendRequest | None] = asyncio.Queue()
+        self._outbox, self._most = outbox, math.inf
         for member in self._members.values():
             self._open(member)
+        self._most = outbox.qsize() + OUTBOX
         return outbox
 
     def detach(self) -> None:
@@ -177,7 +180,7 @@ class Relay:
             member.session.close()
             return
         detail = detail_from_proto(message.error)
-        log.warning("the server does not admit %s: %s", member.session.participant, detail)
+        log.warning("the server ends the session of %s: %s", member.session.participant, detail)
         member.session.close(come_back(ComeBack.CAUSE_UNSPECIFIED, _wait_s(detail), str(detail)))
 
     def _connected(self, session: Session) -> None:
@@ -224,10 +227,10 @@ class Relay:
     def _send(self, message: gateway_pb2.AttendRequest) -> None:
         if self._outbox is None:
             return
-        if self._outbox.full():
+        if self._outbox.qsize() >= self._most:
             log.warning("the server does not read what participants say; connecting anew")
-            self._outbox.get_nowait()
             self._outbox.put_nowait(None)
+            self._outbox = None
             return
         self._outbox.put_nowait(message)
 
