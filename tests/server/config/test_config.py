@@ -36,6 +36,8 @@ def test_defaults_are_safe() -> None:
         ({"keep_models": 0}, "keep_models"),
         ({"host": ""}, "host"),
         ({"advertise": ""}, "advertise"),
+        ({"advertise": "fl.example.org:7400"}, "advertise"),
+        ({"advertise": "https://fl.example.org"}, "advertise"),
         ({"colour": "blue"}, "colour"),
     ],
 )

@@ -42,9 +42,11 @@ def test_names_and_bindings_are_for_their_kinds() -> None:
 
 def test_a_binding_leads_to_the_aggregators_enrolment_port() -> None:
     assert bound_through("north", ["pa"], {"pa": "agg:7411"}) == Binding("agg:7411", "", "pa")
-    with pytest.raises(InvalidRequestError, match="0 aggregators are named 'north'"):
+    with pytest.raises(InvalidRequestError, match="0 aggregators are named 'north'") as none:
         bound_through("north", [], {})
-    with pytest.raises(InvalidRequestError, match="2 aggregators are named 'north': pa, pb"):
+    assert "start it first" in none.value.detail.remedy
+    with pytest.raises(InvalidRequestError, match="2 aggregators are named 'north': pa, pb") as several:
         bound_through("north", ["pa", "pb"], {"pa": "agg:7411"})
+    assert "--through pa" in several.value.detail.remedy
     with pytest.raises(InvalidRequestError, match="aggregator pa is not connected"):
         bound_through("north", ["pa"], {})

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.disk.space import Room
+from atoll.server.identity.host_name import advertised_name
 
 DEFAULT_DATA = Path("atoll-aggregator")
 
@@ -46,6 +47,8 @@ class AggregatorConfig(BaseModel):
         default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 3."
     )
     limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
+
+    _advertise_is_a_name = field_validator("advertise")(advertised_name)
 
     @field_validator("upstream")
     @classmethod

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
 from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.config.storage_settings import StorageSettings
+from atoll.server.identity.host_name import advertised_name
 from atoll.wire.loopback import is_loopback
 from atoll.wire.pacing import LONGEST_RETRY_S
 
@@ -95,6 +96,8 @@ class ServerConfig(BaseModel):
     )
     oidc: OidcSettings = Field(default=OidcSettings(), description="Sign-in of operators through a provider.")
     limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
+
+    _advertise_is_a_name = field_validator("advertise")(advertised_name)
 
     @model_validator(mode="after")
     def _insecure_only_on_loopback(self) -> ServerConfig:

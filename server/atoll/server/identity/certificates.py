@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import re
 from collections.abc import Sequence
 
 from cryptography import x509
@@ -17,12 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll.server.identity.errors import AuthorityError
+from atoll.server.identity.host_name import is_host_name
 from atoll.server.identity.peer import Role, identity_uri
 from atoll.server.identity.validity import not_before_of
-
-_HOST = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
-)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -99,7 +95,7 @@ def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        if not _HOST.fullmatch(name):
+        if not is_host_name(name):
             raise AuthorityError(f"server name {name[:100]!r} is neither a host name nor an IP address") from None
         return x509.DNSName(name)
 

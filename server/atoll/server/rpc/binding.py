@@ -73,10 +73,17 @@ def bound_through(name: str, found: Sequence[str], addresses: Mapping[str, str])
     """
     if len(found) != 1:
         among = f": {', '.join(found)}" if found else ""
+        remedy = (
+            f"name one by its id, as in `--through {found[0]}`, and revoke those that are not in use: "
+            "`atoll participants list` says which are connected"
+            if found
+            else "start it first, with a token made by `atoll token new --kind aggregator`; `atoll participants list` "
+            "shows those that are enrolled"
+        )
         raise InvalidRequestError(
             _CODE,
             f"{len(found)} aggregators are named {name[:80]!r}{among}",
-            "`atoll participant list` shows their ids",
+            remedy,
         )
     address = addresses.get(found[0], "")
     if not address:

@@ -10,12 +10,12 @@ import grpc.aio
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.intake import Intake
 from atoll.server.rpc.port_bounds import Bounds, Context
-from atoll.server.rpc.request_sizes import CHECK_IN, UPLOADS, Parse, parser_of
+from atoll.server.rpc.request_sizes import ATTEND, CHECK_IN, UPLOADS, WORK, Parse, parser_of
 
 Receive = Callable[[], Awaitable[Any]]
 
 STREAM_MESSAGE_S = 60.0
-"""Seconds from one message of a stream to the end of the next, where the handler does not bound the wait itself."""
+"""Seconds from one message of a stream to the end of the next, unless it is one that may be silent."""
 
 
 class RequestReader:
@@ -33,7 +33,8 @@ class RequestReader:
         self._parse = parser_of(method, deserialise, None if bounds is None else bounds.limits)
         self._streaming = streaming
         self._uploads = method in UPLOADS
-        self._checks_in = method == CHECK_IN
+        self._opens_with_hello = method in {CHECK_IN, ATTEND}
+        self._answers_orders = method == WORK
 
     async def read(self, caller: str, context: Context) -> Any:
         """The request of a call, or the iterator of its requests, as the handler takes it.
@@ -56,8 +57,10 @@ class RequestReader:
         if bounds is None:
             return context.read
         intake = bounds.chunks if self._uploads else bounds.requests
-        if self._checks_in:
+        if self._opens_with_hello:
             return _first_in_place(intake, caller, context)
+        if self._answers_orders:  # silent until there is an order; the handler admits aggregators alone
+            return context.read
         within_s: float | None = None
         if not self._uploads:
             within_s = STREAM_MESSAGE_S if self._streaming else bounds.request_s

@@ -22,6 +22,8 @@ _CONTROL = "/atoll.wire.v1.ControlService"
 _ENROLMENT = "/atoll.wire.v1.EnrolmentService"
 CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
 _GATEWAY = "/atoll.wire.v1.GatewayService"
+ATTEND = f"{_GATEWAY}/Attend"
+WORK = f"{_GATEWAY}/Work"
 CHECK_IN_ONCE = "/atoll.wire.v1.ParticipationService/CheckInOnce"
 UPLOADS = frozenset({f"{_TRANSFER}/Upload", f"{_CONTROL}/UploadModel", f"{_GATEWAY}/PutPartial"})
 """Streams of chunks, whose pace ``authentication.Watch`` looks at."""
@@ -37,8 +39,8 @@ MOST_BYTES = {
     f"{_ENROLMENT}/Enrol": 32 * _KIB,  # a certificate or a request for one takes about 1 KiB
     f"{_ENROLMENT}/RenewExpired": 32 * _KIB,
     "/atoll.wire.v1.RenewalService/Renew": 32 * _KIB,
-    f"{_GATEWAY}/Attend": 96 * _KIB,  # a hello as in CHECK_IN, with a certificate
-    f"{_GATEWAY}/Work": 16 * _KIB,  # an error
+    ATTEND: 96 * _KIB,  # a hello as in CHECK_IN, with a certificate
+    WORK: 16 * _KIB,  # an error
     f"{_GATEWAY}/CertifyServer": 32 * _KIB,
     "/atoll.wire.v1.CoordinatorService/Identify": 32 * _KIB,
     f"{_CONTROL}/CreateOperator": 32 * _KIB,

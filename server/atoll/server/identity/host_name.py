@@ -1,0 +1,32 @@
+"""What counts as a host name: in settings, certificates and tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+_HOST = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
+)
+
+
+def is_host_name(name: str) -> bool:
+    """Whether it has the form of a DNS name."""
+    return _HOST.fullmatch(name) is not None
+
+
+def advertised_name(value: str | None) -> str | None:
+    """A setting that names this machine to participants, as it was given.
+
+    Raises:
+        ValueError: if it is neither a host name nor an IP address, such as an address with a port, or a URL.
+    """
+    if value is None or is_host_name(value):
+        return value
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        raise ValueError(
+            "expected a host name or an IP address alone, such as fl.example.org: no port, no https://"
+        ) from None
+    return value
