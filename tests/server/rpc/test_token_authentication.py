@@ -1,7 +1,9 @@
 """The port of operators who sign in, with a provider's keys of the test's own on a real socket."""
 
+import asyncio
 import http.server
 import json
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +19,7 @@ from atoll.server.access.oidc import TokenEndedError, TokenVerifier
 from atoll.server.config.config import ServerConfig
 from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.errors import SetupError
+from atoll.server.process import listeners
 from atoll.server.rpc import authentication
 from atoll.server.rpc.operations import OPERATIONS
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, transfer_pb2
@@ -178,6 +181,22 @@ async def test_anyone_may_ask_where_to_sign_in(world: World) -> None:
         found = await stub.GetSignIn(control_pb2.GetSignInRequest(), timeout=WAIT_S)
     assert (found.issuer, found.client_id, found.token) == (world.config.oidc.issuer, "atoll", "id")
     assert list(found.scopes) == ["openid", "offline_access"]
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "SIGN_IN_IDLE_S", 0.5)
+
+
+@pytest.mark.usefixtures("brief")
+async def test_a_connection_that_makes_no_call_is_ended(world: World) -> None:
+    host, _, port = world.addresses.sign_in.rpartition(":")
+    context = ssl.create_default_context(cadata=world.ca.decode())
+    context.set_alpn_protocols(["h2"])
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))  # an empty SETTINGS frame
+    assert b"connection idle" in await asyncio.wait_for(reader.read(), WAIT_S)  # and not for want of answers to pings
+    writer.close()
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,12 @@ ENROLMENT_REQUEST_S = 10.0
 """Seconds within which an enrolment request must have arrived."""
 
 
+SIGN_IN_CONNECTIONS = 1024
+"""Connections to the port of operators who sign in: anyone can open one, and each takes a descriptor of the process."""
+SIGN_IN_IDLE_S = 60.0
+"""Seconds without a call after which such a connection is ended; clients open another."""
+
+
 class Port(StrEnum):
     """The kinds of ports."""
 
@@ -71,6 +77,7 @@ class Port(StrEnum):
     TRANSFER = "transfer"
     ENROLMENT = "enrolment"
     INSIDE = "inside"
+    SIGN_IN = "sign-in"
 
 
 def make_server(
@@ -84,8 +91,9 @@ def make_server(
     """A gRPC server that listens on no port yet.
 
     Args:
-        port: MAIN answers operators too, whose answers hold whole runs; several processes may listen on one TRANSFER
-            port; INSIDE is for the processes of one server among themselves, whose messages name whole cohorts.
+        port: MAIN and SIGN_IN answer operators, whose answers hold whole runs; several processes may listen on one
+            TRANSFER port; INSIDE is for the processes of one server among themselves, whose messages name whole
+            cohorts.
         limits: limits of callers; INSIDE has none.
         refused: called with the code of every error that a caller gets.
         enter: admits every call, before its request is received.
@@ -125,8 +133,13 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         "grpc.max_allowed_incoming_connections": limits.connections,
         "grpc.server_handshake_timeout_ms": int(1000 * limits.handshake_s),
     }
-    if port is Port.MAIN:
+    if port in (Port.MAIN, Port.SIGN_IN):
         options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
+    if port is Port.SIGN_IN:
+        options |= {
+            "grpc.max_allowed_incoming_connections": min(SIGN_IN_CONNECTIONS, limits.connections),
+            "grpc.max_connection_idle_ms": int(1000 * SIGN_IN_IDLE_S),
+        }
     if port is Port.ENROLMENT:
         options |= {
             "grpc.max_receive_message_length": ENROLMENT_BYTES,

@@ -58,7 +58,7 @@ def open_sign_in_port(
     wrong = config.limits.wrong_tokens_per_hour
     authenticator = TokenAuthenticator(coordinator, Admission(config.limits), verifier, issuer, wrong)
     server = make_server(
-        Port.MAIN,
+        Port.SIGN_IN,
         config.limits,
         refused,
         authenticator.enter,
