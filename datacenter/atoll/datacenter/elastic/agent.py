@@ -149,6 +149,14 @@ def has_failed(pid: Any) -> bool:
     return ended is not None and ended.si_status != 0
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a child has ended, whether or not it was waited for."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
 def failure_of(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
     """Describe a failed rank, with its own message from the file where it left one."""
     data: dict[str, Any] = found.error_file_data

@@ -2,10 +2,11 @@
 
 ``KILL=GROUP:POSITION:STEP:POINT …``: that rank kills itself with SIGKILL at that point of that step, once. POINT is a
 phase of the step, ``sum`` (the others are in the sum, and wait for it), ``summed`` (it has the mean, and the others may
-have it too, but it has not voted) or ``fetching`` (it has a part of a live group's state; STEP is then the number of
-that transfer, 1 at the start). ``GATE=GROUP:STEP:FIFO …``: rank 0 of that group waits in its pass of that step until
-the fifo is opened for writing. Each rank appends its group, position and process to ``pids``, and at the end writes its
-state to ``state-GROUP-POSITION.pt``, all in the folder ``FACTS``.
+have it too, but it has not voted), ``fetching`` (it has a part of a live group's state) or ``serving`` (it has sent a
+part of its state); STEP is with these two the number of that transfer, 1 at the start. ``GATE=GROUP:STEP:FIFO …``: rank
+0 of that group waits in its pass of that step until the fifo is opened for writing. Each rank appends its group,
+position and process to ``pids``, and at the end writes its state to ``state-GROUP-POSITION.pt``, all in the folder
+``FACTS``.
 """
 
 from __future__ import annotations
@@ -50,18 +51,19 @@ def gate(group: int, step: int) -> None:
     for one in os.environ.get("GATE", "").split():
         who, when, fifo = one.split(":")
         if (who, when, os.environ["RANK"]) == (str(group), str(step), "0"):
-            Path(fifo).read_text(encoding="utf-8")
+            with suppress(FileNotFoundError):  # it was opened before this rank was started again
+                Path(fifo).read_text(encoding="utf-8")
 
 
 def instrument(group: int) -> None:
     """Put the points into the program."""
-    fill, receive = healing._fill, healing.receive_state
+    fill, send, receive, send_all = healing._fill, healing._send, healing.receive_state, healing.send_state
     enter, sum_parts, sum_all, run = Watch.enter, Averager._sum, Averager.sum, Trainer.run
     steps: dict[str, int] = {}
 
     def entering(self: Watch, step: int, phase: str) -> None:
         enter(self, step, phase)
-        kill_at(group, step, phase)
+        kill_at(group, step, phase.replace(" ", "_"))
         if phase == "training":
             gate(group, step)
 
@@ -83,6 +85,14 @@ def instrument(group: int) -> None:
         steps["heal"] = heal.number
         receive(state, heal, *place)
 
+    def sending(wire: Any, part: Tensor) -> None:
+        send(wire, part)
+        kill_at(group, steps["heal"], "serving")
+
+    def sending_all(state: Any, heal: Heal, *place: Any) -> None:
+        steps["heal"] = heal.number
+        send_all(state, heal, *place)
+
     def running(self: Trainer) -> Any:
         summary = run(self)
         state = self.state.model_tensors() | self.state.optimiser_tensors(make=False)
@@ -91,7 +101,9 @@ def instrument(group: int) -> None:
         return summary
 
     patch.object(healing, "_fill", filling).start()
+    patch.object(healing, "_send", sending).start()
     patch.object(member, "receive_state", receiving).start()
+    patch.object(member, "send_state", sending_all).start()
     Watch.enter, Averager._sum, Averager.sum, Trainer.run = entering, summing, summed, running  # type: ignore[method-assign]
 
 

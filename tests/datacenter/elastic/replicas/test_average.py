@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 import torch
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
-from atoll.datacenter.elastic.replicas.average import flats_of
+from atoll.datacenter.elastic.replicas.average import CONNECT_TIMEOUT_S, Averager, flats_of, meet
+from atoll.datacenter.elastic.replicas.messages import Quorum
+from atoll.datacenter.elastic.replicas.quorum import GRACE_S
+from tests.patience import WAIT_S
 
 
 def parameters(*gradients: float | None) -> list[nn.Parameter]:
@@ -42,3 +49,28 @@ def test_a_parameter_has_a_gradient_where_any_group_has_one() -> None:
 def test_formats_do_not_mix() -> None:
     mixed = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))]
     assert [flat.dtype for flat in flats_of(mixed)] == [torch.float32, torch.bfloat16]
+
+
+def test_a_member_that_does_not_come_is_not_waited_for_once_the_attempt_is_void() -> None:
+    """Also if the attempt was void before this rank began with it; the time to connect would be 30 s."""
+    averager = Averager(flats_of(parameters(1.0)), 0, 0, HashStore(), WAIT_S)
+    broken: list[str] = []
+
+    def sum_alone() -> None:
+        try:
+            averager.sum(Quorum(3, 1, 0, (0, 1), (0, 1), 2, 0.0), 0.5)
+        except RuntimeError as error:
+            broken.append(str(error))
+
+    thread = threading.Thread(target=sum_alone)
+    thread.start()
+    averager.abort(3)
+    thread.join(WAIT_S)
+    assert broken == ["a member was lost before all had come"]
+
+
+def test_members_vote_before_they_are_taken_for_hung() -> None:
+    """A rank may be unable to vote for as long as it connects; it must not be ended for that."""
+    assert CONNECT_TIMEOUT_S < GRACE_S
+    with pytest.raises(RuntimeError, match=r"not all members came within 0\.01 s"):
+        meet(HashStore(), 0, 2, lambda: False, 0.01)

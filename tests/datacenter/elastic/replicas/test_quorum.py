@@ -24,6 +24,7 @@ from atoll.datacenter.elastic.replicas.quorum import (
     GRACE_S,
     MAX_BEHIND,
     MAX_FAILURES,
+    START_S,
     Action,
     End,
     Fail,
@@ -78,7 +79,7 @@ class Script:
     def begin(self, step: int = 0) -> Script:
         """All groups start and join; group 0 has a state."""
         for group in range(self.groups):
-            self.quorums.coming(group)
+            self.quorums.coming(group, 0.0)
         for group in range(self.groups):
             for position in range(self.ranks):
                 self.hear(group, Join(NO_STATE if group else step), position)
@@ -107,8 +108,8 @@ class Script:
 def test_all_begin_together_with_the_state_of_the_group_that_has_one() -> None:
     """Also if it is the last to join."""
     script = Script(groups=2)
-    script.quorums.coming(0)
-    script.quorums.coming(1)
+    script.quorums.coming(0, 0.0)
+    script.quorums.coming(1, 0.0)
     assert script.hear(1, Join(NO_STATE)).sent == {}
     begin = Begin(6, Heal(1, 0, (1,)), 0)
     assert script.hear(0, Join(6)).sent == {0: [begin], 1: [begin]}
@@ -162,7 +163,7 @@ def test_a_sum_that_breaks_off_is_made_again_and_not_for_ever() -> None:
 def test_a_group_comes_back_after_a_step_and_is_waited_for_in_the_next() -> None:
     script = Script().begin().arrive(0, 1)
     script.lose(2)
-    script.quorums.coming(2)
+    script.quorums.coming(2, 0.0)
     assert script.hear(2, Join(NO_STATE)).said == [
         "replica group 2 is ready to come back: it joins after the present step"
     ]
@@ -182,7 +183,7 @@ def test_a_group_comes_back_after_a_step_and_is_waited_for_in_the_next() -> None
 def test_a_group_whose_state_did_not_arrive_joins_again() -> None:
     script = Script().begin().arrive(0, 1)
     script.lose(2)
-    script.quorums.coming(2)
+    script.quorums.coming(2, 0.0)
     script.hear(2, Join(NO_STATE))
     script.vote(0, 1)
     script.hear(2, Join(NO_STATE))
@@ -194,10 +195,10 @@ def test_when_all_are_lost_they_go_on_together_from_the_state_that_one_has() -> 
     """A group without a state waits for one that has read the checkpoint."""
     script = Script(groups=2).begin().arrive(0, 1).vote(0, 1)
     script.lose(0)
-    script.quorums.coming(0)
+    script.quorums.coming(0, 0.0)
     script.hear(0, Join(NO_STATE))
     assert script.lose(1).sent == {}
-    script.quorums.coming(1)
+    script.quorums.coming(1, 0.0)
     sent = script.hear(1, Join(0)).sent
     assert sent[0] == sent[1] == [Begin(0, Heal(2, 1, (0,)), 1)]
     assert script.said == ["all replica groups go on together from step 0"]
@@ -208,7 +209,7 @@ def test_fewer_groups_than_the_least_wait_until_enough_are_ready_to_come_back() 
     script = Script(least=2).begin().arrive(0)
     script.lose(1)
     assert script.lose(2).sent == {}
-    script.quorums.coming(1)
+    script.quorums.coming(1, 0.0)
     assert [type(one) for one in script.hear(1, Join(NO_STATE)).sent[0]] == [Quorum]
     assert script.quorum.contributors == (0,)
     assert script.vote(0).sent[1] == [Begin(1, Heal(2, 0, (1,)), 0)]
@@ -280,7 +281,7 @@ def test_groups_that_do_not_answer_are_ended() -> None:
 def test_a_stop_comes_with_a_mean_and_groups_on_their_way_are_not_needed() -> None:
     script = Script().begin().arrive(0, 1)
     script.lose(2)
-    script.quorums.coming(2)
+    script.quorums.coming(2, 0.0)
     script.hear(2, Join(NO_STATE))
     script.hear(1, AskStop())
     sent = script.vote(0, 1).sent
@@ -300,6 +301,73 @@ def test_the_leader_changes_only_when_it_is_lost() -> None:
     assert script.arrive(1, 2).vote(0, 1, 2).sent[1] == [Decision(1, commit=True, leader=0)]
     script.lose(0)
     assert script.arrive(1, 2).vote(1, 2).sent[1] == [Decision(2, commit=True, leader=1, lost=1)]
-    script.quorums.coming(0)
+    script.quorums.coming(0, 0.0)
     script.hear(0, Join(NO_STATE))
     assert script.arrive(1, 2).vote(1, 2).sent[0] == [Begin(3, Heal(2, 1, (0,)), 1)]
+
+
+def test_when_the_only_state_is_lost_while_it_is_sent_all_that_wait_are_stranded() -> None:
+    """Each of them waits for a live group, and there is none: the launcher has one of them read the checkpoint."""
+    script = Script(groups=2).begin()
+    script.lose(0)  # group 1 has a part of its state
+    script.quorums.coming(0, 0.0)
+    script.hear(1, Join(NO_STATE))
+    assert not script.quorums.is_stranded([0, 1])  # the other one may bring a state
+    assert script.hear(0, Join(NO_STATE)).sent == {}
+    assert script.quorums.is_stranded([0, 1])
+    script.lose(0)
+    assert not script.quorums.is_stranded([0, 1])
+    script.quorums.coming(0, 0.0)
+    assert script.hear(0, Join(6)).sent == {0: [Begin(6, Heal(2, 0, (1,)), 0)], 1: [Begin(6, Heal(2, 0, (1,)), 0)]}
+
+
+def test_a_live_group_that_a_returning_one_waits_for_in_vain_is_ended() -> None:
+    """It may be the only one that has not arrived: then no other group's arrival shows that it hangs."""
+    script = Script(groups=2).begin().arrive(0, 1).vote(0, 1)
+    script.lose(1)
+    script.quorums.coming(1, 0.0)
+    script.now_s = 7.0
+    script.hear(1, Join(NO_STATE))
+    assert script.quorums.deadline_s() == 7.0 + TIMEOUT_S
+    assert script.take(script.quorums.tick(7.0 + TIMEOUT_S)).ended == [0]
+
+
+def test_a_started_group_that_is_never_ready_is_ended() -> None:
+    """At the start, after a restart, and when it is too far behind."""
+    script = Script(groups=2)
+    script.quorums.coming(0, 0.0)
+    script.quorums.coming(1, 5.0)
+    script.hear(0, Join(0))
+    assert script.quorums.deadline_s() == 5.0 + START_S
+    assert script.take(script.quorums.tick(5.0 + START_S)).ended == [1]
+    assert script.take(script.quorums.tick(6.0 + START_S)).ended == []
+    late = Script(backup=1).begin()
+    for _ in range(MAX_BEHIND + 1):
+        late.arrive(0, 2).vote(0, 1, 2)
+    assert late.quorums.live == [0, 2]
+    late.take(late.quorums.tick(START_S))
+    assert late.ended == [1]
+
+
+def test_a_leader_that_is_left_behind_leads_no_more() -> None:
+    """Else the checkpoint of that step would be written by no group, also if it is the last."""
+    script = Script(backup=1, steps=MAX_BEHIND + 1).begin()
+    for _ in range(MAX_BEHIND):
+        script.arrive(1, 2).vote(0, 1, 2)
+    assert script.quorums.ending_leader is None
+    decision = script.arrive(1, 2).vote(0, 1, 2).sent[1][0]
+    assert decision == Decision(MAX_BEHIND + 1, commit=True, stop=True, leader=1)
+    assert script.quorums.ending_leader == 1
+
+
+def test_a_stop_that_was_asked_for_has_no_last_leader_before_its_step() -> None:
+    """A group lost until then is replaced by another one, also if it leads and others that came too late have left."""
+    script = Script(groups=3).begin().arrive(0)
+    script.lose(2)
+    script.quorums.coming(2, 0.0)
+    script.hear(1, AskStop())
+    script.hear(2, Join(NO_STATE))
+    script.hear(2, Leave())
+    assert script.quorums.ending_leader is None
+    script.arrive(1).vote(0, 1)
+    assert script.quorums.ending_leader == 0

@@ -91,6 +91,7 @@ class Gate:
     def open(self) -> None:
         """Let the group go on, once it is there."""
         self._fifo.open("w", encoding="utf-8").close()
+        self._fifo.unlink()
 
 
 def run(job: Path, nproc: int, kills: Sequence[str], gates: Sequence[Gate]) -> Any:
@@ -234,7 +235,7 @@ def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path, method: s
 
 
 def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp_path: Path) -> None:
-    """Nobody has a state: it comes from the disk. A stop before the end writes a last checkpoint."""
+    """No group has a state: it comes from the disk. A stop before the end writes a last checkpoint."""
     gates = [Gate(tmp_path, 0, 7)]
     job = write_job(tmp_path, steps=8, groups=2)
     with run(job, 2, ("0:0:5:training", "1:0:5:training"), gates) as command:
@@ -248,6 +249,42 @@ def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp
     assert steps_in(tmp_path / "kept")[-1] == 7
     with run(job, 2, (), ()) as command:
         assert finish(command)["step"] == 8
+    assert_same_bits(tmp_path, 2)
+
+
+def test_the_only_group_with_a_state_killed_at_the_start_while_it_sends_it(tmp_path: Path) -> None:
+    """Before the first step: there is no checkpoint either, so the job begins anew."""
+    job = write_job(tmp_path, steps=2, groups=2)
+    with run(job, 2, ("0:0:1:serving",), ()) as command:
+        outcome = finish(command)
+    assert (outcome["step"], outcome["restarts"] > 0) == (2, True)
+    assert_same_bits(tmp_path, 2)
+    assert_plain_loop(job, tmp_path)
+
+
+def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) -> None:
+    """All groups then go on from the last checkpoint: they waited for each other for ever."""
+    gates = [Gate(tmp_path, 0, 6)]
+    job = write_job(tmp_path, steps=7, groups=2)
+    with run(job, 2, ("1:0:5:training", "0:0:2:serving"), gates) as command:
+        command.until("is ready to come back")
+        gates[0].open()
+        outcome = finish(command)
+    assert "all replica groups go on together from step 3" in command.said
+    assert outcome["step"] == 7
+    assert_same_bits(tmp_path, 2)
+
+
+def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -> None:
+    """The job does not say that it has finished, and the same command makes the rest."""
+    job = write_job(tmp_path, steps=5, groups=2)
+    with run(job, 2, ("0:0:5:last_checkpoint",), ()) as command:
+        assert command.wait() != 0
+    assert "it was the group that writes the last checkpoint: start the same command again" in command.said
+    assert steps_in(tmp_path / "kept")[-1] == 3
+    with run(job, 2, (), ()) as command:
+        assert finish(command)["step"] == 5
+    assert steps_in(tmp_path / "kept")[-1] == 5
     assert_same_bits(tmp_path, 2)
 
 

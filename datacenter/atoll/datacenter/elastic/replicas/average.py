@@ -8,7 +8,9 @@ gradients while a step is summed, and one for each step that a late group has no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 BUCKET_BYTES = 25 << 20
 """Bytes that one operation sums."""
 CONNECT_TIMEOUT_S = 30.0
-"""Seconds to connect with the others; a member that is lost meanwhile costs this long."""
+"""Seconds to connect with the others; a member that is lost just then costs this long."""
+POLL_S = 0.01
+"""Seconds between two looks whether the others have come."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ class Averager:
         self._store, self._timeout_s = store, timeout_s
         self._ranks: dict[str, Any] = {}
         self._epoch = 0
+        self._void: float = 0
         device = flats[0].device if flats else torch.device("cpu")
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -150,8 +155,13 @@ class Averager:
                 self._stream.synchronize()
             return sums
 
-    def abort(self) -> None:
-        """Break off a sum over NCCL, from another thread. A sum over gloo breaks off when a neighbour drops."""
+    def abort(self, attempt: float = math.inf) -> None:
+        """Break off this attempt and earlier ones, from another thread.
+
+        A sum over NCCL is aborted, one over gloo breaks off when a neighbour drops, and members that have not come are
+        not waited for any more.
+        """
+        self._void = max(self._void, attempt)
         for ranks in list(self._ranks.values()):
             if ranks.name() == "nccl":
                 ranks.abort()
@@ -165,9 +175,11 @@ class Averager:
             return
         self.drop()
         if len(quorum.members) > 1:
+            rank, size = quorum.members.index(self._group), len(quorum.members)
+            place = PrefixStore(f"average/{quorum.epoch}/{self._position}", self._store)
+            meet(place, rank, size, lambda: quorum.attempt <= self._void)
             for kind in sorted({flat.device.type for flat in self._flats}):
-                store = PrefixStore(f"average/{quorum.epoch}/{self._position}/{kind}", self._store)
-                self._ranks[kind] = connect(store, quorum.members.index(self._group), len(quorum.members), kind)
+                self._ranks[kind] = connect(PrefixStore(kind, place), rank, size, kind)
         self._epoch = quorum.epoch
 
     def _sum(self, sums: Sequence[Tensor]) -> None:
@@ -191,6 +203,23 @@ def buckets(sums: Sequence[Tensor]) -> Iterator[Tensor]:
     """Return consecutive parts of at most BUCKET_BYTES, which share the tensors' memory."""
     for whole in sums:
         yield from torch.split(whole, max(1, BUCKET_BYTES // whole.element_size()))
+
+
+def meet(store: Store, rank: int, size: int, is_void: Callable[[], bool], timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    """Wait until all have come to the same store: unlike ``connect``, this can be broken off.
+
+    Raises:
+        RuntimeError: if not all come in time, or the meeting is void.
+    """
+    store.set(f"here/{rank}", "")
+    others = [f"here/{one}" for one in range(size)]
+    until_s = time.monotonic() + timeout_s
+    while not store.check(others):
+        if is_void():
+            raise RuntimeError("a member was lost before all had come")
+        if time.monotonic() >= until_s:
+            raise RuntimeError(f"not all members came within {timeout_s:g} s")
+        time.sleep(POLL_S)
 
 
 def connect(store: Store, rank: int, size: int, kind: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Any:

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -79,7 +79,7 @@ class Coordinator:
             self._starts[group] = start
             self._ends.pop(group, None)
             self._connections[group] = {}
-            self._act(self._quorums.coming(group))
+            self._act(self._quorums.coming(group, time.monotonic()))
 
     def lost(self, group: int) -> None:
         """Note that the processes of a group are gone."""
@@ -109,6 +109,17 @@ class Coordinator:
         """Groups that take part in steps."""
         with self._changed:
             return self._quorums.live
+
+    @property
+    def ending_leader(self) -> int | None:
+        """The group that writes the last step's checkpoint; None before that step was committed."""
+        with self._changed:
+            return self._quorums.ending_leader
+
+    def is_stranded(self, started: Collection[int]) -> bool:
+        """Return whether all groups that were started wait for a live group's state, and none is live any more."""
+        with self._changed:
+            return self._quorums.is_stranded(started)
 
     @property
     def counts(self) -> tuple[int, int]:

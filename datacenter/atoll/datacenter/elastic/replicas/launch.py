@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import uuid
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
 
-from atoll.datacenter.elastic.agent import failure_of, has_failed
+from atoll.datacenter.elastic.agent import failure_of, has_ended, has_failed
 from atoll.datacenter.elastic.ending import FOLDER_VARIABLE, PRINTS_VARIABLE
 from atoll.datacenter.elastic.failures import Failure, cause, is_final, is_repeated
 from atoll.datacenter.elastic.replicas.coordinator import HOST, Coordinator
@@ -92,7 +93,7 @@ class Groups:
             faults.collective_timeout_s,
         )
         self.coordinator = Coordinator(rules, say)
-        self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        self._store = open_store()
         self._running: dict[int, _Running] = {}
         self._causes: dict[int, Failure] = {}
         self._done: set[int] = set()
@@ -117,6 +118,7 @@ class Groups:
                     self._end_silent()
                     for number in list(self._running):
                         self._check(number)
+                    self._restart_stranded()
                     self._woken.wait(MONITOR_S)
                     self._woken.clear()
             finally:
@@ -166,11 +168,13 @@ class Groups:
     def _check(self, number: int) -> None:
         one = self._running[number]
         one.resumes = one.resumes and number not in self.coordinator.live
-        pids = one.context.pids()
-        dead = {rank for rank, pid in pids.items() if has_failed(pid)}
+        ended = {rank: has_failed(pid) for rank, pid in one.context.pids().items() if has_ended(pid)}
+        dead = {rank for rank, failed in ended.items() if failed}
         if dead:
             self.coordinator.lost(number)
             one.context.close(signal.SIGKILL)
+        elif len(ended) < self._ranks:
+            return  # torch would send SIGTERM to ranks beside one that dies just now, which stops the whole job
         result = one.context.wait(0)
         if result is None:
             return
@@ -191,14 +195,20 @@ class Groups:
         """Restart a lost group, unless that cannot help."""
         if one.ended == _NOT_NEEDED:
             return
+        if (leader := self.coordinator.ending_leader) not in (None, number) and not is_final(failures):
+            self._say(f"replica group {number}: {one.ended or cause(failures)}\nthe job is ending without it")
+            return
         root, before = cause(failures), self._causes.get(number)
         self._causes[number] = root
         said = f"replica group {number}: {one.ended or root}"
-        if self._done:
-            raise TrainingError(f"{said}\nthe other replica groups have finished; {self._where()}")
         if is_final(failures) or is_repeated(root, before):
             again = "" if is_final(failures) else "the same error came again in the same step: "
             raise TrainingError(f"{again}{said}\nthe job failed{self._spent()}; {self._where()}")
+        if leader == number:
+            raise TrainingError(
+                f"{said}\nit was the group that writes the last checkpoint: start the same command again, to make what "
+                f"is not in an earlier one; {self._where()}"
+            )
         left = self.coordinator.live
         if self.restarts >= self._max_restarts:
             if not left or len(self._running) < self._least:
@@ -221,6 +231,16 @@ class Groups:
                 one.ended = reason
                 for pid in one.context.pids().values():
                     _kill(pid)
+
+    def _restart_stranded(self) -> None:
+        """End a group, for a start from the last checkpoint, if all wait for the state of a group that is lost."""
+        if any(one.resumes or one.ended for one in self._running.values()):
+            return
+        if self.coordinator.is_stranded(self._running):
+            one = self._running[min(self._running)]
+            one.ended = "the group that was sending its state is lost"
+            for pid in one.context.pids().values():
+                _kill(pid)
 
     def _end_unneeded(self) -> None:
         """End groups that were still on their way back when the job ended."""
@@ -285,6 +305,13 @@ _NOT_NEEDED = "the job ended while this group was coming back"
 def _these(groups: list[int]) -> str:
     names = ", ".join(map(str, groups))
     return f"replica group{'s' * (len(groups) > 1)} {names} go{'es' * (len(groups) == 1)} on"
+
+
+def open_store() -> TCPStore:
+    """Open a key-value store for processes of this machine; torch itself would listen on all its addresses."""
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        return TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _kill(pid: int) -> None:

@@ -298,7 +298,7 @@ class Member:
 
     def _heard(self, message: ToRank) -> None:
         if isinstance(message, Decision) and not message.commit and self._averager is not None:
-            self._averager.abort()
+            self._averager.abort(message.attempt)
         with self._changed:
             self._messages.append(message)
             self._changed.notify_all()

@@ -16,7 +16,7 @@ is lost before the commit makes the attempt void for all: its members then sum t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias
@@ -42,8 +42,11 @@ MAX_BEHIND = 4
 """Steps that a group may be behind: each of its ranks keeps one mean gradient per step."""
 MAX_FAILURES = 5
 """Attempts of one step that may fail although no group was lost."""
-GRACE_S = 30.0
-"""Seconds that members have for their votes after an attempt has failed or timed out."""
+GRACE_S = 60.0
+"""Seconds that members have for their votes after an attempt has failed or timed out: longer than a rank may be unable
+to break off, see ``average.CONNECT_TIMEOUT_S``."""
+START_S = 1800.0
+"""Seconds that a started group has until it is ready, unless the limit of a sum is longer."""
 
 
 class Standing(Enum):
@@ -118,6 +121,7 @@ class _Group:
         arrived: message of each rank that has arrived at the present step.
         at: last step that the whole group arrived at, or that it began with.
         awaited_since_s: since when others wait for this group, or would without backups; None: they do not.
+        coming_since_s: since when it is on its way, if it is.
         ending: whether its end was asked for.
     """
 
@@ -126,6 +130,7 @@ class _Group:
     arrived: dict[int, Arrive] = field(default_factory=dict)
     at: int = 0
     awaited_since_s: float | None = None
+    coming_since_s: float = 0.0
     ending: bool = False
 
 
@@ -164,7 +169,7 @@ class Quorums:
         self._members: tuple[int, ...] = ()
         self._attempts = self._epoch = self._heals = self._failures = 0
         self._leader = 0
-        self._stopping = self._over = False
+        self._stopping = self._over = self._last_made = False
         self._returning: set[int] = set()
         """Groups whose next arrival counts as healed."""
         self.step = 0
@@ -176,9 +181,20 @@ class Quorums:
         """Groups that take part in steps."""
         return [number for number, group in self._groups.items() if group.standing is Standing.LIVE]
 
-    def coming(self, number: int) -> list[Action]:
+    @property
+    def ending_leader(self) -> int | None:
+        """The group that writes the last step's checkpoint; None before that step was committed."""
+        return self._leader if self._last_made else None
+
+    def is_stranded(self, started: Collection[int]) -> bool:
+        """Return whether all groups that were started wait for a live group's state, and none is live any more."""
+        standings = [self._groups[one].standing for one in started]
+        have = any(NO_STATE not in self._groups[one].joined.values() for one in started)
+        return bool(standings) and not self.live and set(standings) == {Standing.JOINING} and not have
+
+    def coming(self, number: int, now_s: float) -> list[Action]:
         """Note that the processes of a group have been started."""
-        self._groups[number] = _Group(Standing.COMING)
+        self._groups[number] = _Group(Standing.COMING, coming_since_s=now_s)
         return []
 
     def stop(self) -> list[Action]:
@@ -225,6 +241,7 @@ class Quorums:
         """Return when ``tick`` has something to do if nothing is heard; None if never."""
         times = [] if self._attempt is None else [self._attempt.until_s]
         times += [since_s + self._rules.timeout_s for _, since_s in self._awaited()]
+        times += [since_s + self._start_s for _, since_s in self._coming()]
         return min(times, default=None)
 
     def tick(self, now_s: float) -> list[Action]:
@@ -232,14 +249,18 @@ class Quorums:
         actions: list[Action] = []
         for number, since_s in list(self._awaited()):
             if now_s >= since_s + self._rules.timeout_s:
-                actions += self._end(number, f"has not arrived at step {self.step + 1}")
+                actions += self._end(number, f"has not arrived at step {self.step + 1}", self._rules.timeout_s)
+        for number, since_s in list(self._coming()):
+            if now_s >= since_s + self._start_s:
+                actions += self._end(number, "was not ready to take part", self._start_s)
         attempt = self._attempt
         if attempt is not None and now_s >= attempt.until_s:
             silent = [number for number, votes in attempt.votes.items() if len(votes) < self._rules.ranks]
             attempt.until_s = now_s + GRACE_S
             actions += self._void(attempt, now_s)
             for number in silent:
-                actions += self._end(number, f"has not ended the sum of step {attempt.quorum.step + 1}")
+                what = f"has not ended the sum of step {attempt.quorum.step + 1}"
+                actions += self._end(number, what, self._rules.timeout_s)
         return actions
 
     def _awaited(self) -> Iterator[tuple[int, float]]:
@@ -247,23 +268,33 @@ class Quorums:
             if group.standing is Standing.LIVE and group.awaited_since_s is not None and not group.ending:
                 yield number, group.awaited_since_s
 
-    def _end(self, number: int, what: str) -> Iterator[Action]:
+    def _coming(self) -> Iterator[tuple[int, float]]:
+        for number, group in self._groups.items():
+            if group.standing is Standing.COMING and not group.ending:
+                yield number, group.coming_since_s
+
+    @property
+    def _start_s(self) -> float:
+        return max(START_S, self._rules.timeout_s)
+
+    def _end(self, number: int, what: str, limit_s: float) -> Iterator[Action]:
         if not self._groups[number].ending:
             self._groups[number].ending = True
-            yield End(number, f"{what} within {self._rules.timeout_s:g} s")
+            yield End(number, f"{what} within {limit_s:g} s")
 
     def _join(self, number: int, group: _Group, position: int, step: int, now_s: float) -> Iterator[Action]:
         if self._over or self._finishing():
             yield Send(number, Over())
             return
         if group.standing is Standing.LIVE:  # its ranks could not get their state
-            self._groups[number] = group = _Group(Standing.COMING)
+            self._groups[number] = group = _Group(Standing.COMING, coming_since_s=now_s)
             self._returning.add(number)
         group.joined[position] = step
         if len(group.joined) == self._rules.ranks:
             group.standing = Standing.JOINING
             if self.live:
                 yield Say(f"replica group {number} is ready to come back: it joins after the present step")
+            self._await_others(now_s)
             yield from self._start(now_s)
             yield from self._open(now_s)
 
@@ -312,10 +343,14 @@ class Quorums:
                 self._returning.discard(number)
                 self.healed += 1
                 yield Say(f"replica group {number} is back in step {self.step + 1}")
+        self._await_others(now_s)
+        yield from self._open(now_s)
+
+    def _await_others(self, now_s: float) -> None:
+        """Note that groups that have not arrived are waited for from now on."""
         for other in self._groups.values():
             if other.awaited_since_s is None and len(other.arrived) < self._rules.ranks:
                 other.awaited_since_s = now_s
-        yield from self._open(now_s)
 
     def _open(self, now_s: float) -> Iterator[Action]:
         """Decide who is in the step, if enough groups have arrived."""
@@ -362,7 +397,7 @@ class Quorums:
             return
         self._attempt = None
         if not attempt.failed:
-            yield from self._commit(attempt.quorum)
+            yield from self._commit(attempt.quorum, now_s)
             return
         self._failures = 0 if attempt.shrunk else self._failures + 1
         if self._failures >= MAX_FAILURES:
@@ -371,11 +406,13 @@ class Quorums:
         yield from self._start(now_s)
         yield from self._open(now_s)
 
-    def _commit(self, quorum: Quorum) -> Iterator[Action]:
+    def _commit(self, quorum: Quorum, now_s: float) -> Iterator[Action]:
         self.step, self._failures = quorum.step + 1, 0
         over = self._finishing()
-        self._over = self._over or over
-        if self._groups[self._leader].standing is not Standing.LIVE:  # a late leader writes later, of the same steps
+        self._over, self._last_made = self._over or over, over
+        behind = self._behind(quorum.contributors)
+        leader = self._groups[self._leader]
+        if leader.standing is not Standing.LIVE or self._leader in behind:  # a late one writes later, of the same steps
             self._leader = quorum.contributors[0]
         joining = self._joining()
         heal = None if over else self._heal(quorum.contributors[0], joining)
@@ -388,18 +425,22 @@ class Quorums:
                 continue
             self._enliven(number)
             yield Send(number, Begin(self.step, heal, self._leader))
-        yield from self._move(quorum.contributors)
-
-    def _move(self, contributors: tuple[int, ...]) -> Iterator[Action]:
-        """Go on to the next step; a group that is too far behind needs a whole state to catch up."""
         for number in self.live:
-            group = self._groups[number]
-            group.arrived.clear()
-            if number not in contributors and self.step - group.at > MAX_BEHIND:
-                self._groups[number] = _Group(Standing.COMING)
-                self._returning.add(number)
-                yield Send(number, Behind(self.step))
-                yield Say(f"replica group {number} is more than {MAX_BEHIND} steps behind: it gets a whole state")
+            self._groups[number].arrived.clear()
+        yield from self._leave_behind(behind, now_s)
+
+    def _behind(self, contributors: tuple[int, ...]) -> list[int]:
+        """Return groups that are too far behind the step just made to catch up by its mean."""
+        late = (number for number in self.live if number not in contributors)
+        return [number for number in late if self.step - self._groups[number].at > MAX_BEHIND]
+
+    def _leave_behind(self, behind: Iterable[int], now_s: float) -> Iterator[Action]:
+        """Go on without groups that need a whole state to catch up."""
+        for number in behind:
+            self._groups[number] = _Group(Standing.COMING, coming_since_s=now_s)
+            self._returning.add(number)
+            yield Send(number, Behind(self.step))
+            yield Say(f"replica group {number} is more than {MAX_BEHIND} steps behind: it gets a whole state")
 
     def _finishing(self) -> bool:
         return self.begun and (self._stopping or self.step >= self._rules.steps)
