@@ -79,6 +79,10 @@ def test_bad_options(job: Path, options: tuple[str, ...], words: str) -> None:
         ("[federation]\ninner_steps = 4\noverlap_steps = 4\n", "overlap_steps"),
         ("[mesh]\ntp = 4\n", "start a multiple of 4"),
         ('[asynchrony]\nmethod = "hogwild"\n', "[asynchrony]"),
+        (
+            '[mesh]\ndp_replicate = 2\n[data_parallel]\nmethod = "ddp"\n[faults]\nrecovery = "in-place"\n',
+            "is not available in a federation",
+        ),
         (PRIVATE, "needs a limit"),
         (f"{PRIVATE}limit = 8.0\n[federation]\noverlap_steps = 1\n", "before a round asks for them"),
     ],
