@@ -297,13 +297,14 @@ class AggregatorDaemon:
             try:
                 if own_s <= serving_s:
                     self._credential = await renewed(credential, upstream)
+                    link.reconnect()  # also if the disk is full: the old certificate ends
                     self._credential.write(self._config.data)
-                    link.reconnect()
                 else:
                     self._serving = await server_certificate(credential, upstream, self._config.data, fresh=True)
                 log.info("certificate renewed")
-            except ServerError as error:
-                log.warning("a certificate could not be renewed, it is tried again later: %s", error.logged)
+            except (ServerError, OSError) as error:
+                said = error.logged if isinstance(error, ServerError) else error
+                log.warning("a certificate could not be renewed or kept, it is tried again later: %s", said)
                 await asyncio.sleep(RENEWAL_RETRY_S)
 
     def _server_pair(self) -> ServerKeyPair:
