@@ -18,6 +18,7 @@ from atoll.server.aggregator.config import DEFAULT_DATA, AggregatorConfig
 from atoll.server.cli.errors import Group, local_errors
 from atoll.server.cli.given import is_given
 from atoll.server.config.config_file import load_settings
+from atoll.server.errors import InvalidRequestError
 from atoll.server.process.logs import configure_logging
 from atoll.server.process.notify import READY, STOPPING, notify
 from atoll.settings.numbers import Finite
@@ -45,7 +46,7 @@ def aggregator() -> None:
     "--token",
     default="",
     envvar="ATOLL_AGGREGATOR_TOKEN",
-    help="Join token of kind aggregator, for the first start: `atoll token new --kind aggregator`.",
+    help="Join token of kind aggregator, or @FILE with it, for the first start: `atoll token new --kind aggregator`.",
 )
 @click.option(
     "--upstream", metavar="HOST:PORT", help="The server's main port.  [default: the address given at enrolment]"
@@ -83,7 +84,25 @@ def start(
         config = load_settings(AggregatorConfig, given, config_file)
         configure_logging(log_level, as_json=json_log)
         log.info("starting an aggregator on the directory %s", config.data)
-        asyncio.run(_serve(config, token, ready_fd))
+        asyncio.run(_serve(config, _read_token(token), ready_fd))
+
+
+def _read_token(text: str) -> str:
+    """A join token from the command line: itself, or ``@FILE`` that holds it.
+
+    Raises:
+        InvalidRequestError: if the file cannot be read, or does not hold one token.
+    """
+    if not text.startswith("@"):
+        return text
+    file, remedy = text[1:], "name the file that `atoll token new --kind aggregator --serves HOST -o FILE` wrote"
+    try:
+        tokens = Path(file).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError("aggregator.token", f"cannot read --token {text}: {error}", remedy) from None
+    if len(tokens) != 1:
+        raise InvalidRequestError("aggregator.token", f"--token {text}: {file} has {len(tokens)} join tokens", remedy)
+    return tokens[0]
 
 
 async def _serve(config: AggregatorConfig, token: str, ready_fd: int | None) -> None:
