@@ -20,14 +20,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.wire.status import detail_from_trailers
-from atoll.wire.v1 import control_pb2, enrolment_pb2, ingest_pb2, participation_pb2, transfer_pb2
+from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2, ingest_pb2, participation_pb2, transfer_pb2
 from tests.fuzz.conftest import Live
 from tests.fuzz.material import FUZZ, requests
 from tests.fuzz.memory import GROWTH_BYTES, forget_peak, peak_bytes
 
-FILES = (control_pb2, enrolment_pb2, participation_pb2, transfer_pb2, ingest_pb2)
+FILES = (control_pb2, enrolment_pb2, participation_pb2, transfer_pb2, ingest_pb2, gateway_pb2)
+ELSEWHERE = {"SignInService"}
+"""Served on a port of its own, with an identity provider: ``tests/server/rpc/test_token_authentication.py``."""
 METHODS = [
-    method for file in FILES for service in file.DESCRIPTOR.services_by_name.values() for method in service.methods
+    method
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if service.name not in ELSEWHERE
 ]
 INSIDE = {"CoordinatorService", "WorkerService"}
 BUGS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
