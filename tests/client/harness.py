@@ -28,6 +28,7 @@ from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.v1 import participation_pb2_grpc, tensors_pb2, transfer_pb2, transfer_pb2_grpc
 from tests.patience import WAIT_S
+from tests.ports import free_ports
 
 EventType = TypeVar("EventType", bound=Event)
 
@@ -192,7 +193,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.return_when_done = False
         self.unary: asyncio.Queue[part.CheckInOnceRequest] = asyncio.Queue()
         self.asked = False  # for some of the elements only: the test looks at them itself
-        self.port = 0
+        self.port = free_ports()
         self._push: asyncio.Queue[part.CheckInResponse | None] = asyncio.Queue()
         self._connected = asyncio.Event()
         self._server: grpc.aio.Server | None = None

@@ -79,7 +79,7 @@ class SecureFederation(
         self.authority = Authority()
         self.lifetime_s = lifetime_s
         self.remaining_s = lifetime_s
-        self.enrolment_port = 0
+        self.enrolment_port = self.port + 1
         self.spent: dict[str, bytes] = {}
         self.lose_enrolments = 0
         self.put_off_enrolments = 0

@@ -10,8 +10,9 @@ from typing import Any
 
 from atoll.wire.v1 import control_pb2, enrolment_pb2
 from tests.patience import WAIT_S
+from tests.ports import free_ports
 from tests.system.processes import ATOLL, Nursery, Process
-from tests.system.servers import Server, free_ports
+from tests.system.servers import Server
 
 CONNECTED = "connected to the server"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from tests.system.servers import free_ports
+from tests.ports import free_ports
 
 _PIECE_BYTES = 1 << 14
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.patience import kept
+from tests.ports import free_ports
 from tests.system.operators import Operator
 from tests.system.processes import ATOLL, HERE, Nursery, Process
 
@@ -24,9 +23,6 @@ RESUMES_WITHIN_S = 10.0
 That is its own start (without loading its modules, which takes about a second and a half, see ``forked``), and
 participants that try again after at most 5 s.
 """
-_PORTS_EACH = 4
-_FIRST_PORT, _LAST_PORT = 20_000, 32_000
-"""Below the range of outgoing connections, so that none takes the place of a server while it is down."""
 
 
 class Server:
@@ -156,20 +152,3 @@ def serving(nursery: Nursery, name: str, *options: str, insecure: bool = False) 
         yield server.start()
     finally:
         server.close()
-
-
-def free_ports() -> int:
-    """The first of four successive ports that are free now: main, enrolment, transfer and metrics."""
-    for first in random.sample(range(_FIRST_PORT, _LAST_PORT, _PORTS_EACH), 100):
-        if all(_free(port) for port in range(first, first + _PORTS_EACH)):
-            return first
-    raise AssertionError("no free ports on loopback")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

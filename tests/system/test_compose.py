@@ -22,8 +22,9 @@ from atoll.console.site import DEFAULT_PORT
 from atoll.formats.arrays import load
 from tests.console.browser import Browser
 from tests.docs.commands import ROOT, Typed, arguments_of, check, words_of
+from tests.ports import free_ports
 from tests.system.processes import ATOLL, nursery
-from tests.system.servers import Server, free_ports, serving
+from tests.system.servers import Server, serving
 from tests.system.studies import shell
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8"))

@@ -22,12 +22,13 @@ from atoll.datacenter.cli.enrol import enrol
 from atoll.wire.join_token import JoinToken
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc, participation_pb2_grpc
 from tests.patience import WAIT_S, kept
+from tests.ports import free_ports
 from tests.system.clients import Client, insecure_id
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
 from tests.system.processes import ATOLL, Nursery
 from tests.system.reference import LARGE_JOB, LARGE_MODEL, MODEL, assert_close, averaged, shares_of
-from tests.system.servers import Server, free_ports
+from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
 

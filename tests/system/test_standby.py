@@ -13,12 +13,13 @@ from urllib.request import urlopen
 import pytest
 
 from tests.patience import WAIT_S
+from tests.ports import free_ports
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.processes import Nursery
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, MODEL
-from tests.system.servers import Server, free_ports
+from tests.system.servers import Server
 from tests.system.test_server_crashes import assert_each_counted_once
 from tests.system.test_storage_backup import atoll
 

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.patience import WAIT_S, kept, window_s
+from tests.ports import free_ports
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
 from tests.system.reference import (
@@ -23,7 +24,6 @@ from tests.system.reference import (
     averaged,
     shares_of,
 )
-from tests.system.servers import free_ports
 
 pytestmark = pytest.mark.system
 

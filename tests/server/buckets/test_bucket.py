@@ -156,7 +156,7 @@ def test_without_the_library_the_error_names_the_extra() -> None:
         "except BucketRefusedError as error: print(error.detail)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'atoll[object-storage]'" in done.stdout
+    assert ".[server,object-storage]" in done.stdout
 
 
 def test_nothing_loads_the_library_before_a_bucket_is_opened() -> None:

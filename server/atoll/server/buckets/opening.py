@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from atoll.server.buckets.credentials import shared_file
 from atoll.server.buckets.errors import BucketRefusedError
 from atoll.server.buckets.place import FILE, BucketPlace
+from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,7 +41,7 @@ def open_bucket(place: BucketPlace) -> Bucket:
         if error.name != "obstore":
             raise
         raise BucketRefusedError(
-            f"models in {place.url} need the package obstore", f"pip install 'atoll[{EXTRA}]'"
+            f"models in {place.url} need the package obstore", install_hint(f"server,{EXTRA}")
         ) from error
     root = Path(urlsplit(place.url).path) if place.scheme == FILE else None
     return Bucket(_store(place), place, root)
