@@ -40,7 +40,8 @@ def test_small_updates_through_an_aggregator_give_the_same_bits(
     for client in clients:
         client.wait("reported", count=ROUNDS)
     assert site.metric("atoll_aggregator_participants") == SIZE - 1
-    assert server.operator.participants()[site.id].organisation == "north"
+    listed = server.operator.participants()[site.id]
+    assert (listed.organisation, listed.connected) == ("north", True)
 
 
 def test_large_updates_through_two_aggregators_give_the_same_bits_and_a_model_comes_once(

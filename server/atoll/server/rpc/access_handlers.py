@@ -87,8 +87,8 @@ class AccessHandlers(OperatorHandlers):
         """Enrolled participants, in order of id."""
         await self._authenticator.operator(context)
         limit, after, organisation = page_size(request.limit), request.after, request.organisation
-        sessions = self._services.sessions
-        there = sorted(name for name in sessions.names() if name > after)[:limit] if request.connected else None
+        connected = {*self._services.sessions.names(), *self._facts.gateways}
+        there = sorted(name for name in connected if name > after)[:limit] if request.connected else None
 
         def work(
             connection: Connection,
@@ -106,7 +106,7 @@ class AccessHandlers(OperatorHandlers):
         return control_pb2.ListParticipantsResponse(
             participants=[
                 views.participant_summary(
-                    row, histories.get(row.id), connected_at=now if sessions.get(row.id) else None
+                    row, histories.get(row.id), connected_at=now if row.id in connected else None
                 )
                 for row in sorted(found, key=lambda row: row.id)
             ],
