@@ -26,7 +26,7 @@ class Figure:
         value: how much.
         unit: of value and limit.
         limit: the limit or plain baseline; None where a figure stands alone.
-        ratio: value / limit; None without a limit.
+        ratio: value / limit; None without a limit, or beside 0.
         target: what should be reached or stayed below: by the ratio (``within``) or by the value (``at_most``,
             ``at_least``); None if it is only stated.
         ok: whether the target is met; True where nothing is asked.
@@ -110,7 +110,8 @@ def machine() -> str:
 
 
 def _line(figure: Figure, width: int) -> str:
-    beside = "" if figure.limit is None else f"beside {figure.limit:.4g}: x {figure.ratio:.2f}"
+    beside = "" if figure.limit is None else f"beside {figure.limit:.4g}"
+    beside += "" if figure.ratio is None else f": x {figure.ratio:.2f}"
     verdict = "" if figure.target is None else f"target {figure.target:.4g}: {'met' if figure.ok else 'MISSED'}"
     line = f"{figure.name:<{width}} {figure.value:>10.4g} {figure.unit:<10} {beside:<24} {verdict}"
     return line.rstrip()

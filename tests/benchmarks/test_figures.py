@@ -32,3 +32,7 @@ def test_a_limit_of_the_same_run_may_stand_beside_a_bound() -> None:
     figure = Figure.at_most("a", 3.0, "s", 4.0, "c", beside=1.5)
     assert (figure.ok, figure.limit, figure.ratio, figure.target) == (True, 1.5, 2.0, 4.0)
     assert Figure.at_least("a", 30.0, "rounds/s", 20.0, "c", beside=60.0).ratio == 0.5
+
+
+def test_what_took_no_time_stands_beside_a_figure_without_a_ratio() -> None:
+    assert table([Figure.stated("rounds", 2.0, "s", "run", beside=0.0)]).endswith("beside 0")

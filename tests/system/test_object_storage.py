@@ -65,7 +65,8 @@ def test_killed_in_mid_round_it_goes_on_without_its_cache_with_the_same_bits(
     server.kill()
     forget_copies(server)
     shutil.rmtree(server.data / "spool")
-    assert len(keys(s3, "uploads")) == len(done)
+    # Those of the round before may still be there: they are deleted beside the next round.
+    assert len([key for key in keys(s3, "uploads") if "/1.0/" in key]) == len(done)
     server.start()
     at_work.go()
     server.operator.finished(run)

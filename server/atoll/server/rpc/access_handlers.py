@@ -105,9 +105,7 @@ class AccessHandlers(OperatorHandlers):
         names = there if there is not None else [row.id for row in found]
         return control_pb2.ListParticipantsResponse(
             participants=[
-                views.participant_summary(
-                    row, histories.get(row.id), connected_at=now if row.id in connected else None
-                )
+                views.participant_summary(row, histories.get(row.id), connected_at=now if row.id in connected else None)
                 for row in sorted(found, key=lambda row: row.id)
             ],
             next=names[-1] if len(names) == limit else "",

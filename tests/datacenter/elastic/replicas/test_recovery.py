@@ -331,6 +331,8 @@ def test_a_group_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
     with run(job, 2, (), [hung]) as command:
         outcome = finish(command)
     assert "replica group 1: has not arrived at step 3 within 20 s" in command.said
-    assert "replica group 0 goes on without it; it restarts alone" in command.said
+    # The other group may have made its last steps before the launcher looks.
+    goes_on = "replica group 0 goes on without it; it restarts alone" in command.said
+    assert goes_on or "the job is ending without it" in command.said
     assert outcome["replicas_lost"] == 1
     assert records_of(tmp_path)[3]["replicas"] == [0]
