@@ -44,7 +44,7 @@ _UNARY = participation_pb2.CheckInOnceRequest(hello=_HELLO)
 
 
 class LightCrowd:
-    """The participants of this process; ``say`` writes a line to whoever started it."""
+    """The participants of this process; ``say`` writes a line to the process that started it."""
 
     def __init__(self, folder: Path, ready_fd: int) -> None:
         self._folder = folder

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a public key only: neither ``none`` nor one whose key the client also has (HS256)."""
 PREFIX = "oidc:"
-"""Of the names of operators who signed in: no operator with a certificate can have such a name."""
+"""Begins the names of operators who signed in; no operator with a certificate can have such a name."""
 MAX_TOKEN_CHARS = 16_384
 _NAME = re.compile(r"(?!sha256:)[A-Za-z0-9@._+|=/:-]{1,59}")
 _KNOWN = 1024

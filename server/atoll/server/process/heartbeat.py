@@ -20,9 +20,9 @@ BEAT_S = 0.5
 class Heartbeat:
     """Keeps the turn of a server, and notices its end.
 
-    A server that nobody waits for keeps its participants while the database is away. With others standing by it steps
-    down as soon as they may have taken over, so that its participants turn to them. While one of its statements takes
-    long they may not: a second connection sees that it runs.
+    While no other server stands by, this one keeps its participants when the database is away. With others standing by
+    it steps down as soon as they may have taken over, so that its participants turn to them. While one of its
+    statements takes long they may not: a second connection sees that it runs.
 
     Args:
         store: of a PostgreSQL database; its writer's connection holds the lock.

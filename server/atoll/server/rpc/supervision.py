@@ -1,4 +1,4 @@
-"""Refuses operators whose role does not allow a call, and records their actions, whatever becomes of them.
+"""Refuses operators whose role does not allow a call, and records their actions, also those that fail.
 
 The entry is durable before the operator hears of success: an action that could not be recorded is answered with the
 storage's error, although it was done.
@@ -98,7 +98,7 @@ class Supervision(grpc.aio.ServerInterceptor):
         return act
 
     def _streamed(self, operation: Operation, method: str, behaviour: Stream) -> Stream:
-        """Of a method that only reads."""
+        """The watch of a method that only reads."""
 
         async def act(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             caller = await self._authenticator.identify(context)

@@ -19,7 +19,7 @@ from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 
 DATABASE_FILE = "atoll.sqlite3"
 LOG_SUFFIXES = ("-wal", "-shm")
-"""Of SQLite's log files: SQLite reads them with any file of the name before the suffix, also with a newer one."""
+"""Suffixes of SQLite's log files. SQLite reads a log with any file of the name before the suffix, also a newer one."""
 PLACE_FILE = "database.json"
 
 

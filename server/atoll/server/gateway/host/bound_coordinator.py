@@ -57,7 +57,7 @@ class BoundCoordinator:
         await self._coordinator.grant_download(Caller(Role.PARTICIPANT, caller.name), blob)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
-        """See ``CoordinatorApi``; the update is noted as received by this gateway, whatever the gateway says.
+        """See ``CoordinatorApi``; the update is noted as received by this gateway, even if the gateway names another.
 
         Raises:
             InvalidRequestError: for figures or names that no node sends.

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; nobody who enrolled before is an aggregator or behind one."""
+    """Add the columns; participants that enrolled before are neither aggregators nor behind one."""
     for table in ("tokens", "participants"):
         with op.batch_alter_table(table) as batch:
             batch.add_column(sa.Column("hosts", sa.Text(), nullable=False, server_default=""))
