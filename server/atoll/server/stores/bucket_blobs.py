@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "blobs"
 UPLOADS_FOLDER = "uploads"
-"""Folder of the same bucket that has the uploads of rounds in work, by run; ``ingest.bucket_uploads`` says what is in it."""
+"""Has the uploads of rounds in work, by run, in the same bucket; ``ingest.bucket_uploads`` says what is in it."""
 _MOST_KNOWN = 4096
 """Names that a process remembers to have put into the bucket; the oldest is forgotten first, and asked for."""
 _NAME_CHARS = 64
