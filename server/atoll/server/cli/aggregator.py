@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +12,7 @@ import click
 from atoll.server.aggregator.config import DEFAULT_DATA, AggregatorConfig
 from atoll.server.cli.errors import Group, local_errors
 from atoll.server.cli.given import is_given
+from atoll.server.cli.serving import announce, stop_event
 from atoll.server.config.config_file import load_settings
 from atoll.server.errors import InvalidRequestError
 from atoll.server.process.logs import configure_logging
@@ -108,10 +104,7 @@ def _read_token(text: str) -> str:
 async def _serve(config: AggregatorConfig, token: str, ready_fd: int | None) -> None:
     from atoll.server.aggregator.daemon import AggregatorDaemon  # noqa: PLC0415  # it loads for a second or more
 
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = stop_event()
     daemon = AggregatorDaemon(config, token)
     addresses = await daemon.start()
     _announce(config, addresses, ready_fd)
@@ -136,12 +129,5 @@ def _announce(config: AggregatorConfig, addresses: AggregatorAddresses, ready_fd
         "metrics": addresses.metrics or None,
         "data": str(config.data),
     }
-    if ready_fd is not None:
-        with os.fdopen(ready_fd, "w") as file:
-            file.write(json.dumps(facts) + "\n")
-    with contextlib.suppress(BrokenPipeError):
-        click.echo(
-            f"{addresses.name} serves on {addresses.main} (enrolment on {addresses.enrolment}) for the server "
-            f"{addresses.upstream}; Ctrl-C stops",
-            file=sys.stderr,
-        )
+    where = f"{addresses.main} (enrolment on {addresses.enrolment})"
+    announce(facts, f"{addresses.name} serves on {where} for the server {addresses.upstream}", ready_fd)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +15,7 @@ from atoll.server.cli.given import is_given
 from atoll.server.cli.migrate import migrate
 from atoll.server.cli.server_audit import audit
 from atoll.server.cli.server_log import log as log_command
+from atoll.server.cli.serving import announce, stop_event
 from atoll.server.cli.standby import standby
 from atoll.server.cli.storage import prune, storage
 from atoll.server.config import DEFAULT_DATA
@@ -115,10 +111,7 @@ def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd:
 async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
     from atoll.server.process.server import Daemon  # noqa: PLC0415  # it loads for a second or more: say first what is done
 
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = stop_event()
     returns = False
     while not stopping.is_set():
         daemon = Daemon(config, returns=returns)
@@ -176,8 +169,4 @@ def _announce(config: ServerConfig, addresses: Addresses, ready_fd: int | None) 
         "operator": str(addresses.operator) if addresses.operator else None,
         "data": str(config.data),
     }
-    if ready_fd is not None:
-        with os.fdopen(ready_fd, "w") as file:
-            file.write(json.dumps(facts) + "\n")
-    with contextlib.suppress(BrokenPipeError):
-        click.echo(f"serving on {addresses.main} (enrolment on {addresses.enrolment}); Ctrl-C stops", file=sys.stderr)
+    announce(facts, f"serving on {addresses.main} (enrolment on {addresses.enrolment})", ready_fd)
