@@ -10,6 +10,7 @@ import pytest
 from atoll.server.buckets import BucketPlace, open_bucket, parse_place
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
+from tests.system.mid_round import mid_round
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL
 from tests.system.servers import Server
@@ -55,24 +56,18 @@ def test_killed_in_mid_round_it_goes_on_without_its_cache_with_the_same_bits(
         database_server: DatabaseServer = request.getfixturevalue("database_server")
         url = database_server.new("in_bucket")
     server = serve("bucket", *in_bucket(tmp_path, s3, database=url))
-    crew = hire(server)
-    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
-    at_work = crew.start("Held", index=2, rounds=[1])
-    run = server.operator.submit(JOB, MODEL)
-    at_work.wait("held", round=1)
-    for client in done:
-        client.wait("reported", round=1)
+    middle = mid_round(server, hire(server))
     server.kill()
     forget_copies(server)
     shutil.rmtree(server.data / "spool")
     # Those of the round before may still be there: they are deleted beside the next round.
-    assert len([key for key in keys(s3, "uploads") if "/1.0/" in key]) == len(done)
+    assert len([key for key in keys(s3, "uploads") if "/1.0/" in key]) == len(middle.done)
     server.start()
-    at_work.go()
-    server.operator.finished(run)
+    middle.at_work.go()
+    server.operator.finished(middle.run)
     forget_copies(server)
-    assert server.operator.model(run) == reference_model
-    assert_each_counted_once(server.operator, run)
+    assert server.operator.model(middle.run) == reference_model
+    assert_each_counted_once(server.operator, middle.run)
     assert keys(s3, "blobs")
     assert keys(s3, "uploads") == []
 
@@ -82,21 +77,15 @@ def test_large_uploads_of_a_lost_spool_come_from_the_bucket(
 ) -> None:
     """Of several chunks; one was received by a worker process, in a segment of its own."""
     server = serve("large", "--workers", "2", *in_bucket(tmp_path, s3))
-    crew = hire(server)
-    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
-    at_work = crew.start("Held", index=2, rounds=[1])
-    run = server.operator.submit(KILLED_JOB, KILLED_MODEL)
-    at_work.wait("held", round=1)
-    for client in done:
-        client.wait("reported", round=1)
+    middle = mid_round(server, hire(server), job=KILLED_JOB, model=KILLED_MODEL)
     server.kill()
     forget_copies(server)
     shutil.rmtree(server.data / "spool")
     server.start()
-    at_work.go()
-    server.operator.finished(run)
-    assert server.operator.model(run) == killed_undisturbed
-    assert [seen.attempt for seen in server.operator.rounds(run)] == [0] * KILLED_ROUNDS
+    middle.at_work.go()
+    server.operator.finished(middle.run)
+    assert server.operator.model(middle.run) == killed_undisturbed
+    assert [seen.attempt for seen in server.operator.rounds(middle.run)] == [0] * KILLED_ROUNDS
     assert keys(s3, "uploads") == []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
+from tests.system.mid_round import mid_round
 from tests.system.reference import JOB, MODEL, SIZE
 from tests.system.test_server_crashes import assert_each_counted_once
 from tests.system.test_storage_backup import atoll
@@ -43,18 +44,12 @@ def test_the_database_goes_away_in_mid_round_and_the_run_goes_on_when_it_is_back
     config = tmp_path / "server.toml"
     config.write_text(f'[storage]\ndatabase = "{database_server.new("away")}"\n')
     server = serve("away", "--config", str(config))
-    crew = hire(server)
-    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
-    at_work = crew.start("Held", index=2, rounds=[1])
-    run = server.operator.submit(JOB, MODEL)
-    at_work.wait("held", round=1)
-    for client in done:
-        client.wait("reported", round=1)
+    middle = mid_round(server, hire(server))
     database_server.stop()
-    at_work.go()
+    middle.at_work.go()
     server.process.wait_for_log("the database server cannot be used")
     database_server.start()
-    server.operator.finished(run)
-    assert server.operator.model(run) == reference_model
-    assert_each_counted_once(server.operator, run)
+    server.operator.finished(middle.run)
+    assert server.operator.model(middle.run) == reference_model
+    assert_each_counted_once(server.operator, middle.run)
     assert not (server.data / "atoll.sqlite3").exists()

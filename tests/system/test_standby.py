@@ -16,9 +16,9 @@ from tests.patience import WAIT_S
 from tests.ports import free_ports
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
+from tests.system.mid_round import mid_round
 from tests.system.processes import Nursery
 from tests.system.proxy import Proxy
-from tests.system.reference import JOB, MODEL
 from tests.system.servers import Server
 from tests.system.test_server_crashes import assert_each_counted_once
 from tests.system.test_storage_backup import atoll
@@ -83,28 +83,19 @@ def test_another_server_takes_over_in_mid_round_and_the_run_ends_with_the_same_b
 ) -> None:
     first, second = pair
     with Proxy(first.address) as balancer:
-        crew = hire(first)
-        clients = [
-            crew.start("Steady", "--server", balancer.address, index=0),
-            crew.start("Steady", "--server", balancer.address, index=1),
-            crew.start("Held", "--server", balancer.address, index=2, rounds=[1]),
-        ]
-        run = first.operator.submit(JOB, MODEL)
-        clients[2].wait("held", round=1)
-        for client in clients[:2]:
-            client.wait("reported", round=1)
+        middle = mid_round(first, hire(first), "--server", balancer.address)
         fail(first)
         second.serves()
         balancer.turn_to(second.address)
-        clients[2].go()
-        second.operator.finished(run)
-    assert second.operator.model(run) == reference_model
-    assert_each_counted_once(second.operator, run)
+        middle.at_work.go()
+        second.operator.finished(middle.run)
+    assert second.operator.model(middle.run) == reference_model
+    assert_each_counted_once(second.operator, middle.run)
     if fail is freeze:
         first.process.send(signal.SIGCONT)
         first.process.wait_for_log("; this server stops, and stands by")
         first.process.wait_for_log(f"standing by: {second.address} is at work")
-        assert second.operator.model(run) == reference_model
+        assert second.operator.model(middle.run) == reference_model
 
 
 def test_without_the_database_both_stand_by_and_one_goes_on(
@@ -141,19 +132,10 @@ def test_a_balancer_brings_participants_to_the_server_that_took_over(
     """No participant is told anything: HAProxy asks ``/readyz``, and cuts connections to a server that fails."""
     first, second = pair
     with haproxy(processes, first, second) as address:
-        crew = hire(first)
-        clients = [
-            crew.start("Steady", "--server", address, index=0),
-            crew.start("Steady", "--server", address, index=1),
-            crew.start("Held", "--server", address, index=2, rounds=[1]),
-        ]
-        run = first.operator.submit(JOB, MODEL)
-        clients[2].wait("held", round=1)
-        for client in clients[:2]:
-            client.wait("reported", round=1)
+        middle = mid_round(first, hire(first), "--server", address)
         fail(first)
         second.serves()
-        clients[2].go()
-        second.operator.finished(run)
-    assert second.operator.model(run) == reference_model
-    assert_each_counted_once(second.operator, run)
+        middle.at_work.go()
+        second.operator.finished(middle.run)
+    assert second.operator.model(middle.run) == reference_model
+    assert_each_counted_once(second.operator, middle.run)

@@ -167,10 +167,7 @@ class Operators:
         now = self._clock()
 
         def work(connection: Connection) -> None:
-            check_operator_stands(connection, by.name, now)
-            check_administrator(connection, by, now)
-            if not certificates.of_subject(connection, Role.OPERATOR, name):
-                raise _missing(name)
+            _require_known(connection, name, by, now)
             if name == OPERATOR_NAME and role is not OperatorRole.ADMINISTRATOR:
                 raise ConflictError(
                     "operator.own",
@@ -207,10 +204,7 @@ class Operators:
         now = self._clock()
 
         def check(connection: Connection) -> None:
-            check_operator_stands(connection, by.name, now)
-            check_administrator(connection, by, now)
-            if not certificates.of_subject(connection, Role.OPERATOR, name):
-                raise _missing(name)
+            _require_known(connection, name, by, now)
             if name != OPERATOR_NAME:  # which gets a new certificate below
                 _require_another(connection, name, now)
 
@@ -246,6 +240,14 @@ def _rows_and_roles(connection: Connection) -> tuple[tuple[Certificate, ...], Ma
 
 def _missing(name: str) -> NotFoundError:
     return NotFoundError("operator.missing", f"no operator {name[:80]!r}", "see `atoll operator list`")
+
+
+def _require_known(connection: Connection, name: str, by: Caller, now: float) -> None:
+    """Refuse a change of an operator by a caller who is no administrator in force, or of one who is not on record."""
+    check_operator_stands(connection, by.name, now)
+    check_administrator(connection, by, now)
+    if not certificates.of_subject(connection, Role.OPERATOR, name):
+        raise _missing(name)
 
 
 def _require_another(connection: Connection, name: str, now: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from atoll.server.backup.make import CA_FOLDER
 from atoll.server.backup.restore import RESTORED_FILE
 from atoll.server.disk.space import fsync_path, storage_error
 from atoll.server.errors import InvalidRequestError
@@ -15,8 +16,6 @@ from atoll.server.identity.files import PRIVATE_DIRECTORY_MODE
 from atoll.server.stores import blob_place, database_place
 from atoll.server.stores.blob_place import PLACE_FILE as BLOBS_FILE
 from atoll.server.stores.database_place import PLACE_FILE
-
-_AUTHORITY = "ca"
 
 
 def make_standby(data: Path, folder: Path) -> tuple[Path, ...]:
@@ -37,14 +36,14 @@ def make_standby(data: Path, folder: Path) -> tuple[Path, ...]:
         StorageError: if the disk refuses.
     """
     _check(data, folder)
-    paths = [Path(PLACE_FILE), Path(BLOBS_FILE), *(Path(_AUTHORITY) / name for name in AUTHORITY_FILES)]
+    paths = [Path(PLACE_FILE), Path(BLOBS_FILE), *(Path(CA_FOLDER) / name for name in AUTHORITY_FILES)]
     paths += [Path(name) for name in (RESTORED_FILE,) if (data / name).exists()]
     with _folder(folder):
-        (folder / _AUTHORITY).mkdir(mode=PRIVATE_DIRECTORY_MODE)
+        (folder / CA_FOLDER).mkdir(mode=PRIVATE_DIRECTORY_MODE)
         for path in paths:
             shutil.copy2(data / path, folder / path)  # with its mode
             fsync_path(folder / path)
-        fsync_path(folder / _AUTHORITY)
+        fsync_path(folder / CA_FOLDER)
     return tuple(folder / path for path in paths)
 
 

@@ -27,8 +27,6 @@ _LATE_S = 10.0
 """Seconds without an answer of the database after which a server that stands by says so, once."""
 _END = f"SELECT pg_terminate_backend(h.pid) FROM ({HOLDER}) h WHERE h.pid = :pid AND h.since = :since"  # noqa: S608
 _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name"
-
-
 _BLIND = (
     "the database does not show this server whether that one fails: use the same account, and leave track_activities on"
 )
