@@ -20,7 +20,7 @@ from atoll.client.opacus import OpacusParticipant
 from atoll.client.settings import Settings
 from atoll.client.testing import make_task, model_of
 from atoll.client.torch import to_array
-from atoll.server.jobs.models import Aggregation
+from atoll.server.jobs.aggregation_section import Aggregation
 from tests.wire.test_privacy_terms import TERMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy" / "local.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 
 from atoll.client import Evaluation as Figures
 from atoll.client import Model, Participant, Task, Update
-from atoll.server.jobs.models import LearnedWindow
+from atoll.server.jobs.straggler_section import LearnedWindow
 from atoll.server.privacy import ledger
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.stepping import Entry

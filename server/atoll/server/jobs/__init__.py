@@ -1,10 +1,12 @@
 """Job files: TOML becomes one frozen, valid ``JobSpec``, or one error that lists every problem.
 
-Read ``models`` for the tables of the file and their rules, ``spec`` for rules between tables, ``refusals`` for jobs
+Read ``tables`` for the tables of the file and their rules, ``spec`` for rules between tables, ``refusals`` for jobs
 without a valid privacy account, ``convert`` for the engine's policies, and ``job`` for jobs written in Python. What
 depends on a model or on the server's state is refused by ``runs.submission``.
 """
 
+from atoll.server.jobs.aggregation_section import Aggregation
+from atoll.server.jobs.cohort_section import Cohort
 from atoll.server.jobs.convert import (
     averaged_tensors,
     expected_window_s,
@@ -14,28 +16,19 @@ from atoll.server.jobs.convert import (
     to_run_policy,
 )
 from atoll.server.jobs.errors import JobFileError
+from atoll.server.jobs.evaluation_section import Evaluation, Retention, Stop
 from atoll.server.jobs.fragments import Fragments, deal, fragments_of
 from atoll.server.jobs.frozen import check_frozen, frozen_tensors, trained_first
 from atoll.server.jobs.job import Job
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
-from atoll.server.jobs.models import (
-    Aggregation,
-    Cohort,
-    Evaluation,
-    IterateAveraging,
-    JobSection,
-    LearnedWindow,
-    ModelSection,
-    Optimiser,
-    Retention,
-    Stop,
-    Straggler,
-)
+from atoll.server.jobs.optimiser_section import IterateAveraging, Optimiser
 from atoll.server.jobs.optimisers import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 from atoll.server.jobs.privacy_section import AdaptiveClip, Privacy
 from atoll.server.jobs.spec import JobSpec
 from atoll.server.jobs.statistics_model import check_statistics_layout, first_model, release_of, statistics_layout
 from atoll.server.jobs.statistics_section import Statistics
+from atoll.server.jobs.straggler_section import LearnedWindow, Straggler
+from atoll.server.jobs.tables import JobSection, ModelSection
 
 __all__ = [
     "MAX_JOB_BYTES",

@@ -31,23 +31,18 @@ from pydantic import ValidationError
 
 from atoll.server.jobs.errors import JobFileError
 from atoll.server.jobs.load import parse_job
-from atoll.server.jobs.models import ModelSection
 from atoll.server.jobs.spec import JobSpec
+from atoll.server.jobs.tables import ModelSection
 from atoll.settings import Problem, Section, SettingsFileError, described, given, to_toml
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import (
-        Aggregation,
-        Cohort,
-        Evaluation,
-        IterateAveraging,
-        Optimiser,
-        Retention,
-        Stop,
-        Straggler,
-    )
+    from atoll.server.jobs.aggregation_section import Aggregation
+    from atoll.server.jobs.cohort_section import Cohort
+    from atoll.server.jobs.evaluation_section import Evaluation, Retention, Stop
+    from atoll.server.jobs.optimiser_section import IterateAveraging, Optimiser
     from atoll.server.jobs.privacy_section import Privacy
     from atoll.server.jobs.statistics_section import Statistics
+    from atoll.server.jobs.straggler_section import Straggler
     from atoll.wire.messages import SettingValue
 
 DEFAULT_NAME = "job"

@@ -5,7 +5,7 @@ Each makes the ``[optimiser]`` section of the job file, which documents the para
 
 from __future__ import annotations
 
-from atoll.server.jobs.models import Optimiser
+from atoll.server.jobs.optimiser_section import Optimiser
 
 
 def FedAvg(lr: float = 1.0) -> Optimiser:

@@ -7,15 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll.server.jobs.section import JobTable
+from atoll.server.jobs.section import MAX_ROUNDS, JobTable
 from atoll.settings.section import Hint
 
 MIN_DELTA, MAX_DELTA = 1e-15, 1e-2
 """Below, floats are not precise enough; above, the guarantee is empty."""
 POPULATION_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 MAX_BANDS = 64
-MAX_ROUNDS = 1_000_000
-"""As of a job (``jobs.models``)."""
 DEFAULT_BANDS = 32
 
 MAX_BUFFERS = 5

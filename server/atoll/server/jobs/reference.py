@@ -86,7 +86,7 @@ clip = 0.5
 """
 
 _HEAD = f"""\
-<!-- Generated from server/atoll/server/jobs/models.py by `python -m atoll.server.jobs.reference`; do not edit. -->
+<!-- Generated from server/atoll/server/jobs/tables.py by `python -m atoll.server.jobs.reference`; do not edit. -->
 # Job reference
 
 A job is one TOML file, given to `atoll run submit JOB.toml`. It is validated whole before anything is sent, and again

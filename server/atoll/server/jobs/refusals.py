@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from atoll.server.sampling.registry import sampler_named
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobTables
     from atoll.server.jobs.privacy_section import Privacy
+    from atoll.server.jobs.tables import JobTables
 
 Refusal = tuple[str, str]
 """The job's key, and what is wrong with it and what to do."""

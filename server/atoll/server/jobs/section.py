@@ -1,14 +1,19 @@
-"""The base class of a job's tables, whose errors in Python are those of a job file."""
+"""The base class of a job's tables, whose errors in Python are those of a job file, and limits that several share."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from atoll.server.jobs.errors import JobFileError
 from atoll.settings import described
 from atoll.settings.section import Section
+
+MAX_ROUNDS = 1_000_000
+MAX_SECONDS = 30 * 86_400
+
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
 
 class JobTable(Section):

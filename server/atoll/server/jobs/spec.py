@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from atoll.server.jobs.models import JobTables
 from atoll.server.jobs.refusals import refusals
 from atoll.server.jobs.statistics_rules import statistics_conflicts, with_statistics_defaults
+from atoll.server.jobs.tables import JobTables
 
 EVALUATED = "eval/"
 """Prefix of the names of metrics that participants measure."""

@@ -13,8 +13,8 @@ from atoll.statistics import AnswersError, Release, first_state, release_noised,
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobTables
     from atoll.server.jobs.statistics_section import Statistics
+    from atoll.server.jobs.tables import JobTables
 
 Floats = npt.NDArray[np.float64]
 Rewrite = Callable[[int, MutableMapping[str, Floats], int, float], None]

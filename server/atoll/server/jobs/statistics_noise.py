@@ -10,9 +10,9 @@ from atoll.server.jobs.privacy_section import MAX_CLIP
 from atoll.statistics import row_norm
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobTables
     from atoll.server.jobs.privacy_section import Privacy
     from atoll.server.jobs.statistics_section import Statistics
+    from atoll.server.jobs.tables import JobTables
 
 
 def norm_of(section: Statistics, unit: object) -> float:

@@ -14,7 +14,7 @@ from atoll.statistics.limbs import MAX_ABS
 from atoll.statistics.noised import noised_size
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobTables
+    from atoll.server.jobs.tables import JobTables
 
 MAX_ANSWER = 1 << 23
 """Maximum number of elements of an answer: 64 MiB, which server and participants hold in memory."""

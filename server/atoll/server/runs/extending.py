@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import ConflictError, InvalidRequestError, StorageError
 from atoll.server.jobs import JobSpec, parse_job, to_run_policy
-from atoll.server.jobs.models import MAX_ROUNDS
+from atoll.server.jobs.section import MAX_ROUNDS
 from atoll.server.rounds import ExtendRequested, RunState, RunStatus, initial, step
 from atoll.server.runs.janitor import Janitor
 from atoll.server.runs.journal import SqlJournal

@@ -5,7 +5,7 @@ order of their participants. `uniform`, `poisson` and `least_recent` use integer
 across machines and numpy versions; `weighted` and `availability` take one logarithm of each random number, whose last
 bit may differ between platforms.
 
-A new sampler is a function in ``samplers``, a row in ``registry`` and a name in ``jobs.models``.
+A new sampler is a function in ``samplers``, a row in ``registry`` and a name in ``jobs.cohort_section``.
 """
 
 from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible, Everyone, History
