@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from atoll.server.cli.check_database import database_server as checked
-from atoll.server.cli.checks import Status
+from atoll.server.cli.check_database import schema
+from atoll.server.cli.checks import Finding, Status
 from atoll.server.stores import Store
 from atoll.server.stores.database_place import note
 from atoll.server.stores.dialects import parse_url
+from atoll.server.stores.schema_version import head_revision
 
 
 def test_sqlite_is_not_its_matter(tmp_path: Path) -> None:
@@ -44,8 +48,44 @@ def test_a_server_that_does_not_answer(tmp_path: Path, host: str) -> None:
     assert "reachable" in found.remedy
 
 
-def test_an_older_schema(tmp_path: Path, postgresql_url: str) -> None:
+def test_an_empty_database(tmp_path: Path, postgresql_url: str) -> None:
     note(tmp_path, parse_url(postgresql_url))
-    (found,) = checked(tmp_path)
+    (found,) = schema(tmp_path)
     assert found.status is Status.FAIL
-    assert "schema revision none" in found.message
+    assert "no tables of atoll" in found.message
+
+
+class TestSchema:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        opened = Store.open(tmp_path)
+        yield opened
+        opened.close()
+
+    def found(self, tmp_path: Path, store: Store, *statements: str) -> Finding:
+        for statement in statements:
+            store.writer.submit(lambda connection, said=statement: connection.execute(text(said))).result()
+        (found,) = schema(tmp_path)
+        return found
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert list(schema(tmp_path)) == []
+
+    def test_of_this_version(self, tmp_path: Path, store: Store) -> None:
+        found = self.found(tmp_path, store)
+        assert (found.status, head_revision() in found.message) == (Status.OK, True)
+
+    def test_older(self, tmp_path: Path, store: Store) -> None:
+        found = self.found(tmp_path, store, "UPDATE alembic_version SET version_num = '0007'")
+        assert (found.status, f"upgrades it to {head_revision()}" in found.message) == (Status.OK, True)
+
+    def test_newer(self, tmp_path: Path, store: Store) -> None:
+        newer = "UPDATE alembic_version SET version_num = '9999'"
+        noted = f"INSERT INTO schema_upgrades VALUES ('9999', '{head_revision()}', 1.0, '9.9.9')"  # noqa: S608 - ours
+        found = self.found(tmp_path, store, newer, noted)
+        assert found.status is Status.WARN
+        assert "9999 (by atoll 9.9.9, 1970-01-01), newer than" in found.message
+
+    def test_too_new(self, tmp_path: Path, store: Store) -> None:
+        found = self.found(tmp_path, store, "UPDATE alembic_version SET version_num = '9999'")
+        assert (found.status, "or a later one" in found.remedy) == (Status.FAIL, True)

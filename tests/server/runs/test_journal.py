@@ -132,6 +132,14 @@ def test_every_event_survives_the_log(event: Event) -> None:
     assert event_from_json(event_to_json(event)) == event
 
 
+def test_a_field_at_its_default_is_not_written_so_that_the_release_before_can_read_the_event() -> None:
+    assert event_to_json(Started()) == '{"kind":"started"}'
+    prepared = RoundPrepared(KEY, 1.0, 2.0)
+    assert event_to_json(prepared) == (
+        '{"kind":"round_prepared","key":{"round":0,"attempt":0},"window_s":1.0,"deadline_at":2.0}'
+    )
+
+
 def test_no_event_was_forgotten_here() -> None:
     assert {type(event) for event in EVERY} == set(Event.__args__)
 
@@ -251,6 +259,24 @@ class TestDamage:
 
         with pytest.raises(CorruptDataError, match="event 1 of the log, 'warped'"):
             await store.reader.run(read)
+
+    @pytest.mark.parametrize(
+        ("body", "where"),
+        [
+            ('{"kind":"cancel_requested","reason":"","by":"ann"}', "cancel_requested.by"),
+            (
+                '{"kind":"accepted","key":{"round":0,"attempt":0,"lane":1},"participant":"a"}',
+                "accepted.key.lane",
+            ),
+        ],
+    )
+    async def test_a_field_of_a_newer_version_is_refused_not_left_out(
+        self, store: Store, body: str, where: str
+    ) -> None:
+        await self.log(store, ("x", body))
+        with pytest.raises(CorruptDataError, match=f"cannot be read: {where}: Unexpected") as refused:
+            await store.reader.run(lambda connection: list(logged_events(connection, RUN)))
+        assert refused.value.detail.remedy == "start the version of the server that wrote it"
 
     async def test_a_log_that_does_not_follow_from_itself_is_not_replayed(self, store: Store) -> None:
         await self.log(store, ("started", event_to_json(Started())), ("charged", event_to_json(Charged(KEY))))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from atoll.server.errors import CorruptDataError
 from atoll.server.identity import ParticipantKind
@@ -16,7 +16,7 @@ from atoll.server.rounds import CohortDrawn, Event, RunState, step
 from atoll.server.runs import journal as journals
 from atoll.server.runs.journal import Replayed, SqlJournal, replayed, snapshot_of
 from atoll.server.runs.stepping import Entry, Played
-from atoll.server.stores import Snapshot, Store, event_log, participants, runs, snapshots
+from atoll.server.stores import Snapshot, Store, event_log, participants, runs, schema, snapshots
 from tests.server.rounds.schedules import play
 from tests.server.rounds.simulation import World
 
@@ -167,6 +167,23 @@ class TestPruned:
         )
         assert (await log.resumed()).state == left
         assert "it is of version 99" in caplog.text
+
+    async def test_without_a_snapshot_that_it_can_read_an_older_version_refuses_the_run(
+        self, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log, _ = await self.log(store)
+
+        def by_a_newer_version(connection: Connection) -> None:
+            for one in snapshots.newest_first(connection, log.first.run_id):
+                newer = Snapshot.of(one.run_id, one.seq, one.version, one.body[:-1] + ',"lane":1}')
+                row = {"body": newer.body, "checksum": newer.checksum}
+                connection.execute(update(schema.snapshots).where(schema.snapshots.c.seq == one.seq).values(row))
+
+        await store.writer.run(by_a_newer_version)
+        with pytest.raises(CorruptDataError, match=r"first events are gone, and .* lane: Unexpected") as refused:
+            await log.resumed()
+        assert refused.value.detail.remedy == "start the version of the server that wrote it"
+        assert "cannot be read: lane: Unexpected" in caplog.text
 
 
 def spoil(data: Path, statement: str, *values: Any) -> None:

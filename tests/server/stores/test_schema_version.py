@@ -11,11 +11,22 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from atoll.server.stores import Charge, SchemaError, Store, charges, database_place, runs, schema_version
+import atoll.server
+from atoll.server.stores import (
+    Charge,
+    SchemaError,
+    Store,
+    charges,
+    database_place,
+    runs,
+    schema_upgrades,
+    schema_version,
+)
 from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
+from atoll.server.stores.migrations import compatibility
 from atoll.server.stores.row_conversion import to_checksummed_row
 from atoll.server.stores.schema import metadata
-from atoll.server.stores.schema_version import head_revision, require_current, upgrade
+from atoll.server.stores.schema_version import head_revision, require_known, require_usable, upgrade
 from tests.patience import WAIT_S
 from tests.server.stores.samples import NOW, RUN, OpenStore, run
 
@@ -120,9 +131,84 @@ def test_a_newer_database_is_refused_naming_both_revisions(open_store: OpenStore
     first.close()
     with pytest.raises(SchemaError, match=f"revision 9999, newer than the {head_revision()}") as refused:
         open_store()
-    assert "later one" in refused.value.detail.remedy
+    assert "or a later one" in refused.value.detail.remedy
     with pytest.raises(SchemaError, match="9999"):
         open_store(primary=False)
+
+
+def upgraded_by_the_next_version(connection: Connection, *, usable_from: str) -> None:
+    """Leave the database as a version that this one does not know would: with more of everything."""
+    connection.execute(text("ALTER TABLE runs ADD COLUMN colour TEXT"))
+    connection.execute(text("CREATE TABLE colours (name TEXT PRIMARY KEY)"))
+    connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    row = {"from": usable_from, "at": NOW}
+    connection.execute(text("INSERT INTO schema_upgrades VALUES ('9999', :from, :at, '9.9.9')"), row)
+
+
+def test_a_newer_database_is_used_if_it_says_so(open_store: OpenStore, caplog: pytest.LogCaptureFixture) -> None:
+    first = open_store()
+    first.writer.submit(upgraded_by_the_next_version, usable_from=head_revision()).result()
+    first.close()
+    second = open_store()
+    assert "schema revision 9999 (by atoll 9.9.9" in caplog.text
+    second.writer.submit(runs.add, run()).result()
+    assert open_store(primary=False).reader.submit(runs.get, RUN).result() == run()
+    kept = second.reader.submit(lambda c: c.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
+    assert kept.result() == "9999"
+
+
+def test_a_database_that_is_newer_by_two_versions_is_refused(open_store: OpenStore) -> None:
+    first = open_store()
+    first.writer.submit(upgraded_by_the_next_version, usable_from="9998").result()
+    first.close()
+    for primary in (True, False):
+        with pytest.raises(SchemaError) as refused:
+            open_store(primary=primary)
+        assert "revision 9999 (by atoll 9.9.9, 20" in refused.value.detail.message
+        assert f"newer than the {head_revision()} of this atoll 0." in refused.value.detail.message
+        assert "servers from revision 9998 on may use it" in refused.value.detail.message
+        assert refused.value.detail.remedy.startswith("start atoll 9.9.9 or a later one; or restore")
+
+
+def test_a_newer_database_is_not_copied(open_store: OpenStore) -> None:
+    store = open_store()
+    store.writer.submit(upgraded_by_the_next_version, usable_from=head_revision()).result()
+    with pytest.raises(SchemaError, match="leave out what is new") as refused:
+        require_known(store.writer._engine)
+    assert refused.value.detail.remedy == "use the command of atoll 9.9.9"
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_an_upgrade_locks_out_no_server_that_stands_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    engine = writer_engine(sqlite_url(tmp_path / "x.sqlite3"))
+    with engine.begin() as connection:
+        migrate(connection, schema_version.revisions()[-2])
+    monkeypatch.setattr(compatibility, "USABLE_FROM", {head_revision(): head_revision()})
+    if others:
+        with pytest.raises(SchemaError, match=f"from revision {head_revision()} on .* 2 that may be older") as refused:
+            upgrade(engine, others=lambda _: others)
+        assert "one release at a time" in refused.value.detail.remedy
+    else:
+        upgrade(engine, others=lambda _: others)
+        require_usable(engine)
+    engine.dispose()
+
+
+def test_an_upgrade_that_locks_no_server_out_is_made_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = writer_engine(sqlite_url(tmp_path / "x.sqlite3"))
+    before = schema_version.revisions()[-2]
+    with engine.begin() as connection:
+        migrate(connection, before)
+    monkeypatch.setattr(compatibility, "USABLE_FROM", {head_revision(): before})
+    upgrade(engine, others=lambda _: 2)
+    with engine.connect() as connection:
+        noted = schema_upgrades.find(connection, head_revision())
+    assert (noted.usable_from, noted.by) == (before, atoll.server.__version__)
+    engine.dispose()
 
 
 def test_somebody_elses_tables_are_refused(tmp_path: Path) -> None:
@@ -162,7 +248,7 @@ def test_servers_that_start_at_once_upgrade_once(tmp_path: Path, database_url: s
         engine = writer_engine(url)
         try:
             upgrade(engine)
-            require_current(engine)
+            require_usable(engine)
         except BaseException as error:  # noqa: BLE001 - looked at below
             failures.append(error)
         engine.dispose()
@@ -183,7 +269,7 @@ def test_a_new_database_that_another_process_holds_is_waited_for(tmp_path: Path)
     release = threading.Timer(0.2, other.execute, ["COMMIT"])
     release.start()
     upgrade(engine)
-    require_current(engine)
+    require_usable(engine)
     engine.dispose()
     release.join()
     other.close()

@@ -37,7 +37,8 @@ def copy_from_server(source: URL, target: Path) -> dict[str, int]:
     reading = dialects.reader_engine(source, connections=1)
     writing = dialects.writer_engine(dialects.sqlite_url(target))
     try:
-        schema_version.require_current(reading)
+        schema_version.require_usable(reading)
+        schema_version.require_known(reading)
         Room(target.parent, 0).require("the database", _size_of(reading))
         rows = copy_all(reading, writing)
     finally:

@@ -114,6 +114,7 @@ def _copy_settled_database(source: URL, target: Path) -> None:
     uploads, which are not in a back-up: after a restoration the round would be repeated. A private round whose sum
     waits for budget is repeated in this way.
     """
+    _require_known(source)
     tick = threading.Event()
     for _ in range(_ATTEMPTS):
         target.unlink(missing_ok=True)
@@ -127,6 +128,15 @@ def _copy_settled_database(source: URL, target: Path) -> None:
             reader.close()
         tick.wait(_BETWEEN_S)
     raise UnavailableError("backup.unsettled", "a run hangs in the release of a round", "see why in `atoll run show`")
+
+
+def _require_known(source: URL) -> None:
+    """Refuse a database that a newer version has upgraded: the manifest names this version's schema."""
+    engine = dialects.reader_engine(source, connections=1)
+    try:
+        schema_version.require_known(engine)
+    finally:
+        engine.dispose()
 
 
 def _is_settled(connection: Connection) -> bool:

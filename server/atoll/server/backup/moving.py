@@ -57,6 +57,7 @@ def move_database(data: Path, wanted: URL | None) -> Moved:
         source = dialects.writer_engine(_other_place(data, wanted), turn=Turn())
         closing.callback(source.dispose)
         schema_version.upgrade(source)
+        schema_version.require_known(source)
         return _into_directory(data, source) if wanted is None else _to_server(data, source, wanted)
 
 

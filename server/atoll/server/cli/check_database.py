@@ -13,7 +13,9 @@ from atoll.server.cli.errors import local_errors
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-_CHECK = "database"
+    from atoll.server.stores.schema_upgrades import SchemaUpgrade
+
+_CHECK, _SCHEMA = "database", "schema"
 _DURABLE = {
     "fsync": ("on",),
     "full_page_writes": ("on",),
@@ -23,7 +25,7 @@ _DURABLE = {
 
 
 def database_server(data: Path) -> Iterator[Finding]:
-    """Check that a data directory's database answers, has this version's schema, and keeps what it acknowledges."""
+    """Check that a data directory's database on a server answers, and keeps what it acknowledges."""
     from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
 
     try:
@@ -35,15 +37,49 @@ def database_server(data: Path) -> Iterator[Finding]:
         yield Finding(_CHECK, Status.FAIL, error.message, error.remedy)
 
 
+def schema(data: Path) -> Iterator[Finding]:
+    """Compare the schema of a data directory's database, which answers, with this version."""
+    from atoll.server.stores import database_place, dialects, schema_version  # noqa: PLC0415 - as above
+
+    try:
+        with local_errors():
+            place = database_place.find(data)
+            if place is None:
+                return
+            engine = dialects.reader_engine(place, connections=1)
+            try:
+                yield _compared(schema_version.found_at(engine))
+            finally:
+                engine.dispose()
+    except OperatorError as error:
+        yield Finding(_SCHEMA, Status.FAIL, error.message, error.remedy)
+
+
+def _compared(found: SchemaUpgrade | None) -> Finding:
+    from atoll.server.stores import schema_version  # noqa: PLC0415 - as above
+    from atoll.server.stores.migrations.compatibility import usable_from  # noqa: PLC0415 - as above
+
+    head = schema_version.head_revision()
+    if found is None:
+        words = f"the database has no tables of atoll, this version needs revision {head}"
+        return Finding(_SCHEMA, Status.FAIL, words, "restore it from its back-up; or name the right --data")
+    if schema_version.is_older(found.revision):
+        words = f"{found}; the next start upgrades it to {head}, which servers from {usable_from(head)} on can use"
+        return Finding(_SCHEMA, Status.OK, words)
+    if found.revision != head:
+        words = f"{schema_version.newer_words(found)}, which can use it"
+        return Finding(_SCHEMA, Status.WARN, words, "make back-ups with the newer version, or upgrade this one too")
+    return Finding(_SCHEMA, Status.OK, str(found))
+
+
 def _answers(place: URL) -> Iterator[Finding]:
     from sqlalchemy import text  # noqa: PLC0415 - as above
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
-    from atoll.server.stores import dialects, schema_version  # noqa: PLC0415 - as above
+    from atoll.server.stores import dialects  # noqa: PLC0415 - as above
 
     engine = dialects.reader_engine(place, connections=1)
     try:
-        schema_version.require_current(engine)
         with engine.connect() as connection:
             version = connection.execute(text("SHOW server_version")).scalar_one()
             found = {name: str(connection.execute(text(f"SHOW {name}")).scalar_one()) for name in _DURABLE}

@@ -14,6 +14,7 @@ from atoll.operator import Operator, Timeouts
 from atoll.operator.connecting import DEFAULT_ADDRESS, Target, find_target
 from atoll.operator.errors import NotPermittedError, OperatorError, UnreachableError
 from atoll.server.cli import check_bucket, check_database, checks
+from atoll.server.cli.check_database import schema
 from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.connection import credentials_option, data_option, server_option
 from atoll.server.cli.errors import Command, local_errors
@@ -44,7 +45,9 @@ def doctor(
 ) -> None:
     """Check ports, certificates, disk, clock, ledgers, versions and permissions; exit code 1 if a check fails."""
     findings = [*checks.versions(), *checks.data_directory(data, os.getuid()), checks.local_disk(data)]
-    findings += [*checks.certificate_files(data, time.time()), *check_database.database_server(data)]
+    findings += checks.certificate_files(data, time.time())
+    databases = list(check_database.database_server(data))
+    findings += databases if any(found.status is Status.FAIL for found in databases) else [*databases, *schema(data)]
     findings += check_bucket.bucket(data)
     try:
         target = find_target(server, credentials, data, insecure=insecure)

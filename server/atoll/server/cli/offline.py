@@ -86,7 +86,7 @@ def opened(data: Path) -> Iterator[OfflineLedger]:
         raise BadInputError(f"{data} is no server's data directory: it has no database", "name it with --data")
     engine = dialects.reader_engine(url, connections=1)
     try:
-        schema_version.require_current(engine)
+        schema_version.require_usable(engine)
         with engine.connect() as connection, connection.begin():
             yield OfflineLedger(connection)
     except SQLAlchemyError as error:

@@ -1,5 +1,11 @@
 """Events: what can happen to a run. Each is a fact, and is persisted before the shell acts on it.
 
+A server of the release before must be able to go on with a run, and must not misread it. So an event that it does not
+know, or a field, makes it refuse the run, and nothing here changes its meaning: a new field has a default that means
+what happened before (it is not written at that value); no field or kind is renamed, no default changed. What the
+release before cannot read is written only once an operator asks for what is new. The same holds for ``run_state``.
+``tests/server/rounds/test_persisted.py`` pins the fields.
+
 `kind` is the tag by which a JSON mapper tells them apart: in pydantic's words,
 `Annotated[Event, Field(discriminator="kind")]`.
 """

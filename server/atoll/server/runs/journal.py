@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
 from atoll.server.config.storage_settings import KEEP_EVENTS
@@ -47,8 +47,12 @@ _MOST_EVENTS = 8 * SNAPSHOT_EVENTS
 _RECORDED = (RecordRound, RecordMember, Finish)
 """Effects with records."""
 
-_STATES: TypeAdapter[RunState] = TypeAdapter(RunState)
-_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+# A field that this version does not know may change what the others mean, so it is refused. Fields at their defaults
+# are not written: a newer version's, which then mean what happened before, do not keep this one from reading.
+_STRICT = ConfigDict(extra="forbid")
+_STATES: TypeAdapter[RunState | None] = TypeAdapter(RunState | None, config=_STRICT)  # config: unions only
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")], config=_STRICT)
+_NEWER = "start the version of the server that wrote it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +71,21 @@ class Replayed:
 
 
 def event_to_json(event: Event) -> str:
-    """The body of an event in the log."""
-    return _EVENTS.dump_json(event).decode()
+    """The body of an event in the log: its kind, and the fields that are not at their defaults."""
+    fields = _EVENTS.dump_json(event, exclude_defaults=True).decode()[1:]
+    return f'{{"kind":"{event.kind}"{"," if len(fields) > 1 else ""}{fields}'
 
 
 def event_from_json(body: str) -> Event:
     """The event of a log entry.
 
     Raises:
-        ValueError: if this version does not know the event.
+        ValueError: if this version does not know the event, or one of its fields.
     """
-    return _EVENTS.validate_json(body)
+    try:
+        return _EVENTS.validate_json(body)
+    except ValidationError as error:
+        raise ValueError(_reason(error)) from error
 
 
 def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
@@ -177,40 +185,50 @@ def logged_events(connection: Connection, run: str, *, start: int = 0) -> Iterat
             raise CorruptDataError(
                 "run.log",
                 f"run {run}: event {logged.seq} of the log, {logged.kind!r}, cannot be read: {error}",
-                "start the version of the server that wrote it",
+                _NEWER,
             ) from error
 
 
 def snapshot_of(state: RunState, seq: int) -> Snapshot:
     """The snapshot of the state after the events before ``seq``."""
-    return Snapshot.of(state.run_id, seq, SNAPSHOT_VERSION, _STATES.dump_json(state).decode())
+    return Snapshot.of(state.run_id, seq, SNAPSHOT_VERSION, _STATES.dump_json(state, exclude_defaults=True).decode())
 
 
 def replayed(connection: Connection, first: RunState) -> Replayed:
     """The run that began as ``first``, from its newest readable snapshot and the events since then.
 
     Raises:
-        CorruptDataError: if the log is damaged, or an event does not follow from those before it.
+        CorruptDataError: if the log is damaged, an event does not follow from those before it, or this version can read
+            neither the snapshots nor the events that they stand for.
     """
+    unknown = ""
     for snapshot in snapshots.newest_first(connection, first.run_id):
-        state = _state_of(snapshot)
-        if state is not None:
+        state = _state_of(snapshot) if snapshot.whole else "it was changed on disk"
+        if isinstance(state, RunState):
             return _played_on(connection, state, snapshot.seq)
+        # More of the log is replayed then.
+        log.warning("run %s: its snapshot at event %d is left out: %s", snapshot.run_id, snapshot.seq, state)
+        unknown = state if snapshot.whole else unknown
+    if unknown and event_log.first_seq(connection, first.run_id):
+        message = f"run {first.run_id}: its first events are gone, and this version cannot use its snapshots: {unknown}"
+        raise CorruptDataError("run.log", message, _NEWER)
     return _played_on(connection, first, 0)
 
 
-def _state_of(snapshot: Snapshot) -> RunState | None:
-    """The state; None, with a warning, if it is damaged or of another version: more of the log is replayed then."""
-    why = "it was changed on disk"
-    if snapshot.whole:
-        try:
-            if snapshot.version == SNAPSHOT_VERSION:
-                return _STATES.validate_json(snapshot.body)
-            why = f"it is of version {snapshot.version}, this program reads {SNAPSHOT_VERSION}"
-        except ValueError as error:
-            why = f"it cannot be read: {error}"
-    log.warning("run %s: its snapshot at event %d is left out: %s", snapshot.run_id, snapshot.seq, why)
-    return None
+def _state_of(snapshot: Snapshot) -> RunState | str:
+    """The state of a whole snapshot, or why this version cannot read it."""
+    if snapshot.version != SNAPSHOT_VERSION:
+        return f"it is of version {snapshot.version}, this program reads {SNAPSHOT_VERSION}"
+    try:
+        return _STATES.validate_json(snapshot.body) or "it is empty"
+    except ValidationError as error:
+        return f"it cannot be read: {_reason(error)}"
+
+
+def _reason(error: ValidationError) -> str:
+    """Where the first fault is, and what it is."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
 def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:

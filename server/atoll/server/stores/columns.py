@@ -87,7 +87,16 @@ class EnumText(TypeDecorator[E], Generic[E]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> E | None:
         """From its value."""
         del dialect
-        return None if value is None else _read(value, self.members)
+        return None if value is None else _read(value, self._member)
+
+    def _member(self, value: str) -> E:
+        """The member of a value; one that is not known may be a newer version's, and is never taken for another."""
+        try:
+            return self.members(value)
+        except ValueError:
+            known = ", ".join(member.value for member in self.members)
+            message = f"the database holds {value[:40]!r} where this version knows {known}: a newer one wrote it, or"
+            raise StoreDamagedError(f"{message} the database is damaged") from None
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes one for each value

@@ -1,12 +1,15 @@
-"""Create a database in the schema of this version, or upgrade it; refuse a newer one.
+"""Create a database in the schema of this version, or upgrade it; refuse one that this version must not use.
 
-An empty database gets the tables of ``schema`` at once: to play all revisions would give the same
-(``test_schema_version``) and load Alembic, which takes a quarter of a second.
+A newer one is used as it is if it says that servers of this version may (``migrations.compatibility``). An empty
+database gets the tables of ``schema`` at once: to play all revisions would give the same (``test_schema_version``) and
+load Alembic, which takes a quarter of a second.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -26,11 +29,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from atoll.server.stores import dialects, schema
+import atoll.server
+from atoll.server.stores import dialects, schema, schema_upgrades
 from atoll.server.stores.errors import SchemaError
+from atoll.server.stores.migrations import compatibility
+from atoll.server.stores.schema_upgrades import SchemaUpgrade
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+log = logging.getLogger(__name__)
 
 _MIGRATIONS = "atoll.server.stores.migrations"
 _SCRIPT = re.compile(r"r(\d{4})_\w+\.py")
@@ -67,11 +75,16 @@ def is_known(revision: str) -> bool:
     return revision in revisions()
 
 
-def upgrade(engine: Engine) -> None:
+def upgrade(engine: Engine, *, others: Callable[[Connection], int] | None = None) -> None:
     """Check the database for damage, then create or upgrade its tables in one transaction.
 
+    Args:
+        engine: of the writer.
+        others: counts the servers that stand by at the database. None: there can be none.
+
     Raises:
-        SchemaError: if the database is newer than this code, or holds tables that are not Atoll's.
+        SchemaError: if the database is newer and not for this version, would be lost to servers that stand by, or holds
+            tables that are not Atoll's.
         StoreDamagedError: if it is damaged.
         StoreUnavailableError: if it cannot be opened or written.
     """
@@ -79,11 +92,18 @@ def upgrade(engine: Engine) -> None:
         with engine.connect() as connection, connection.begin():
             dialects.lock_schema(connection)
             dialects.check_database(connection)
-            current = _known_revision(connection)
-            if current is None:
+            found = _usable_revision(connection)
+            if found is None:
                 _create(connection)
-            elif current != head_revision():
+            elif is_older(found.revision):
+                if others is not None and _locks_out(found.revision):
+                    _refuse_to_lock_out(found, others(connection))
                 _migrate(connection)
+                log.info("the database is now at schema revision %s; it was at %s", head_revision(), found.revision)
+            elif found.revision != head_revision():
+                log.warning("%s; this server goes on with it", newer_words(found))
+                return
+            schema_upgrades.note(connection, head_revision())
     except SQLAlchemyError as error:
         raise dialects.translate(error, engine.url) from error
 
@@ -103,23 +123,69 @@ def is_empty(engine: Engine) -> bool:
         raise dialects.translate(error, engine.url) from error
 
 
-def require_current(engine: Engine) -> None:
-    """Check that the database is at the newest revision; for processes other than the one that upgrades.
+def found_at(engine: Engine) -> SchemaUpgrade | None:
+    """The revision of a database that this version may use, or upgrade; None if it is empty.
 
     Raises:
-        SchemaError: if it is not.
+        SchemaError: if this version must not use it.
         StoreUnavailableError: if it cannot be opened.
     """
     try:
         with engine.connect() as connection, connection.begin():
-            current = _known_revision(connection)
+            return _usable_revision(connection)
     except SQLAlchemyError as error:
         raise dialects.translate(error, engine.url) from error
-    if current != head_revision():
+
+
+def require_usable(engine: Engine) -> None:
+    """Check that this version can use the database as it is; for processes other than the one that upgrades.
+
+    Raises:
+        SchemaError: if it cannot.
+        StoreUnavailableError: if it cannot be opened.
+    """
+    found = found_at(engine)
+    if found is None or is_older(found.revision):
         raise SchemaError(
-            f"the database is at schema revision {current or 'none'}, this program needs {head_revision()}",
+            f"the database is at schema revision {found.revision if found else 'none'}, this program needs "
+            f"{head_revision()}",
             "start the main server process first: it upgrades the database",
         )
+
+
+def require_known(engine: Engine) -> None:
+    """Check that this version knows all that the database holds; for copies, which would leave out the rest.
+
+    Raises:
+        SchemaError: if it does not, or must not use the database.
+        StoreUnavailableError: if it cannot be opened.
+    """
+    found = found_at(engine)
+    if found is not None and not is_known(found.revision):
+        raise SchemaError(
+            f"{newer_words(found)}; a copy by it would leave out what is new",
+            f"use the command of atoll {found.by or 'of the version that last upgraded this database'}",
+        )
+
+
+def require_allowed(connection: Connection) -> None:
+    """Check that this version may use the database, now or after an upgrade.
+
+    Raises:
+        SchemaError: if it must not.
+        SQLAlchemyError: if the database cannot be read.
+    """
+    _usable_revision(connection)
+
+
+def is_older(revision: str) -> bool:
+    """Whether a revision is older than this version's newest."""
+    return is_known(revision) and revision != head_revision()
+
+
+def newer_words(found: SchemaUpgrade) -> str:
+    """What is to say about a database that is newer than this version."""
+    return f"the database is at {found}, newer than the {head_revision()} of this atoll {atoll.server.__version__}"
 
 
 def touch(connection: Connection) -> None:
@@ -127,14 +193,9 @@ def touch(connection: Connection) -> None:
     connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
 
 
-def _known_revision(connection: Connection) -> str | None:
+def _usable_revision(connection: Connection) -> SchemaUpgrade | None:
     """The database's revision, None if it is empty."""
     current = _current_revision(connection)
-    if current is not None and not is_known(current):
-        raise SchemaError(
-            f"the database is at schema revision {current}, newer than the {head_revision()} of this program",
-            "run the version of atoll that last used this database, or a later one",
-        )
     if current is None:
         foreign = sorted(set(inspect(connection).get_table_names()) & set(schema.metadata.tables))
         if foreign:
@@ -142,7 +203,32 @@ def _known_revision(connection: Connection) -> str | None:
                 f"the database has tables that atoll did not make: {', '.join(foreign)}",
                 "give atoll a database of its own",
             )
-    return current
+        return None
+    found = schema_upgrades.find(connection, current)
+    if not is_known(current) and not is_known(found.usable_from):
+        needed = f"servers from revision {found.usable_from} on may use it" if found.by else "it says no more"
+        raise SchemaError(
+            f"{newer_words(found)}; {needed}",
+            f"start atoll {found.by or 'in the version that last used this database'} or a later one; or restore the "
+            "back-up from before the upgrade",
+        )
+    return found
+
+
+def _locks_out(revision: str) -> bool:
+    """Whether servers of a revision can no longer use a database that this version has upgraded."""
+    return compatibility.usable_from(head_revision()) not in revisions()[: revisions().index(revision) + 1]
+
+
+def _refuse_to_lock_out(found: SchemaUpgrade, others: int) -> None:
+    """Servers that stand by may be of the version that would be locked out, and must be able to take over."""
+    if others:
+        oldest = compatibility.usable_from(head_revision())
+        raise SchemaError(
+            f"the database is at {found}; servers from revision {oldest} on can use it after the upgrade to "
+            f"{head_revision()} by atoll {atoll.server.__version__}, and {others} that may be older stand by",
+            "upgrade by one release at a time; or stop the servers that stand by, and start this one before them",
+        )
 
 
 def _current_revision(connection: Connection) -> str | None:

@@ -6,16 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from atoll.server.buckets.errors import BucketUnavailableError
 from atoll.server.errors import SetupError
-from atoll.server.stores import dialects
+from atoll.server.stores import dialects, schema_version
 from atoll.server.stores.errors import StoreUnavailableError
 from atoll.server.stores.turns import HOLDER, DatabaseTakenError
+
+if TYPE_CHECKING:
+    from psycopg import Connection as PostgresConnection
 
 T = TypeVar("T")
 STANDBY_NAME = "atoll standby "
@@ -26,7 +29,10 @@ _LOOK_S = 0.25
 _LATE_S = 10.0
 """Seconds without an answer of the database after which a server that stands by says so, once."""
 _END = f"SELECT pg_terminate_backend(h.pid) FROM ({HOLDER}) h WHERE h.pid = :pid AND h.since = :since"  # noqa: S608
-_OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name"
+_OTHERS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name "
+    "AND pid <> :own"
+)
 _BLIND = (
     "the database does not show this server whether that one fails: use the same account, and leave track_activities on"
 )
@@ -56,9 +62,9 @@ class Holder:
     silent_s: float | None
 
 
-def standing_by(connection: Connection) -> int:
-    """Number of servers that stand by at a connection's database."""
-    return int(connection.execute(text(_OTHERS), {"name": f"{STANDBY_NAME}%"}).scalar_one())
+def standing_by(connection: Connection, *, apart_from: int = 0) -> int:
+    """Number of servers that stand by at a connection's database, without one, by PostgreSQL's process."""
+    return int(connection.execute(text(_OTHERS), {"name": f"{STANDBY_NAME}%", "own": apart_from}).scalar_one())
 
 
 class Standby:
@@ -79,12 +85,18 @@ class Standby:
         self._returns = returns
         self._said = ""
         self._answered = 0.0
+        self._seen: Holder | None = None
+        self._pid = 0
         self._ended = threading.Event()
 
     @property
     def server_name(self) -> str:
         """The name of the writer's connection."""
         return SERVER_NAME + self._name
+
+    def others(self, connection: Connection) -> int:
+        """Number of other servers that stand by at a connection's database."""
+        return standing_by(connection, apart_from=self._pid)  # the database may not have noticed that its wait is over
 
     def end(self) -> None:
         """Give up waiting: ``begin`` raises."""
@@ -114,6 +126,7 @@ class Standby:
 
         Raises:
             StandbyEndedError: if ``end`` was called.
+            SchemaError: if another server has upgraded the database, and this version must not use it any more.
             StoreUnavailableError: if the database cannot be used.
         """
         while True:
@@ -151,9 +164,13 @@ class Standby:
 
     def _look(self, connection: Connection) -> bool:
         holder = _holder(connection)
+        self._pid = cast("PostgresConnection[Any]", connection.connection.dbapi_connection).info.backend_pid
         self._answered = time.monotonic()
         if holder is None:
             return True
+        if self._seen is None or holder.pid != self._seen.pid:
+            self._seen = holder
+            schema_version.require_allowed(connection)
         if holder.silent_s is None:
             self._say(f"{holder.name} is at work; {_BLIND}")
         elif holder.silent_s <= self._silence_s:

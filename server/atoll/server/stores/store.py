@@ -71,8 +71,8 @@ class Store:
             reader_type: runs reads.
 
         Raises:
-            SchemaError: if the database is newer than this code, not Atoll's, that of another directory, or (not
-                ``primary``) missing or older.
+            SchemaError: if the database is newer and not for this version, not Atoll's, that of another directory, or
+                (not ``primary``) missing or older.
             StoreDamagedError: if the database is damaged.
             StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
             StorageError: if the bucket cannot be used, or is another federation's.
@@ -125,11 +125,11 @@ def _open_locked(
             standby.begin(engine)
             _require_still_owned(blobs)
         if turn is not None:
-            _use(engine, directory, blobs)
+            _use(engine, directory, blobs, standby)
             blobs.sweep()
             _remove_partials(directory / PARTIALS_FOLDER)
         else:
-            schema_version.require_current(engine)
+            schema_version.require_usable(engine)
     except BaseException:
         engine.dispose()
         raise
@@ -152,13 +152,13 @@ def _require_restored(directory: Path) -> None:
         )
 
 
-def _use(engine: Engine, directory: Path, blobs: BlobStore) -> None:
+def _use(engine: Engine, directory: Path, blobs: BlobStore, standby: Standby | None) -> None:
     """Upgrade the schema; the directory notes a database server, but only one that can be used."""
     if engine.dialect.name == "sqlite":
         schema_version.upgrade(engine)
         return
     _require_match(engine, directory, blobs)
-    schema_version.upgrade(engine)
+    schema_version.upgrade(engine, others=None if standby is None else standby.others)
     database_place.note(directory, engine.url)
 
 

@@ -1,0 +1,67 @@
+"""What a database says about its schema: the oldest one whose servers may use it, and who upgraded it when.
+
+A server that does not know the revision of a database finds here whether it may use it all the same. The table belongs
+to the migrations like Alembic's own, and not to ``schema``: copies of a database get theirs from the program that makes
+them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Connection, Double, MetaData, String, Table, delete, insert, inspect, select
+
+import atoll.server
+from atoll.server.stores.migrations.compatibility import usable_from
+
+table = Table(
+    "schema_upgrades",
+    MetaData(),
+    Column("revision", String(32), primary_key=True),
+    Column("usable_from", String(32), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("by", String(64), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class SchemaUpgrade:
+    """How a database came to a revision.
+
+    Attributes:
+        revision: of the schema.
+        usable_from: the oldest revision whose servers may use the database.
+        at: epoch second of the upgrade; 0 if the database does not say.
+        by: the version of atoll that upgraded it; empty if the database does not say.
+    """
+
+    revision: str
+    usable_from: str
+    at: float = 0.0
+    by: str = ""
+
+    def __str__(self) -> str:
+        """For messages."""
+        if not self.by:
+            return f"schema revision {self.revision}"
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.at))
+        return f"schema revision {self.revision} (by atoll {self.by}, {day})"
+
+
+def note(connection: Connection, revision: str) -> None:
+    """Note that this program has brought the database to a revision, which it knows."""
+    table.create(connection, checkfirst=True)
+    connection.execute(delete(table).where(table.c.revision == revision))
+    row = SchemaUpgrade(revision, usable_from(revision), time.time(), atoll.server.__version__)
+    connection.execute(insert(table).values(revision=row.revision, usable_from=row.usable_from, at=row.at, by=row.by))
+
+
+def find(connection: Connection, revision: str) -> SchemaUpgrade:
+    """What the database says about its revision; if nothing, only servers that know the revision may use it."""
+    if inspect(connection).has_table(table.name):
+        columns = (table.c.revision, table.c.usable_from, table.c.at, table.c.by)
+        row = connection.execute(select(*columns).where(table.c.revision == revision)).one_or_none()
+        if row is not None:
+            return SchemaUpgrade(*row)
+    return SchemaUpgrade(revision, revision)
