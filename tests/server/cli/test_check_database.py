@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from atoll.server.cli.check_database import database_server as checked
 from atoll.server.cli.check_database import schema
@@ -64,7 +64,7 @@ class TestSchema:
 
     def found(self, tmp_path: Path, store: Store, *statements: str) -> Finding:
         for statement in statements:
-            store.writer.submit(lambda connection, said=statement: connection.execute(text(said))).result()
+            store.writer.submit(Connection.execute, text(statement)).result()
         (found,) = schema(tmp_path)
         return found
 
