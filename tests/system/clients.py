@@ -26,6 +26,8 @@ class Client:
         access: how it comes to the server, as options of ``atoll client start``.
         eager: whether it comes back sooner than a client should (``eager_client``).
         skew_s: how far ahead its clock is (``skewed``).
+        prefix: words before its command.
+        env: more of its environment.
     """
 
     nursery: Nursery
@@ -36,6 +38,8 @@ class Client:
     options: Sequence[str] = ()
     eager: bool = False
     skew_s: float = 0.0
+    prefix: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     _process: Process | None = None
 
     @property
@@ -66,7 +70,9 @@ class Client:
         target = self.behaviour if ":" in self.behaviour else f"participants:{self.behaviour}"
         command = (*atoll, "client", "start", target, "--json", "--state", str(self.state))
         self._process = self.nursery.start(
-            (*command, *self.access, *given, *self.options), self.name, env={"ATOLL_SKEW_S": str(self.skew_s)}
+            (*self.prefix, *command, *self.access, *given, *self.options),
+            self.name,
+            env={"ATOLL_SKEW_S": str(self.skew_s), **self.env},
         )
         return self
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from atoll.server.buckets import BucketUnavailableError
 from atoll.server.errors import ServerError
-from atoll.server.stores import CommitError, Store, StoreUnavailableError, runs
+from atoll.server.stores import CommitError, SchemaError, Store, StoreUnavailableError, runs
 from atoll.server.stores.database_place import note
 from atoll.server.stores.dialects import parse_url
 from atoll.server.stores.directory_lock import DirectoryLock
@@ -160,6 +160,41 @@ def test_two_that_wait_do_not_both_take_over(
     assert not other.store.done()
     winner.store.result().close()
     other.store.result(WAIT_S).close()
+
+
+def test_the_one_that_takes_over_counts_the_others(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    """They may be of the version before: an upgrade that locks them out is not made then."""
+    (tmp_path / "third").mkdir()
+    first = first_server(tmp_path, postgresql_url)
+    second = Waiting(folder, postgresql_url, 60.0, threads)
+    second.said("is at work")
+    assert first.writer.submit(standing_by).result() == 1
+    assert first.writer.submit(second.standby.others).result() == 0
+    third = Waiting(tmp_path / "third", postgresql_url, 60.0, threads)
+    third.said("is at work")
+    assert first.writer.submit(second.standby.others).result() == 1
+    for waiting in (second, third):
+        waiting.standby.end()
+        with pytest.raises(StandbyEndedError):
+            waiting.store.result(WAIT_S)
+    first.close()
+
+
+def test_one_that_must_not_use_the_database_any_more_does_not_wait_for_it(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    for statement in (
+        "UPDATE alembic_version SET version_num = '9999'",
+        "INSERT INTO schema_upgrades VALUES ('9999', '9998', 1.0, '9.9.9')",
+    ):
+        first.writer.submit(Connection.execute, text(statement)).result()
+    with pytest.raises(SchemaError, match="servers from revision 9998 on may use it"):
+        Waiting(folder, postgresql_url, 60.0, threads).store.result(WAIT_S)
+    first.writer.submit(runs.extend, RUN, rounds_total=9, released=1).result()
+    first.close()
 
 
 def test_it_waits_while_the_database_is_away(
