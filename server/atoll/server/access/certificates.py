@@ -123,6 +123,8 @@ class CertificateBook:
         if found.not_after <= self._clock():
             message = f"the certificate of {found.subject} expired"
             raise self._refused(found.subject, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
+        if found.role is Role.SERVER:
+            return Caller(found.role, found.subject)
         if found.role is not Role.OPERATOR:
             newest = max(found.not_after, self._newest.get(found.subject, 0.0))
             _remember(self._newest, found.subject, newest)
@@ -440,6 +442,10 @@ class CertificateBook:
 
     async def _look_up(self, pem: bytes) -> certificates.Certificate:
         peer, now = Peer.from_pem(pem), self._clock()
+        if peer.role is Role.SERVER:
+            found = _of_server(self._authority.require_issued(pem))
+            _remember(self._known, pem, found)
+            return found
         revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
         if found is None and peer.role is not Role.OPERATOR and peer.not_before < self._restored_at:
@@ -486,6 +492,13 @@ def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | Non
     if certificates.get(connection, peer.fingerprint) is None:
         certificates.add(connection, peer, issued_at=peer.issued_at)
     return certificates.get(connection, peer.fingerprint)
+
+
+def _of_server(peer: Peer) -> certificates.Certificate:
+    """The certificate of another server, which no database has: that server holds the authority's key itself."""
+    return certificates.Certificate(
+        peer.fingerprint, peer.role, peer.name, peer.serial, peer.issued_at, peer.not_after, peer.issued_at
+    )
 
 
 def _remember(cache: OrderedDict[K, V], key: K, value: V) -> None:

@@ -18,12 +18,12 @@ from atoll.server.aggregator.config import AggregatorConfig
 from atoll.server.aggregator.credential import Credential
 from atoll.server.aggregator.enrolling import Serving, due_in_s, enrol, renewed, server_certificate
 from atoll.server.aggregator.pages import Traffic, open_pages
-from atoll.server.aggregator.passing import EnrolmentPort, PassingEnrolment, PassingRenewal
 from atoll.server.errors import ServerError, SetupError
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Link
 from atoll.server.gateway.site.models import Models
 from atoll.server.gateway.site.partial_upload import PartialUpload
+from atoll.server.gateway.site.passing import EnrolmentPort, PassingEnrolment, PassingRenewal
 from atoll.server.gateway.site.relay import Relay
 from atoll.server.gateway.site.worker import Worker
 from atoll.server.identity import Peer, ServerKeyPair

@@ -68,6 +68,10 @@ server.add_command(audit)
 @click.option("--enrol-port", type=int, help="Enrolment port.  [default: main port + 1]")
 @click.option("--transfer-port", type=int, help="Port that several workers share.  [default: main port + 2]")
 @click.option("--advertise", help="Host name that participants connect to.  [default: --host]")
+@click.option(
+    "--peer-host",
+    help="Name or address at which other servers reach this one.  [default: --host, or as the database sees it]",
+)
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes that receive and fold updates.")
 @click.option("--insecure", is_flag=True, help="No TLS and no certificates; on loopback only.")
 @click.option("--evaluator", "evaluators", multiple=True, metavar="NAME=MODULE:FUNCTION", help="Install an evaluator.")

@@ -15,6 +15,8 @@ from atoll.server.identity.host_name import advertised_name
 from atoll.wire.loopback import is_loopback
 from atoll.wire.pacing import LONGEST_RETRY_S
 
+_ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+
 
 class ServerConfig(BaseModel):
     """Everything ``atoll server start`` can be told.
@@ -35,6 +37,12 @@ class ServerConfig(BaseModel):
         default=None, ge=0, le=65535, description="Port of the ingest workers; default: main port + 2."
     )
     advertise: str | None = Field(default=None, min_length=1, description="Host name that participants connect to.")
+    peer_host: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Host name or address at which the other servers at the same PostgreSQL database reach this one; "
+        "default: `host` if it is one address, otherwise the address from which the database sees this server.",
+    )
     workers: int = Field(default=1, ge=1, le=64, description="Processes that receive and fold updates.")
     insecure: bool = Field(default=False, description="No TLS and no certificates; loopback only.")
     certificate_lifetime_s: float = Field(
@@ -97,7 +105,7 @@ class ServerConfig(BaseModel):
     oidc: OidcSettings = Field(default=OidcSettings(), description="Sign-in of operators through a provider.")
     limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
 
-    _advertise_is_a_name = field_validator("advertise")(advertised_name)
+    _advertise_is_a_name = field_validator("advertise", "peer_host")(advertised_name)
 
     @model_validator(mode="after")
     def _insecure_only_on_loopback(self) -> ServerConfig:
@@ -131,10 +139,15 @@ class ServerConfig(BaseModel):
         return "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
 
     @property
+    def reached_at(self) -> str:
+        """Where other servers reach this one; empty: where the database sees it."""
+        return self.peer_host or ("" if self.host in _ANY else self.host)
+
+    @property
     def certificate_names(self) -> tuple[str, ...]:
         """Host names and addresses that the server's certificate carries."""
         names = {self.advertised_host, self.host, "localhost", "127.0.0.1"}
-        return tuple(sorted(names - {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
+        return tuple(sorted(names - _ANY))
 
     def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
         """A secondary port: the given one, ``offset`` after the main one, or a free one if the main port was free."""

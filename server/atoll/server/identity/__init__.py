@@ -29,8 +29,10 @@ from atoll.server.identity.names import (
     check_operator,
     check_organisation,
     check_participant_id,
+    check_server_id,
     new_participant_id,
     new_run_id,
+    new_server_id,
     new_token_id,
 )
 from atoll.server.identity.operator_roles import EVERY_ROLE, OperatorRole
@@ -72,10 +74,12 @@ __all__ = [
     "check_operator",
     "check_organisation",
     "check_participant_id",
+    "check_server_id",
     "fingerprint_of",
     "mint",
     "new_participant_id",
     "new_run_id",
+    "new_server_id",
     "new_token_id",
     "verify",
 ]

@@ -29,7 +29,7 @@ from atoll.server.identity.files import (
     read_private,
     write_atomic,
 )
-from atoll.server.identity.names import check_operator, check_participant_id
+from atoll.server.identity.names import check_operator, check_participant_id, check_server_id
 from atoll.server.identity.peer import Peer, Role
 from atoll.server.identity.requests import CertificateRequest
 
@@ -65,7 +65,7 @@ class ServerKeyPair:
 
 @dataclass(frozen=True)
 class OperatorIdentity:
-    """A new operator's certificate and private key (PEM)."""
+    """A new client certificate and its private key (PEM): an operator's, or a server's for other servers."""
 
     issued: IssuedCertificate
     key_pem: bytes = field(repr=False)
@@ -175,6 +175,30 @@ class Authority:
         key = certificates.new_key()
         issued = self._issue(key.public_key(), Role.OPERATOR, name, now, lifetime_s)
         return OperatorIdentity(issued, certificates.key_to_pem(key))
+
+    def identify_server(self, name: str, *, now: float, lifetime_s: float) -> OperatorIdentity:
+        """A certificate with which one server of the federation calls another, with a fresh key.
+
+        Raises:
+            NameFormatError: for something that is not a server's id.
+        """
+        check_server_id(name)
+        key = certificates.new_key()
+        issued = self._issue(key.public_key(), Role.SERVER, name, now, lifetime_s)
+        return OperatorIdentity(issued, certificates.key_to_pem(key))
+
+    def require_issued(self, certificate_pem: bytes) -> Peer:
+        """The peer of a certificate that this authority has signed.
+
+        Raises:
+            PeerError: if it has not.
+        """
+        peer = Peer.from_pem(certificate_pem)
+        try:
+            x509.load_pem_x509_certificate(certificate_pem).verify_directly_issued_by(self._certificate)
+        except (*UNREADABLE, TypeError, InvalidSignature):
+            raise PeerError(f"the certificate of {peer.name} is not of this federation") from None
+        return peer
 
     def verify_proof(self, certificate_pem: bytes, message: bytes, signature: bytes) -> Peer:
         """The peer that signed ``message`` with the key of a certificate of this authority, even an expired one.

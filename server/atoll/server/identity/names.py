@@ -11,6 +11,7 @@ from atoll.server.identity.errors import NameFormatError
 
 _RANDOM_CHARS = 12  # base32: 60 bits
 _PARTICIPANT = re.compile(r"p[a-z2-7]{12}")
+_SERVER = re.compile(r"s[a-z2-7]{12}")
 _ORGANISATION = re.compile(r"[a-z0-9-]{1,63}")
 _OPERATOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -36,6 +37,20 @@ def new_run_id() -> str:
 def new_token_id() -> str:
     """A fresh id of a join token: ``t`` and 12 lower-case base32 characters."""
     return "t" + _random_text()
+
+
+def new_server_id() -> str:
+    """A fresh id of one process of a server: ``s`` and 12 lower-case base32 characters."""
+    return "s" + _random_text()
+
+
+def check_server_id(text: str) -> str:
+    """Return ``text`` if it has the form of a server's id.
+
+    Raises:
+        NameFormatError: if it has not.
+    """
+    return _check(_SERVER, text, "server id", "s and 12 characters a-z, 2-7")
 
 
 def check_participant_id(text: str) -> str:

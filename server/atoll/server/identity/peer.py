@@ -1,9 +1,9 @@
 """The identity in a peer's certificate.
 
 An identity is one URI among the certificate's subject alternative names: ``atoll://participant/<id>``,
-``atoll://aggregator/<id>`` or ``atoll://operator/<name>`` (in the manner of SPIFFE: exactly one URI, and nothing else
-is read). TLS has already verified the chain and the dates when a certificate comes here; whether it has been revoked
-is the store's to say.
+``atoll://aggregator/<id>``, ``atoll://operator/<name>`` or, between servers, ``atoll://server/<id>`` (in the manner of
+SPIFFE: exactly one URI, and nothing else is read). TLS has already verified the chain and the dates when a certificate
+comes here; whether it has been revoked is the store's to say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from atoll.server.identity.errors import UNREADABLE, NameFormatError, PeerError
-from atoll.server.identity.names import ParticipantKind, check_operator, check_participant_id
+from atoll.server.identity.names import ParticipantKind, check_operator, check_participant_id, check_server_id
 from atoll.server.identity.validity import issued_at_of
 
 _SCHEME = "atoll://"
@@ -28,6 +28,7 @@ class Role(StrEnum):
     PARTICIPANT = "participant"
     OPERATOR = "operator"
     AGGREGATOR = "aggregator"
+    SERVER = "server"
 
     @classmethod
     def of_kind(cls, kind: ParticipantKind) -> Role:
@@ -35,11 +36,14 @@ class Role(StrEnum):
         return cls.AGGREGATOR if kind is ParticipantKind.AGGREGATOR else cls.PARTICIPANT
 
 
+_CHECKS = {Role.OPERATOR: check_operator, Role.SERVER: check_server_id}
+
+
 @dataclass(frozen=True)
 class Peer:
     """The holder of a certificate.
 
-    ``name`` is the id of a participant or aggregator, or an operator's name; ``fingerprint`` the SHA-256 of the
+    ``name`` is the id of a participant, aggregator or server, or an operator's name; ``fingerprint`` the SHA-256 of the
     certificate's DER in hex; ``not_before`` and ``not_after`` epoch seconds UTC; ``serial`` hex.
     """
 
@@ -107,6 +111,6 @@ def _parse_uri(uri: str) -> tuple[Role, str]:
         raise PeerError(f"the peer's certificate names {uri[:100]!r}: expected {_SCHEME} and one of {', '.join(Role)}")
     role = Role(role_text)
     try:
-        return role, check_operator(name) if role is Role.OPERATOR else check_participant_id(name)
+        return role, _CHECKS.get(role, check_participant_id)(name)
     except NameFormatError as error:
         raise PeerError(f"the peer's certificate names {uri[:100]!r}: {error}") from None

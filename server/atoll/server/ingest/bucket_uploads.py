@@ -145,6 +145,14 @@ class BucketUploads:
         """Delete the uploads of a run that are not needed any more."""
         self._bucket.delete([upload.key for upload, _ in self.listed(run) if unneeded(upload)])
 
+    @property
+    def of_others(self) -> BucketUploads:
+        """The same for a server that stands by: it puts and fetches uploads, and the server at work deletes them.
+
+        What a server knows of rounds that are over may be old, if it was frozen or cut off meanwhile.
+        """
+        return _OfOthers(self._bucket)
+
     def _download(self, upload: CommittedKey, path: Path) -> None:
         with path.open("xb") as file:
             for piece in self._bucket.pieces(upload.key):
@@ -152,6 +160,18 @@ class BucketUploads:
             file.flush()
         path.chmod(0o600)
         fsync_path(path)
+
+
+class _OfOthers(BucketUploads):
+    """See ``BucketUploads.of_others``."""
+
+    def listed(self, run: str = "") -> Iterator[tuple[CommittedKey, int]]:
+        """None are this server's to look after."""
+        del run
+        return iter(())
+
+    def drop(self, run: str, unneeded: Callable[[CommittedKey], bool]) -> None:
+        """Delete none."""
 
 
 def _checked(path: Path, upload: CommittedKey) -> tuple[str, bytes]:

@@ -27,7 +27,9 @@ PARTIAL = ".partial"
 SMALL_ELEMENTS = 1 << 13
 """Updates of so many elements, which come within their reports, are folded together: a call for each costs more."""
 GATEWAY = "gateway-"
-"""Names of nodes at gateways begin so, and go on with the gateway's id. No other node can read their uploads."""
+"""Names of nodes at aggregators begin so, and go on with the aggregator's id. No other node can read their uploads."""
+STANDBY = "standby-"
+"""Names of nodes at servers that stand by, which are gateways too. Their uploads are in the bucket: any node can."""
 AWAY_S = 60.0
 """Seconds for which a sum waits for a gateway that has part of it and is not connected, or to its round's deadline."""
 TOGETHER = 64
@@ -169,7 +171,7 @@ class RemoteCalls(Protocol):
 class NodePool:
     """The nodes by name; work for one that is gone goes to another, for any node can read any spool.
 
-    Gateways are the exception: the sum of a round waits for them, then leaves out what they have.
+    Aggregators are the exception: the sum of a round waits for them, then leaves out what they have.
 
     Args:
         away_s: see ``AWAY_S``.
@@ -202,7 +204,8 @@ class NodePool:
         """A gateway has disconnected, unless it is back already."""
         if self._gateways.get(node.name) is node:
             del self._gateways[node.name]
-            self._away[node.name] = self._clock()
+            if node.name.startswith(GATEWAY):
+                self._away[node.name] = self._clock()
             self.remove(node.name)
 
     async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
@@ -219,7 +222,7 @@ class NodePool:
         )
 
     async def flaw(self, node: str, item: FoldItem, wait_until: float = 0.0) -> str | None:
-        """How an update at a gateway is damaged; empty if it is intact, None if it is not at a gateway.
+        """How an update at an aggregator is damaged; empty if it is intact, None if other nodes can read it.
 
         Raises:
             UnavailableError: if the gateway is not connected, and may still come in time.

@@ -48,6 +48,8 @@ METRICS_S = 1.0
 SIZES_S = 15.0
 """Minimum seconds between two measurements of sizes on disk."""
 MAIN = "main"
+AT_WORK = "/at-work"
+"""The page that answers 200 at the server at work alone: for balancers that lead operators."""
 UNKNOWN = "unknown"
 
 
@@ -109,8 +111,14 @@ class MetricsPages:
             "/metrics": lambda: rendered(in_loop(collected, ANSWER_S)),
             "/healthz": healthz,
             "/readyz": lambda: health.page_of(in_loop(readiness.problems, ANSWER_S)),
+            AT_WORK: self._at_work,
         }
         return Endpoint(host, port, pages)
+
+    def _at_work(self) -> Page:
+        if self.serving():
+            return Page(b"at work\n")
+        return Page(b"starting or stopping\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def collect(self) -> list[Metric]:
         """Every metric of every process."""

@@ -200,7 +200,7 @@ class Daemon:
         rounds, tracer = RoundFigures(), tracer_of()
         if tracer is not None:
             self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
-        self._succession.begin(store, rounds)
+        await self._succession.begin(store, rounds)
         await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
         restored_at = last_restoration(config.data)
@@ -251,6 +251,8 @@ class Daemon:
             await listener.start()
         await self._front.start()
         self._serving = True
+        ports = [int(address.rpartition(":")[2]) for address in (addresses.main, addresses.enrolment)]
+        await self._succession.announce(store, *ports)
         self._closing.callback(Warming(self._executor).stop)
         return replace(addresses, metrics=self._observe(services, coordinator, authority, rounds, addresses))
 

@@ -1,20 +1,30 @@
-"""One of several servers at a database: stands by, has its turn, and sees it end."""
+"""One of several servers at a database: stands by and serves participants, has its turn, and sees it end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
+from sqlalchemy import Connection
+
+from atoll.server.backup.make import CA_FOLDER
 from atoll.server.config.config import ServerConfig
+from atoll.server.errors import ServerError
+from atoll.server.identity.authority import AUTHORITY_FILES
 from atoll.server.process.heartbeat import Heartbeat
 from atoll.server.process.notify import READY, notify
-from atoll.server.process.standby_pages import open_pages
-from atoll.server.stores import Store
+from atoll.server.process.standby_gateway import HANDOVER_S, StandbyGateway
+from atoll.server.process.standby_pages import StandbyPages
+from atoll.server.stores import Store, blob_place
 from atoll.server.stores.standby import Standby
-from atoll.server.telemetry.endpoint import Endpoint
+from atoll.server.stores.turns import WorkPlace
 from atoll.server.telemetry.rounds import RoundFigures
 
 log = logging.getLogger(__name__)
+
+TRY_AGAIN_S = 10.0
+"""Seconds between two tries to serve participants while standing by."""
 
 
 class Succession:
@@ -32,10 +42,14 @@ class Succession:
     def __init__(self, config: ServerConfig, *, returns: bool) -> None:
         self._config = config
         name = f"{config.advertised_host}:{config.port}"
-        self.standby = Standby(name, config.storage.takeover_s, self._told, returns=returns)
-        self._sentence = ""
-        self._pages: Endpoint | None = None
+        self.standby = Standby(name, config.storage.takeover_s, self._told, returns=returns, found=self._found)
+        self._loop = asyncio.get_running_loop()
+        self._pages = StandbyPages(config)
+        self._place: WorkPlace | None = None
+        self._gateway: StandbyGateway | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | None = None
+        self._ended = False
         self.over = asyncio.Event()
 
     @property
@@ -48,11 +62,16 @@ class Succession:
         """Number of other servers that stand by."""
         return 0 if self._heartbeat is None else self._heartbeat.standbys
 
-    def begin(self, store: Store, rounds: RoundFigures) -> None:
-        """The wait is over: the server uses the store from now on."""
-        self.close_pages()
-        if self._sentence:
+    async def begin(self, store: Store, rounds: RoundFigures) -> None:
+        """The wait is over: the server uses the store, and soon the ports, from now on."""
+        if self._pages.sentence:
             notify("STATUS=at work")
+        self._speak(store, rounds)
+        await self._stop_serving(HANDOVER_S, "this server takes over")
+        self.close_pages()
+
+    def _speak(self, store: Store, rounds: RoundFigures) -> None:
+        """Keep the turn, before anything else takes time."""
         if store.turn is None:
             store.writer.watch(rounds.committed)
             return
@@ -64,24 +83,87 @@ class Succession:
 
         store.writer.watch(committed)
 
+    async def announce(self, store: Store, main_port: int, enrol_port: int) -> None:
+        """Tell servers that stand by where this one serves."""
+        turn, config = store.turn, self._config
+        if turn is None:
+            return
+
+        def work(connection: Connection) -> None:
+            turn.announce(connection, config.advertised_host, main_port, enrol_port, config.reached_at)
+
+        await store.writer.run(work)
+
     async def stop(self) -> None:
         """End wait and turn."""
         self.standby.end()
+        await self._stop_serving(self._config.drain_s, "the server is stopping")
         self.close_pages()
         if self._heartbeat is not None:
             await self._heartbeat.stop()
 
     def close_pages(self) -> None:
         """Free the port for the pages of a server at work."""
-        pages, self._pages = self._pages, None
-        if pages is not None:
-            pages.close()
+        self._pages.close()
 
     def _told(self, sentence: str) -> None:
         """Called in the thread that waits."""
-        if self._pages is None:
-            self._pages = open_pages(self._config, lambda: self._sentence)
+        if not self._pages.sentence:
+            self._pages.open(sentence)
             notify(READY)
-        self._sentence = sentence
+        self._pages.sentence = sentence
         log.info("standing by: %s", sentence)
         notify(f"STATUS=standing by: {sentence}")
+
+    def _found(self, place: WorkPlace) -> None:
+        """Called in the thread that waits: another server is at work."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._serve_for, place)
+
+    def _serve_for(self, place: WorkPlace) -> None:
+        self._place = place
+        if self._gateway is not None:
+            self._gateway.go_to(place)
+        elif self._serving is None and not self._ended:
+            self._serving = asyncio.create_task(self._serve(), name="standby-serving")
+
+    async def _serve(self) -> None:
+        """Begin to serve participants, if this server can."""
+        if obstacle := obstacle_to_serving(self._config):
+            self._pages.obstacle = obstacle
+            log.info("participants are not served while standing by: %s", obstacle)
+            return
+        while self._place is not None:
+            gateway = StandbyGateway(self._config, self._place)
+            try:
+                await gateway.start()
+            except ServerError as error:
+                self._pages.obstacle = error.logged
+                log.warning("participants cannot be served while standing by, trying again: %s", error.logged)
+                await asyncio.sleep(TRY_AGAIN_S)
+                continue
+            self._gateway = gateway
+            self._pages.serve(gateway)
+            gateway.go_to(self._place)
+            return
+
+    async def _stop_serving(self, grace_s: float, reason: str) -> None:
+        self._ended = True
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            await gateway.stop(grace_s, reason)
+
+
+def obstacle_to_serving(config: ServerConfig) -> str:
+    """Why a server may not serve participants while it stands by; empty if it may."""
+    if config.insecure:
+        return "without TLS no server can tell another one from a participant (insecure)"
+    if blob_place.find(config.data) is None:
+        return "models and accepted updates are files of the server at work, not objects in a bucket ([storage] blobs)"
+    if not all((config.data / CA_FOLDER / name).exists() for name in AUTHORITY_FILES):
+        return f"{config.data} lacks the certificate authority; make it anew with `atoll server standby`"
+    return ""

@@ -37,9 +37,15 @@ LEAST_BYTES_PER_S = 1024
 WANTED_CHECK_S = 2.0
 """Seconds between two checks of whether the round still takes an open upload."""
 _OUR_SERVICES = "/atoll."
-_ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant", Role.AGGREGATOR: "an aggregator"}
+_ROLES = {
+    Role.OPERATOR: "an operator",
+    Role.PARTICIPANT: "a participant",
+    Role.AGGREGATOR: "an aggregator",
+    Role.SERVER: "a server",
+}
+_GATEWAY_ROLES = frozenset({Role.AGGREGATOR, Role.SERVER})
 _GATEWAY_FACTOR = 64
-"""An aggregator calls for its participants: it may have so many times the calls of one caller."""
+"""A gateway calls for its participants: it may have so many times the calls of one caller."""
 
 
 class Authenticator:
@@ -81,7 +87,7 @@ class Authenticator:
             return network_of(context.peer())
         caller = await self.identify(context)
         self.calls.begin(caller, context)
-        await (self._gateways if caller.role is Role.AGGREGATOR else self.admission).call(caller.name, context)
+        await (self._gateways if caller.role in _GATEWAY_ROLES else self.admission).call(caller.name, context)
         return caller.name
 
     async def identify(self, context: Context) -> Caller:
@@ -120,6 +126,11 @@ class Authenticator:
             ForbiddenError: for a participant's or operator's certificate.
         """
         return await self._require(context, Role.AGGREGATOR)
+
+    async def gateway(self, context: Context) -> Caller:
+        """The calling gateway: an aggregator, or a server that stands by. Raises as ``aggregator``."""
+        caller = await self.identify(context)
+        return caller if caller.role is Role.SERVER else Caller(Role.AGGREGATOR, await self.aggregator(context))
 
     async def enrolled(self, context: Context) -> str:
         """The id of the calling participant or aggregator. Raises as ``participant``."""

@@ -15,7 +15,7 @@ from atoll.server.buckets.errors import BucketUnavailableError
 from atoll.server.errors import SetupError
 from atoll.server.stores import dialects, schema_version
 from atoll.server.stores.errors import StoreUnavailableError
-from atoll.server.stores.turns import HOLDER, DatabaseTakenError
+from atoll.server.stores.turns import HOLDER, DatabaseTakenError, WorkPlace, find_work_place
 
 if TYPE_CHECKING:
     from psycopg import Connection as PostgresConnection
@@ -76,13 +76,24 @@ class Standby:
         told: called in the waiting thread with a sentence about the wait, when there is a new one.
         returns: whether this server was at work before: it also waits for a database or bucket that does not answer,
             which is an error otherwise.
+        found: called in the waiting thread with the place of the server at work, when there is a new one.
     """
 
-    def __init__(self, name: str, silence_s: float, told: Callable[[str], None], *, returns: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        silence_s: float,
+        told: Callable[[str], None],
+        *,
+        returns: bool = False,
+        found: Callable[[WorkPlace], None] = lambda _: None,
+    ) -> None:
         self._name = name
         self._silence_s = silence_s
         self._told = told
         self._returns = returns
+        self._found = found
+        self._place: WorkPlace | None = None
         self._said = ""
         self._answered = 0.0
         self._seen: Holder | None = None
@@ -175,10 +186,17 @@ class Standby:
             self._say(f"{holder.name} is at work; {_BLIND}")
         elif holder.silent_s <= self._silence_s:
             self._say(f"{holder.name} is at work")
+            self._look_for_place(connection)
         else:
             self._say(f"{holder.name} has sent the database nothing for {self._silence_s:g} s: taking over")
             self._replace(connection, holder)
         return False
+
+    def _look_for_place(self, connection: Connection) -> None:
+        place = find_work_place(connection)
+        if place is not None and place != self._place:
+            self._place = place
+            self._found(place)
 
     def _replace(self, connection: Connection, holder: Holder) -> None:
         try:

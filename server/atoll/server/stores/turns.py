@@ -8,6 +8,7 @@ All times are the database server's, so no clocks are compared.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Engine, event, text
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SERVER_LOCK = 0x61746F6C6D
 """Key of the advisory lock that the server's writing connection holds: 97 and 1953459309 in ``pg_locks``."""
 _LOCK_PATIENCE_S = 3
+_ADDRESSES = "server_addresses"
 HOLDER = """
 SELECT a.pid AS pid, a.application_name AS name, a.backend_start AS since,
        CASE WHEN a.state LIKE 'idle%' THEN extract(epoch FROM clock_timestamp() - a.state_change)::float8
@@ -75,6 +77,32 @@ def retire(engine: Engine) -> None:
             connection.execute(text("UPDATE server_turns SET number = -1"))
 
 
+@dataclass(frozen=True, slots=True)
+class WorkPlace:
+    """Where the server at work can be reached by the other servers of its database.
+
+    Attributes:
+        turn: its number.
+        name: a name in its certificate.
+        main: host:port of its main port.
+        enrolment: host:port of its enrolment port.
+    """
+
+    turn: int
+    name: str
+    main: str
+    enrolment: str
+
+
+def find_work_place(connection: Connection) -> WorkPlace | None:
+    """Where the server at work is; None until it serves, and for one of a version that does not say."""
+    if connection.execute(text("SELECT to_regclass(:name)"), {"name": _ADDRESSES}).scalar_one() is None:
+        return None
+    query = f"SELECT a.number AS turn, name, main, enrolment FROM {_ADDRESSES} a JOIN server_turns t USING (number)"  # noqa: S608
+    row = connection.execute(text(query)).first()
+    return None if row is None else WorkPlace(row.turn, row.name, row.main, row.enrolment)
+
+
 class Turn:
     """The turn of one server at a database: begins with its first connection, and ends when another server has one.
 
@@ -95,6 +123,36 @@ class Turn:
         """Whether the writer's connection runs a statement now, as another connection sees it."""
         own = text(f"{HOLDER} AND a.pid = :pid AND a.state = 'active'")
         return connection.execute(own, {"pid": self._pid}).first() is not None
+
+    def announce(self, connection: Connection, name: str, main_port: int, enrol_port: int, host: str) -> WorkPlace:
+        """Tell servers that stand by where this one serves, in a transaction of the writer.
+
+        Args:
+            connection: the writer's.
+            name: a name in this server's certificate.
+            main_port: its main port.
+            enrol_port: its enrolment port.
+            host: where other servers reach it; empty: the address from which the database sees it.
+        """
+        seen = text("SELECT host(inet_client_addr())")
+        host = host or connection.execute(seen).scalar_one() or "127.0.0.1"  # none: over a Unix socket
+        host = f"[{host}]" if ":" in host else host
+        place = WorkPlace(self._number or 0, name, f"{host}:{main_port}", f"{host}:{enrol_port}")
+        connection.execute(
+            text(
+                f"CREATE TABLE IF NOT EXISTS {_ADDRESSES} (place integer PRIMARY KEY, number bigint NOT NULL, "
+                "name text NOT NULL, main text NOT NULL, enrolment text NOT NULL)"
+            )
+        )
+        row = {"number": place.turn, "name": place.name, "main": place.main, "enrolment": place.enrolment}
+        connection.execute(
+            text(
+                f"INSERT INTO {_ADDRESSES} VALUES (1, :number, :name, :main, :enrolment) ON CONFLICT (place) DO UPDATE "  # noqa: S608
+                "SET number = :number, name = :name, main = :main, enrolment = :enrolment"
+            ),
+            row,
+        )
+        return place
 
     def begin_with(self, engine: Engine, place: str) -> None:
         """Lock the database and check the turn on each new connection of an engine; ``place`` names it in errors."""

@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from atoll.server.errors import InvalidRequestError, LimitExceededError, ServerError
+from atoll.server.errors import ForbiddenError, InvalidRequestError, LimitExceededError, ServerError
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.gateways import Gateway
+from atoll.server.identity import Role
 from atoll.server.rpc.admission import Admission, Replies
 from atoll.server.rpc.check_in_api import CheckInApi
 from atoll.server.rpc.introductions import bounded, introduction_of
@@ -72,16 +74,16 @@ class Attendance:
     """The sessions at one gateway, for as long as its stream lasts. For the event loop alone.
 
     Args:
-        gateway: its id.
+        gateway: which one.
         sessions: the sessions of this server.
         check_ins: handles what participants say.
-        identities: identifies the gateway's participants, and no others.
+        identities: identifies the participants that the gateway may speak for.
         admission: the limits of each participant.
     """
 
     def __init__(
         self,
-        gateway: str,
+        gateway: Gateway,
         sessions: Sessions,
         check_ins: CheckInApi,
         identities: BoundCoordinator,
@@ -159,13 +161,16 @@ class Attendance:
 
     async def _admit(self, member: _Member, opened: gateway_pb2.SessionOpened) -> Session:
         pem = opened.certificate_pem
-        participant = (await self._identities.identify(pem)).name
+        caller = await self._identities.identify(pem)
+        if caller.role is not Role.PARTICIPANT:
+            raise ForbiddenError("gateway.role", f"{caller.name} is no participant")
+        participant = caller.name
         await self._admission.check_in(participant)
         introduction = introduction_of(opened.hello)
         organisation = await self._check_ins.introduced(participant, introduction)
         await self._identities.identify(pem)  # it may have been revoked meanwhile
         cut: Callable[[], None] = lambda: self._end(member, None)  # noqa: E731
-        return self._sessions.connect(participant, introduction, cut, organisation, self._gateway)
+        return self._sessions.connect(participant, introduction, cut, organisation, self._gateway.through)
 
     async def _replied(self, message: gateway_pb2.SessionReply) -> None:
         member = self._members.get(message.session)
@@ -200,8 +205,8 @@ class Attendance:
     def _crowded(self) -> ServerError:
         return LimitExceededError(
             "gateway.sessions",
-            f"aggregator {self._gateway} has {MAX_SESSIONS} sessions",
-            "start another aggregator",
+            f"{self._gateway} has {MAX_SESSIONS} sessions",
+            "start another one",
             CROWDED_S,
         )
 

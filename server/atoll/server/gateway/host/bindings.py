@@ -1,4 +1,4 @@
-"""Which participants a gateway may speak for: those whose join token named it."""
+"""Which participants an aggregator may speak for: those whose join token named it."""
 
 from __future__ import annotations
 

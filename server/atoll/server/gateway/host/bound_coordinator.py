@@ -1,4 +1,4 @@
-"""The coordinator as one gateway sees it: it answers for the participants that are bound to the gateway."""
+"""The coordinator as one gateway sees it: it answers for the participants that the gateway may speak for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from atoll.server.errors import ForbiddenError, InvalidRequestError
 from atoll.server.gateway.host.bindings import Bindings
+from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, ReportReceipt, UploadGrant
-from atoll.server.ingest.node_pool import GATEWAY
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.coordinator_service import CoordinatorService
 from atoll.server.rpc.introductions import MAX_REASON_CHARS
@@ -23,9 +23,13 @@ _HEX = re.compile("[0-9a-f]*")
 
 
 class BoundCoordinator:
-    """A ``CoordinatorApi`` for one gateway, given by its id. Each method also raises as ``Bindings.check``."""
+    """A ``CoordinatorApi`` for one gateway.
 
-    def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, gateway: str) -> None:
+    An aggregator answers for the participants that are bound to it; each method also raises as ``Bindings.check``.
+    A server that stands by answers for every caller.
+    """
+
+    def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, gateway: Gateway) -> None:
         self._coordinator = coordinator
         self._bindings = bindings
         self._gateway = gateway
@@ -37,24 +41,27 @@ class BoundCoordinator:
             ForbiddenError: for an operator's or another gateway's certificate.
         """
         caller = await self._coordinator.identify(certificate_pem)
+        if self._gateway.is_server:
+            return caller
         if caller.role is not Role.PARTICIPANT:
             raise ForbiddenError(
                 "gateway.role",
                 f"{caller.name} is no participant; an aggregator serves participants only",
                 "connect to the server itself",
             )
-        await self._bindings.check(self._gateway, caller.name)
+        await self._check(caller.name)
         return caller
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``CoordinatorApi``."""
-        await self._bindings.check(self._gateway, participant)
+        await self._check(participant)
         return await self._coordinator.grant_upload(participant, run, round_number, attempt)
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``; the role that the gateway gives is not believed."""
-        await self._bindings.check(self._gateway, caller.name)
-        await self._coordinator.grant_download(Caller(Role.PARTICIPANT, caller.name), blob)
+        """See ``CoordinatorApi``; the role that an aggregator gives is not believed."""
+        await self._check(caller.name)
+        believed = caller if self._gateway.is_server else Caller(Role.PARTICIPANT, caller.name)
+        await self._coordinator.grant_download(believed, blob)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``; the update is noted as received by this gateway, even if the gateway names another.
@@ -62,13 +69,17 @@ class BoundCoordinator:
         Raises:
             InvalidRequestError: for figures or names that no node sends.
         """
-        await self._bindings.check(self._gateway, commit.participant)
-        _check(commit)
+        await self._check(commit.participant)
+        _check_figures(commit)
         reason = printable(commit.rejection[:MAX_REASON_CHARS])
-        return await self._coordinator.commit(replace(commit, node=GATEWAY + self._gateway, rejection=reason))
+        return await self._coordinator.commit(replace(commit, node=self._gateway.node, rejection=reason))
+
+    async def _check(self, participant: str) -> None:
+        if not self._gateway.is_server:
+            await self._bindings.check(self._gateway.id, participant)
 
 
-def _check(commit: Commit) -> None:
+def _check_figures(commit: Commit) -> None:
     """Check what a node of the server makes or checks itself, and other nodes could get wrong."""
     if not (math.isfinite(commit.norm) and commit.norm >= 0 and math.isfinite(commit.upload_at)):
         raise InvalidRequestError("gateway.commit", f"norm {commit.norm}, upload_at {commit.upload_at}")
@@ -91,7 +102,7 @@ class GatewayCoordinatorService(CoordinatorServiceServicer):
         self._authenticator = authenticator
 
     async def _for(self, context: Context) -> CoordinatorService:
-        gateway = await self._authenticator.aggregator(context)
+        gateway = Gateway.of(await self._authenticator.gateway(context))
         return CoordinatorService(BoundCoordinator(self._coordinator, self._bindings, gateway))
 
     async def Identify(self, request: ingest_pb2.IdentifyRequest, context: Context) -> ingest_pb2.IdentifyResponse:

@@ -11,11 +11,11 @@ from blake3 import blake3
 
 from atoll.server.aggregation import PartialSum
 from atoll.server.errors import ServerError, UnavailableError
+from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.gateway.host.orders import Orders
 from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.node_pool import GATEWAY
 from atoll.server.rpc.ingest_messages import fold_item_to_proto, fold_to_proto
 from atoll.wire.v1 import gateway_pb2, ingest_pb2, participation_pb2
 
@@ -27,14 +27,14 @@ class HostedNode:
     """One connected gateway.
 
     Args:
-        gateway: its id.
+        gateway: which one.
         orders: to it.
         receipts: where its sums arrive.
         executor: threads that open them.
     """
 
-    def __init__(self, gateway: str, orders: Orders, receipts: Receipts, executor: Executor) -> None:
-        self.name = GATEWAY + gateway
+    def __init__(self, gateway: Gateway, orders: Orders, receipts: Receipts, executor: Executor) -> None:
+        self.name = gateway.node
         self._orders = orders
         self._receipts = receipts
         self._executor = executor

@@ -15,12 +15,13 @@ from atoll.server.errors import InvalidRequestError, NotFoundError, ServerError,
 from atoll.server.gateway.host.attendance import Attendance, SharedParts
 from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.gateway.host.node import HostedNode
 from atoll.server.gateway.host.orders import Orders
 from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.gateway.pieces import Piece
 from atoll.server.ingest.coordinator_api import CoordinatorApi
-from atoll.server.ingest.node_pool import GATEWAY, NodePool
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.check_in_api import CheckInApi
 from atoll.server.rpc.participation import HELLO_S
@@ -34,6 +35,10 @@ log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.GatewayService"
 MAX_ADDRESS_CHARS = 300
+ASK_S = 2.0
+"""Seconds between two questions whether a server that stands by answers."""
+SILENT_S = 10.0
+"""Seconds without an answer after which its work goes to another node: all of its uploads are in the bucket."""
 
 
 class Driving(CoordinatorApi, CheckInApi, Protocol):
@@ -62,7 +67,7 @@ class GatewayService(GatewayServiceServicer):
         executor: threads for disk and arithmetic.
 
     Attributes:
-        addresses: enrolment address of each connected gateway, by id.
+        addresses: enrolment address of each connected aggregator, by id.
     """
 
     def __init__(
@@ -86,20 +91,21 @@ class GatewayService(GatewayServiceServicer):
         self._receipts = receipts
         self._certificates = certificates
         self._executor = executor
-        self._attending: dict[str, Attendance] = {}
+        self._attending: dict[Gateway, Attendance] = {}
 
     async def Attend(
         self, request_iterator: AsyncIterator[gateway_pb2.AttendRequest], context: Context
     ) -> AsyncIterator[gateway_pb2.AttendResponse]:
         """Hold the sessions of a gateway's participants until it leaves; a newer stream replaces an older one."""
-        gateway = await self._authenticator.aggregator(context)
+        gateway = await self._caller(context)
         address = await _hello(request_iterator)
         self._coordinator.run_names()  # sessions are for runs that have resumed
         identities = BoundCoordinator(self._coordinator, self._bindings, gateway)
         attendance = Attendance(gateway, self._sessions, self._coordinator, identities, self._authenticator.admission)
         await self._replace(gateway, attendance)
-        self.addresses[gateway] = address
-        log.info("aggregator %s connected, enrolment address %s", gateway, address)
+        if not gateway.is_server:
+            self.addresses[gateway.id] = address
+        log.info("%s connected, enrolment address %s", gateway, address)
         reader = asyncio.create_task(_read(request_iterator, attendance))
         try:
             yield _welcome()
@@ -113,10 +119,10 @@ class GatewayService(GatewayServiceServicer):
             await attendance.close()
             if self._attending.get(gateway) is attendance:
                 del self._attending[gateway]
-                self.addresses.pop(gateway, None)
-                log.info("aggregator %s disconnected", gateway)
+                self.addresses.pop(gateway.id, None)
+                log.info("%s disconnected", gateway)
 
-    async def _replace(self, gateway: str, attendance: Attendance) -> None:
+    async def _replace(self, gateway: Gateway, attendance: Attendance) -> None:
         """Take over from an older stream of the gateway, whose sessions end first."""
         older, self._attending[gateway] = self._attending.get(gateway), attendance
         if older is not None:
@@ -128,12 +134,15 @@ class GatewayService(GatewayServiceServicer):
         self, request_iterator: AsyncIterator[gateway_pb2.WorkRequest], context: Context
     ) -> AsyncIterator[gateway_pb2.WorkResponse]:
         """Hand a gateway its orders until it leaves."""
-        gateway = await self._authenticator.aggregator(context)
+        gateway = await self._caller(context)
         runs = self._coordinator.run_names()
-        orders = Orders(f"aggregator {gateway}")
+        orders = Orders(str(gateway))
         node = HostedNode(gateway, orders, self._receipts, self._executor)
         reader = asyncio.create_task(_outcomes(request_iterator, orders))
         keeping = asyncio.create_task(_keep_only(node, runs))
+        tasks = [reader, keeping]
+        if gateway.is_server:
+            tasks.append(asyncio.create_task(_end_when_silent(orders)))
         self._nodes.add_gateway(node)
         try:
             while (order := await orders.outbox.get()) is not None:
@@ -143,27 +152,27 @@ class GatewayService(GatewayServiceServicer):
         finally:
             self._nodes.remove_gateway(node)
             orders.close()
-            for task in (reader, keeping):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reader, keeping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def GetPartialStatus(
         self, request: gateway_pb2.GetPartialStatusRequest, context: Context
     ) -> gateway_pb2.GetPartialStatusResponse:
         """What the server holds of a partial sum."""
-        gateway = await self._authenticator.aggregator(context)
-        return gateway_pb2.GetPartialStatusResponse(next=self._receipts.get(GATEWAY + gateway, request.name).next)
+        gateway = await self._caller(context)
+        return gateway_pb2.GetPartialStatusResponse(next=self._receipts.get(gateway.node, request.name).next)
 
     async def PutPartial(
         self, request_iterator: AsyncIterator[gateway_pb2.PutPartialRequest], context: Context
     ) -> gateway_pb2.PutPartialResponse:
         """Write the pieces of a partial sum."""
-        gateway = await self._authenticator.aggregator(context)
+        gateway = await self._caller(context)
         loop, receipt = asyncio.get_running_loop(), None
         async with contextlib.aclosing(Watch(self._authenticator, context).over(request_iterator)) as messages:
             async for message in messages:
                 if receipt is None:
-                    receipt = self._receipts.get(GATEWAY + gateway, message.name)
+                    receipt = self._receipts.get(gateway.node, message.name)
                 if message.payload:
                     piece = Piece(message.shift, message.width, message.payload)
                     await loop.run_in_executor(self._executor, receipt.add, message.index, piece)
@@ -172,6 +181,9 @@ class GatewayService(GatewayServiceServicer):
         if receipt is None or not receipt.complete:
             raise InvalidRequestError("partial.order", "the stream ended before its digest", "ask for the status")
         return gateway_pb2.PutPartialResponse()
+
+    async def _caller(self, context: Context) -> Gateway:
+        return Gateway.of(await self._authenticator.gateway(context))
 
     async def CertifyServer(
         self, request: gateway_pb2.CertifyServerRequest, context: Context
@@ -229,6 +241,19 @@ async def _outcomes(requests: AsyncIterator[gateway_pb2.WorkRequest], orders: Or
         async for request in requests:
             orders.take(request)
     finally:
+        with contextlib.suppress(asyncio.QueueFull):
+            orders.outbox.put_nowait(None)
+
+
+async def _end_when_silent(orders: Orders) -> None:
+    """End the stream of a gateway that no longer answers."""
+    try:
+        while True:
+            await orders.do(gateway_pb2.WorkResponse(), SILENT_S)
+            await asyncio.sleep(ASK_S)
+    except UnavailableError as error:
+        log.warning("%s; others do its work", error.detail.message)
+        orders.close()
         with contextlib.suppress(asyncio.QueueFull):
             orders.outbox.put_nowait(None)
 

@@ -8,7 +8,7 @@ from atoll.server.errors import UnauthenticatedError
 from atoll.server.gateway.site.link import Link
 from atoll.server.gateway.site.models import Models
 from atoll.server.gateway.site.relay import Certified, Relay
-from atoll.server.identity import Peer
+from atoll.server.identity import Peer, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, ReportReceipt, UploadGrant
 
 _CACHED = 65_536
@@ -46,9 +46,16 @@ class Certificates:
 
 
 class SiteCoordinator:
-    """A ``CoordinatorApi`` over the link; each method also raises as ``Link.line``."""
+    """A ``CoordinatorApi`` over the link; each method also raises as ``Link.line``.
 
-    def __init__(self, link: Link, certificates: Certificates, relay: Relay, models: Models) -> None:
+    Args:
+        link: to the server.
+        certificates: of participants.
+        relay: their sessions.
+        models: brings models here; None where they are already, in a bucket.
+    """
+
+    def __init__(self, link: Link, certificates: Certificates, relay: Relay, models: Models | None) -> None:
         self._link = link
         self._certificates = certificates
         self._relay = relay
@@ -57,7 +64,8 @@ class SiteCoordinator:
     async def identify(self, certificate_pem: bytes) -> Caller:
         """See ``CoordinatorApi``."""
         caller = await self._link.line().coordinator.identify(certificate_pem)
-        self._certificates.note(caller.name, certificate_pem)
+        if caller.role is Role.PARTICIPANT:
+            self._certificates.note(caller.name, certificate_pem)
         return caller
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
@@ -67,7 +75,8 @@ class SiteCoordinator:
     async def grant_download(self, caller: Caller, blob: str) -> None:
         """See ``CoordinatorApi``; returns when the blob is here."""
         await self._link.line().coordinator.grant_download(caller, blob)
-        await self._models.ensure(blob)
+        if self._models is not None:
+            await self._models.ensure(blob)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,7 @@ class Link:
     Args:
         address: the server's main port.
         credentials: of the gateway; asked for each connection, since certificates are renewed.
+        name: how errors name this gateway.
         hello: the gateway's own addresses.
         relay: the sessions.
 
@@ -74,8 +76,11 @@ class Link:
         credentials: Callable[[], grpc.ChannelCredentials],
         hello: gateway_pb2.GatewayHello,
         relay: Relay,
+        name: str = "this aggregator",
     ) -> None:
         self._address = address
+        self._tls_name = ""
+        self._name = name
         self._credentials = credentials
         self._hello = hello
         self._relay = relay
@@ -98,12 +103,22 @@ class Link:
         """
         if self._line is None:
             raise UnavailableError(
-                "gateway.link", "this aggregator has no connection to its server now", "try again", retry_after_s=1.0
+                "gateway.link", f"{self._name} has no connection to its server now", "try again", retry_after_s=1.0
             )
         return self._line
 
     def reconnect(self) -> None:
         """Make the connection anew, with a renewed certificate."""
+        self._renew.set()
+
+    def go_to(self, address: str, tls_name: str) -> None:
+        """Connect to another server, or to another process of it, at once.
+
+        Args:
+            address: of its main port.
+            tls_name: a name in its certificate, which need not be the address's.
+        """
+        self._address, self._tls_name = address, tls_name
         self._renew.set()
 
     def forget(self) -> None:
@@ -129,7 +144,9 @@ class Link:
                 log.warning("no connection to the server: %s", error.logged)
             failures = failures + 1 if before == self.connected else 0
             delay_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
-            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads load
+                    await self._renew.wait()
 
     async def _connect(self) -> None:
         """Hold one connection until it breaks, or is to be made anew.
@@ -138,19 +155,32 @@ class Link:
             ServerError: why it broke.
         """
         self._renew.clear()
-        async with grpc.aio.secure_channel(self._address, self._credentials(), options=_OPTIONS) as channel:
+        options = (*_OPTIONS, ("grpc.ssl_target_name_override", self._tls_name)) if self._tls_name else _OPTIONS
+        async with grpc.aio.secure_channel(self._address, self._credentials(), options=options) as channel:
             stub: Any = GatewayServiceStub(channel)
             line = Line(channel, RemoteCoordinator(channel, IDENTITY_S), stub)
             attending = stub.Attend(wait_for_ready=False)
             try:
                 async with as_server_errors(SERVER):
-                    await self._welcomed(attending)
-                working = stub.Work()
-                await self._serve(line, attending, working)
+                    await self._unless_renewed(self._welcomed(attending))
+                if not self._renew.is_set():
+                    await self._serve(line, attending, stub.Work())
             finally:
                 self._line = None
                 self._relay.detach()
                 self.since = time.time()
+
+    async def _unless_renewed(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait, until the connection is to be made anew."""
+        tasks = [asyncio.create_task(waiting), asyncio.create_task(self._renew.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _welcomed(self, attending: Any) -> None:
         try:

@@ -92,8 +92,8 @@ class Worker:
                 return await self._call(
                     self._spool.flaw, item.run, item.round, item.attempt, item.participant, item.digest
                 )
-            case _:
-                log.warning("an order of a later version of the server is left out")
+            case _:  # a question whether this gateway answers, or an order of a later version of the server
+                pass
         return ""
 
     async def _sum(self, order: gateway_pb2.PartialOrder) -> None:

@@ -1,8 +1,9 @@
-"""Enrolment and renewal of participants, passed through the aggregator to the server, which holds the CA's key."""
+"""Enrolment and renewal of participants, passed through a gateway to the server, which records certificates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -24,11 +25,13 @@ class EnrolmentPort:
     Args:
         address: host:port.
         ca_certificate_pem: of the federation.
+        tls_name: a name in the server's certificate; empty: the address's.
     """
 
-    def __init__(self, address: str, ca_certificate_pem: bytes) -> None:
+    def __init__(self, address: str, ca_certificate_pem: bytes, tls_name: str = "") -> None:
         credentials = grpc.ssl_channel_credentials(ca_certificate_pem)
-        self._channel = grpc.aio.secure_channel(address, credentials)
+        options = (("grpc.ssl_target_name_override", tls_name),) if tls_name else ()
+        self._channel = grpc.aio.secure_channel(address, credentials, options=options)
         self.stub = EnrolmentServiceStub(self._channel)
 
     async def close(self) -> None:
@@ -36,24 +39,35 @@ class EnrolmentPort:
         await self._channel.close()
 
 
+class HasEnrolmentStub(Protocol):
+    """Where the server's enrolment service is."""
+
+    @property
+    def stub(self) -> Any:
+        """Its methods."""
+        ...
+
+
 class PassingEnrolment(EnrolmentServiceServicer):
     """Hands join tokens and expired certificates on.
 
     Args:
         server: its enrolment port.
-        address: the aggregator's main port, which participants go to.
+        address: the gateway's main port, which participants go to.
         rate: counts attempts by address, before the server does.
         origin: the peer that a call comes from, given the one that it seems to come from.
     """
 
-    def __init__(self, server: EnrolmentPort, address: str, rate: EnrolmentRate, origin: Callable[[str], str]) -> None:
+    def __init__(
+        self, server: HasEnrolmentStub, address: str, rate: EnrolmentRate, origin: Callable[[str], str]
+    ) -> None:
         self._server = server
         self._address = address
         self._rate = rate
         self._origin = origin
 
     async def Enrol(self, request: enrolment_pb2.EnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
-        """Redeem a join token at the server; the participant then goes to this aggregator."""
+        """Redeem a join token at the server; the participant then goes to this gateway."""
         with self._rate.attempt(self._origin(context.peer())):
             async with as_server_errors(SERVER):
                 answer: enrolment_pb2.EnrolResponse = await self._server.stub.Enrol(request, timeout=CALL_S)
@@ -73,9 +87,9 @@ class PassingEnrolment(EnrolmentServiceServicer):
 
 
 class PassingRenewal(RenewalServiceServicer):
-    """Hands renewals on, with the participant's signature: the aggregator's word would not do."""
+    """Hands renewals on, with the participant's signature: a gateway's word would not do."""
 
-    def __init__(self, server: EnrolmentPort, authenticator: Authenticator) -> None:
+    def __init__(self, server: HasEnrolmentStub, authenticator: Authenticator) -> None:
         self._server = server
         self._authenticator = authenticator
 
@@ -85,7 +99,7 @@ class PassingRenewal(RenewalServiceServicer):
         if not request.signature:
             raise InvalidRequestError(
                 "renewal.signature",
-                "an aggregator can only hand on a renewal that the old key has signed",
+                "this gateway can only hand on a renewal that the old key has signed",
                 "update the client",
             )
         passed = enrolment_pb2.RenewExpiredRequest(

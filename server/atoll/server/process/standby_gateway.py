@@ -1,0 +1,279 @@
+"""A server that stands by serves participants: it is a gateway of the server at work (``atoll.server.gateway``).
+
+It holds check-in streams, hands out models, receives and folds updates, and hands exact partial sums to the server at
+work. What it acknowledges is in the bucket before the server at work records it, so nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+import atoll.server
+from atoll.server.config.config import ServerConfig
+from atoll.server.errors import ServerError
+from atoll.server.gateway.host.service import SERVICE as GATEWAY_SERVICE
+from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
+from atoll.server.gateway.site.link import Link
+from atoll.server.gateway.site.partial_upload import PartialUpload
+from atoll.server.gateway.site.passing import PassingEnrolment, PassingRenewal
+from atoll.server.gateway.site.relay import Relay
+from atoll.server.gateway.site.worker import Worker
+from atoll.server.ingest.bucket_uploads import uploads_beside
+from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.spool import Spool
+from atoll.server.process.front import BEHIND, Front
+from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.process.standby_identity import LIFETIME_S, FollowedEnrolment, StandbyIdentity
+from atoll.server.process.warming import Warming
+from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.download_room import DownloadRoom
+from atoll.server.rpc.elsewhere import Elsewhere
+from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from atoll.server.rpc.participation import SERVICE as PARTICIPATION_SERVICE
+from atoll.server.rpc.participation import ParticipationService
+from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
+from atoll.server.rpc.transfer import TransferService
+from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.runs.sessions import ComeBack, Sessions, come_back
+from atoll.server.stores import BlobStore
+from atoll.server.stores.blob_place import open_chosen
+from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
+from atoll.server.stores.turns import WorkPlace
+from atoll.server.telemetry.node import NodeFigures
+from atoll.wire.messages import PROTOCOL
+from atoll.wire.v1 import gateway_pb2
+from atoll.wire.v1.enrolment_pb2_grpc import (
+    add_EnrolmentServiceServicer_to_server,
+    add_RenewalServiceServicer_to_server,
+)
+
+log = logging.getLogger(__name__)
+
+THREADS = 8
+PATIENCE_S = 15.0
+"""Seconds without the server at work in which this one still counts as ready: a take-over takes a few."""
+REFUSED_S = 10.0
+"""Seconds between two tries while the server at work does not accept this one."""
+HANDOVER_S = 0.5
+"""Seconds that open calls get when this server takes over; participants return to it."""
+COME_BACK_S = 0.5
+_RENEW_AT = 2 / 3
+_SERVICES = (PARTICIPATION_SERVICE, TRANSFER_SERVICE, "atoll.wire.v1.RenewalService")
+_AT_WORK_ONLY = (
+    "atoll.wire.v1.ControlService",
+    "atoll.wire.v1.CoordinatorService",
+    GATEWAY_SERVICE,
+    f"{PARTICIPATION_SERVICE}/CheckInOnce",
+)
+
+
+@dataclass(frozen=True)
+class _Stores:
+    """What this server shares with the one at work, by the bucket, and its own copies."""
+
+    blobs: BlobStore
+    spool: Spool
+    partials: Path
+
+    @classmethod
+    def open(cls, config: ServerConfig) -> _Stores:
+        """Open them; blocks."""
+        blobs = open_chosen(config.data, config.storage.blob_settings)
+        uploads = uploads_beside(blobs)
+        if uploads is None:
+            raise TypeError("a server that stands by serves participants only with a bucket")
+        partials = config.data / PARTIALS_FOLDER
+        partials.mkdir(mode=0o700, exist_ok=True)
+        for left in partials.iterdir():
+            left.unlink()
+        return cls(
+            blobs, Spool(config.data / SPOOL_FOLDER, config.storage.room(config.data), uploads.of_others), partials
+        )
+
+
+class StandbyGateway:
+    """Serves participants on this server's own ports while another server is at work. For the event loop alone.
+
+    Call ``start`` once, then ``stop`` once.
+
+    Args:
+        config: of the server.
+        place: of the server at work.
+
+    Attributes:
+        figures: metrics of this process.
+    """
+
+    def __init__(self, config: ServerConfig, place: WorkPlace) -> None:
+        self._config = config
+        self._place = place
+        self.figures = NodeFigures()
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="standby")
+        self._sessions = Sessions(check_ins=config.check_in)
+        self._front = Front(config.limits.enrolment_connections, self.figures.meter.refused)
+        self._closing = contextlib.AsyncExitStack()
+        self._listeners: list[grpc.aio.Server] = []
+        self._running: list[asyncio.Task[None]] = []
+        self._link: Link | None = None
+        self._enrolment: FollowedEnrolment | None = None
+        self._up_at = time.monotonic()
+
+    async def start(self) -> None:
+        """Open the ports.
+
+        Raises:
+            ServerError: if bucket, certificates or ports cannot be used; nothing is left running.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(0.0, "the server does not start")
+            raise
+
+    def go_to(self, place: WorkPlace) -> None:
+        """Another server is at work: connect to it. Participants stay connected here meanwhile."""
+        self._place = place
+        if self._link is not None and self._enrolment is not None:
+            log.info("the server at work is %s now", place.main)
+            self._link.go_to(place.main, place.name)
+            self._enrolment.go_to(place)
+
+    async def stop(self, grace_s: float, reason: str) -> None:
+        """Tell participants to come back, wait a moment for open calls, and free the ports."""
+        for number, session in enumerate(self._sessions.all()):
+            session.close(come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(number), reason))
+        await asyncio.gather(*(listener.stop(grace_s) for listener in self._listeners))
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._closing.aclose()
+        self._executor.shutdown(wait=True)
+
+    @property
+    def problem(self) -> str:
+        """Why participants cannot be served here now; empty if they can."""
+        if self._link is None:
+            return "the ports are not open yet"
+        if self._link.up:
+            self._up_at = time.monotonic()
+        elif time.monotonic() - self._up_at > PATIENCE_S:
+            return f"there is no connection to {self._place.main}, the server at work"
+        return ""
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        identity = await loop.run_in_executor(self._executor, StandbyIdentity.open, self._config)
+        stores = await loop.run_in_executor(self._executor, _Stores.open, self._config)
+        self._closing.push_async_callback(loop.run_in_executor, self._executor, stores.spool.close)
+        link = await self._listen(identity, stores)
+        for listener in self._listeners:
+            await listener.start()
+        await self._front.start()
+        self._link = link
+        self._running = [
+            asyncio.create_task(_keep(link), name="standby-link"),
+            asyncio.create_task(_renew(link), name="standby-renewal"),
+        ]
+        self._closing.callback(Warming(self._executor).stop)
+        self.figures.start()
+        self._closing.callback(self.figures.stop)
+        log.info("serving participants as %s for the server at work, %s", identity.name, self._place.main)
+
+    async def _listen(self, identity: StandbyIdentity, stores: _Stores) -> Link:
+        """Make the services and bind their ports."""
+        config, limits, front, refused = self._config, self._config.limits, self._front, self.figures.meter.refused
+        certificates = Certificates()
+        relay = Relay(self._sessions, certificates.of, time.time)
+        hello = gateway_pb2.GatewayHello(protocol=PROTOCOL, version=atoll.server.__version__)
+        link = Link(self._place.main, identity.credentials, hello, relay, "this server, which stands by,")
+        link.go_to(self._place.main, self._place.name)
+        coordinator = SiteCoordinator(link, certificates, relay, None)
+        authenticator = Authenticator(coordinator, Admission(limits), insecure=False)
+        transfer = self._transfers(identity, stores, link, coordinator, authenticator)
+        participation = ParticipationService(
+            sessions=self._sessions, coordinator=relay, authenticator=authenticator, transfer_address=""
+        )
+        main = make_server(Port.MAIN, limits, refused, authenticator.enter, authenticator.connections)
+        enrolment = make_server(Port.ENROLMENT, limits, refused, front.enter, front.connections)
+        self._listeners += [main, enrolment]
+        self._closing.push_async_callback(front.close)
+        names, authority = config.certificate_names, identity.authority
+        mutual = server_credentials(authority, names, mutual=True, clock=time.time)
+        plain = server_credentials(authority, names, mutual=False, clock=time.time)
+        main_port = authenticator.connections.port = bind(main, config.host, config.port, mutual)
+        front.connections.port = bind(enrolment, BEHIND, 0, plain)
+        enrol_port = config.port_after(main_port, 1, config.enrol_port)
+        enrol_port = await front.bind(config.host, enrol_port, front.connections.port)
+        server = self._enrolment = FollowedEnrolment(self._place, authority.certificate_pem)
+        self._closing.push_async_callback(server.close)
+        elsewhere = Elsewhere(_AT_WORK_ONLY, lambda: self._place.main)
+        main.add_generic_rpc_handlers((elsewhere, participation.handler(), transfer.handler()))
+        add_RenewalServiceServicer_to_server(PassingRenewal(server, authenticator), main)
+        address = f"{config.advertised_host}:{main_port}"
+        passing = PassingEnrolment(server, address, EnrolmentRate(limits), front.origin)
+        add_EnrolmentServiceServicer_to_server(passing, enrolment)
+        await add_health_and_reflection(main, _SERVICES)
+        await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"])
+        hello.address, hello.enrolment_address = address, f"{config.advertised_host}:{enrol_port}"
+        return link
+
+    def _transfers(
+        self,
+        identity: StandbyIdentity,
+        stores: _Stores,
+        link: Link,
+        coordinator: SiteCoordinator,
+        authenticator: Authenticator,
+    ) -> TransferService:
+        """Receive and fold, as the server at work orders."""
+
+        def shut_out(caller: Caller, error: ServerError) -> None:
+            link.forget()
+            authenticator.calls.end(caller, error)
+
+        worker = Worker(
+            node=IngestNode(identity.name, stores.spool, self.figures.meter.folded),
+            spool=stores.spool,
+            folder=stores.partials,
+            executor=self._executor,
+            upload=PartialUpload(link.line, self._executor, lambda _: None),
+            shut_out=shut_out,
+        )
+        link.perform = worker.perform
+        return TransferService(
+            node=identity.name,
+            coordinator=coordinator,
+            authenticator=authenticator,
+            blobs=stores.blobs,
+            spool=stores.spool,
+            executor=self._executor,
+            room=DownloadRoom.of(self._config.limits, 1),
+            meter=self.figures.meter,
+        )
+
+
+async def _keep(link: Link) -> None:
+    """Keep the link, also while the server at work does not accept this one: another one may be at work soon."""
+    while True:
+        try:
+            await link.run()
+        except ServerError as error:
+            log.warning("the server at work does not accept this one: %s", error.logged)
+        await asyncio.sleep(REFUSED_S)
+
+
+async def _renew(link: Link) -> None:
+    """Connect with a new certificate in time."""
+    while True:
+        await asyncio.sleep(LIFETIME_S * _RENEW_AT)
+        link.reconnect()
