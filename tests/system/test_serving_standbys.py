@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -13,11 +16,14 @@ from urllib.request import urlopen
 import pytest
 
 from atoll.server.buckets import BucketPlace
+from atoll.wire.join_token import JoinToken
 from tests.object_storage import CREDENTIALS
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 from tests.system.clients import Client
 from tests.system.conftest import Hire, Serve
+from tests.system.operators import Arrays, Operator
+from tests.system.proxy import Proxy
 from tests.system.reference import (
     JOB,
     KILLED_JOB,
@@ -42,7 +48,9 @@ def first(serve: Serve, tmp_path: Path, database_server: DatabaseServer, s3: Buc
     """The server at work, with PostgreSQL and S3."""
     config = tmp_path / "server.toml"
     settings = {"database": database_server.new("standbys"), "blobs": s3.url, "blobs_endpoint": s3.endpoint}
-    config.write_text("[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+    config.write_text(
+        "[check_in]\nperiod_s = 1.0\n\n[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items())
+    )
     return serve("first", "--config", str(config))
 
 
@@ -111,3 +119,102 @@ def test_participants_split_over_servers_give_the_same_bits(
     assert received[1] == 2 * received[0] > 0
     folds = [metric(server, "atoll_fold_duration_seconds_count") for server in (first, second)]
     assert folds == [KILLED_ROUNDS, 2 * KILLED_ROUNDS]
+
+
+def hold_mid_round(operator: Operator, clients: list[Client], held: Client, job: str, model: Arrays) -> str:
+    """Begin a run, and wait until its round 1 lacks one client's report."""
+    run = operator.submit(job, model)
+    held.wait("held", round=1)
+    for client in clients:
+        if client is not held:
+            client.wait("reported", round=1)
+    return run
+
+
+def test_nothing_that_a_killed_standby_acknowledged_is_lost(
+    first: Server, stand_by: Standby, hire: Hire, killed_undisturbed: bytes
+) -> None:
+    """It dies with its sums and its copies of the updates; its participants come back to the next process."""
+    second = stand_by("second")
+    crew = hire(first)
+    clients = [crew.start("Steady", *at(second), index=index) for index in range(2)]
+    clients.append(crew.start("Held", *at(first), index=2, rounds=[1]))
+    run = hold_mid_round(first.operator, clients, clients[2], KILLED_JOB, KILLED_MODEL)
+    second.kill()
+    shutil.rmtree(second.data / "spool")
+    clients[2].go()
+    clients[2].wait("reported", round=1)
+    first.operator.until(run, lambda seen: seen.summary.rounds_released > 1, "past its round 1")
+    second.launch()
+    first.operator.finished(run)
+    assert first.operator.model(run) == killed_undisturbed
+    assert_undisturbed(first.operator, run, clients, KILLED_ROUNDS)
+
+
+def at_work(servers: list[Server]) -> Server:
+    """Wait until one of these servers is at work."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        for server in servers:
+            with contextlib.suppress(OSError):
+                if page(server, "/at-work")[0] == HTTPStatus.OK:
+                    return server
+        time.sleep(0.05)
+    raise AssertionError([server.process.log[-2000:] for server in servers])
+
+
+@pytest.mark.parametrize("held", range(SIZE))
+def test_a_standby_takes_over_while_standbys_serve_participants(
+    first: Server, stand_by: Standby, hire: Hire, reference_model: bytes, held: int
+) -> None:
+    """One participant is at the server that dies, one at that which takes over, one at that which goes on waiting."""
+    servers = [first, stand_by("second"), stand_by("third")]
+    with Proxy(first.address) as balancer:
+        crew, addresses = hire(first), [balancer.address, *(server.address for server in servers[1:])]
+        clients = [
+            crew.start("Held", "--server", address, index=index, rounds=[1] if index == held else [])
+            for index, address in enumerate(addresses)
+        ]
+        run = hold_mid_round(first.operator, clients, clients[held], JOB, MODEL)
+        first.kill()
+        successor = at_work(servers[1:]).serves()
+        balancer.turn_to(successor.address)
+        clients[held].go()
+        successor.operator.finished(run)
+        assert successor.operator.model(run) == reference_model
+        assert_undisturbed(successor.operator, run, clients, ROUNDS)
+        (waiting,) = {one.name: one for one in servers[1:] if one is not successor}.values()
+        assert metric(waiting, "atoll_upload_bytes_total") > 0
+
+
+def test_a_standby_passes_on_what_only_the_server_at_work_answers(
+    first: Server, stand_by: Standby, hire: Hire, reference_model: bytes
+) -> None:
+    """Operators and participants without streams may come to any server."""
+    second = stand_by("second")
+    told = second.nursery.folder / "operator.json"
+    told.write_text(json.dumps(json.loads((first.data / "operator.json").read_text()) | {"address": second.address}))
+    told.chmod(0o600)
+    operator = Operator.of(told)
+    try:
+        crew = hire(first)
+        clients = [crew.start("Steady", *at(second), "--check-in", "unary", index=index) for index in range(SIZE)]
+        run = operator.submit(JOB, MODEL)
+        operator.finished(run)
+        assert_undisturbed(operator, run, clients, ROUNDS)
+        assert operator.model(run) == reference_model
+    finally:
+        operator.close()
+    assert metric(second, "atoll_upload_bytes_total") > 0
+    assert metric(first, "atoll_upload_bytes_total") == 0
+
+
+def test_newcomers_enrol_at_a_standby_and_are_revoked_there(first: Server, stand_by: Standby, hire: Hire) -> None:
+    second = stand_by("second")
+    token = JoinToken.decode(first.operator.tokens(1)[0])
+    there = dataclasses.replace(token, address=f"127.0.0.1:{second.port + 1}").encode()
+    client = hire(first).start("Steady", index=0, token=there)
+    participant = client.participant
+    assert client.wait("connected")["server"] == second.address
+    first.operator.revoke(participant, "left")
+    client.process.wait_for_log("was revoked: left")

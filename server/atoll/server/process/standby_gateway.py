@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from atoll.server.gateway.host.service import SERVICE as GATEWAY_SERVICE
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Link
 from atoll.server.gateway.site.partial_upload import PartialUpload
-from atoll.server.gateway.site.passing import PassingEnrolment, PassingRenewal
+from atoll.server.gateway.site.passing import PassingEnrolment
 from atoll.server.gateway.site.relay import Relay
 from atoll.server.gateway.site.worker import Worker
 from atoll.server.ingest.bucket_uploads import uploads_beside
@@ -32,13 +33,13 @@ from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
-from atoll.server.process.standby_identity import LIFETIME_S, FollowedEnrolment, StandbyIdentity
+from atoll.server.process.standby_identity import LIFETIME_S, ServerAtWork, StandbyIdentity
 from atoll.server.process.warming import Warming
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.download_room import DownloadRoom
-from atoll.server.rpc.elsewhere import Elsewhere
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from atoll.server.rpc.forwarding import Forwarding
 from atoll.server.rpc.participation import SERVICE as PARTICIPATION_SERVICE
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
@@ -52,10 +53,7 @@ from atoll.server.stores.turns import WorkPlace
 from atoll.server.telemetry.node import NodeFigures
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import gateway_pb2
-from atoll.wire.v1.enrolment_pb2_grpc import (
-    add_EnrolmentServiceServicer_to_server,
-    add_RenewalServiceServicer_to_server,
-)
+from atoll.wire.v1.enrolment_pb2_grpc import add_EnrolmentServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +66,14 @@ HANDOVER_S = 0.5
 """Seconds that open calls get when this server takes over; participants return to it."""
 COME_BACK_S = 0.5
 _RENEW_AT = 2 / 3
-_SERVICES = (PARTICIPATION_SERVICE, TRANSFER_SERVICE, "atoll.wire.v1.RenewalService")
-_AT_WORK_ONLY = (
+_FORWARDED = (
     "atoll.wire.v1.ControlService",
     "atoll.wire.v1.CoordinatorService",
+    "atoll.wire.v1.RenewalService",
     GATEWAY_SERVICE,
     f"{PARTICIPATION_SERVICE}/CheckInOnce",
 )
+"""What only the server at work can answer; bytes of updates and models, and streams, are not among it."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,8 @@ class StandbyGateway:
         self._listeners: list[grpc.aio.Server] = []
         self._running: list[asyncio.Task[None]] = []
         self._link: Link | None = None
-        self._enrolment: FollowedEnrolment | None = None
-        self._up_at = time.monotonic()
+        self._at_work: ServerAtWork | None = None
+        self._up_at = -math.inf
 
     async def start(self) -> None:
         """Open the ports.
@@ -143,10 +142,10 @@ class StandbyGateway:
     def go_to(self, place: WorkPlace) -> None:
         """Another server is at work: connect to it. Participants stay connected here meanwhile."""
         self._place = place
-        if self._link is not None and self._enrolment is not None:
+        if self._link is not None and self._at_work is not None:
             log.info("the server at work is %s now", place.main)
             self._link.go_to(place.main, place.name)
-            self._enrolment.go_to(place)
+            self._at_work.go_to(place)
 
     async def stop(self, grace_s: float, reason: str) -> None:
         """Tell participants to come back, wait a moment for open calls, and free the ports."""
@@ -170,6 +169,12 @@ class StandbyGateway:
             return f"there is no connection to {self._place.main}, the server at work"
         return ""
 
+    async def _renew(self) -> None:
+        """Connect with a new certificate in time."""
+        while True:
+            await asyncio.sleep(LIFETIME_S * _RENEW_AT)
+            self.go_to(self._place)
+
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         identity = await loop.run_in_executor(self._executor, StandbyIdentity.open, self._config)
@@ -182,7 +187,7 @@ class StandbyGateway:
         self._link = link
         self._running = [
             asyncio.create_task(_keep(link), name="standby-link"),
-            asyncio.create_task(_renew(link), name="standby-renewal"),
+            asyncio.create_task(self._renew(), name="standby-renewal"),
         ]
         self._closing.callback(Warming(self._executor).stop)
         self.figures.start()
@@ -214,15 +219,14 @@ class StandbyGateway:
         front.connections.port = bind(enrolment, BEHIND, 0, plain)
         enrol_port = config.port_after(main_port, 1, config.enrol_port)
         enrol_port = await front.bind(config.host, enrol_port, front.connections.port)
-        server = self._enrolment = FollowedEnrolment(self._place, authority.certificate_pem)
-        self._closing.push_async_callback(server.close)
-        elsewhere = Elsewhere(_AT_WORK_ONLY, lambda: self._place.main)
-        main.add_generic_rpc_handlers((elsewhere, participation.handler(), transfer.handler()))
-        add_RenewalServiceServicer_to_server(PassingRenewal(server, authenticator), main)
+        at_work = self._at_work = ServerAtWork(self._place, authority.certificate_pem, link.open_channel)
+        self._closing.push_async_callback(at_work.close)
+        forwarding = Forwarding(_FORWARDED, at_work.channel, authenticator)
+        main.add_generic_rpc_handlers((forwarding, participation.handler(), transfer.handler()))
         address = f"{config.advertised_host}:{main_port}"
-        passing = PassingEnrolment(server, address, EnrolmentRate(limits), front.origin)
+        passing = PassingEnrolment(at_work, address, EnrolmentRate(limits), front.origin)
         add_EnrolmentServiceServicer_to_server(passing, enrolment)
-        await add_health_and_reflection(main, _SERVICES)
+        await add_health_and_reflection(main, [PARTICIPATION_SERVICE, TRANSFER_SERVICE, *_FORWARDED[:-1]])
         await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"])
         hello.address, hello.enrolment_address = address, f"{config.advertised_host}:{enrol_port}"
         return link
@@ -270,10 +274,3 @@ async def _keep(link: Link) -> None:
         except ServerError as error:
             log.warning("the server at work does not accept this one: %s", error.logged)
         await asyncio.sleep(REFUSED_S)
-
-
-async def _renew(link: Link) -> None:
-    """Connect with a new certificate in time."""
-    while True:
-        await asyncio.sleep(LIFETIME_S * _RENEW_AT)
-        link.reconnect()

@@ -1,12 +1,15 @@
-"""How a server that stands by is known to the server at work, and reaches its enrolment port."""
+"""How a server that stands by is known to the server at work, and reaches it."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from atoll.server.config.config import ServerConfig
 from atoll.server.gateway.site.passing import EnrolmentPort
@@ -15,6 +18,8 @@ from atoll.server.stores.turns import WorkPlace
 
 LIFETIME_S = PARTICIPANT_LIFETIME_S
 """Life of the certificate that the server at work knows this one by."""
+KEPT = 2
+"""Connections that are kept: the newest, and the one before it."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +49,48 @@ class StandbyIdentity:
         return grpc.ssl_channel_credentials(self.authority.certificate_pem, made.key_pem, made.issued.pem)
 
 
-class FollowedEnrolment:
-    """The enrolment port of whichever server is at work. For the event loop alone.
+class ServerAtWork:
+    """Connections to whichever server is at work, beside the link. For the event loop alone.
 
     Args:
         place: of the server at work.
         ca_certificate_pem: of the federation.
+        open_channel: connects to its main port.
     """
 
-    def __init__(self, place: WorkPlace, ca_certificate_pem: bytes) -> None:
+    def __init__(
+        self, place: WorkPlace, ca_certificate_pem: bytes, open_channel: Callable[[], grpc.aio.Channel]
+    ) -> None:
         self._ca = ca_certificate_pem
+        self._open_channel = open_channel
         self._ports = [EnrolmentPort(place.enrolment, self._ca, place.name)]
+        self._channels = [open_channel()]
+        self._ending: set[asyncio.Future[None]] = set()
 
     @property
     def stub(self) -> Any:
         """See ``passing.HasEnrolmentStub``."""
         return self._ports[-1].stub
 
+    def channel(self) -> grpc.aio.Channel:
+        """To its main port, for calls of others that are passed on."""
+        return self._channels[-1]
+
     def go_to(self, place: WorkPlace) -> None:
-        """Another server is at work."""
+        """Another server is at work, or this server's certificate is new: open calls go on until the next time."""
         self._ports.append(EnrolmentPort(place.enrolment, self._ca, place.name))
+        self._channels.append(self._open_channel())
+        while len(self._channels) > KEPT:
+            self._end(self._ports.pop(0))
+            self._end(self._channels.pop(0))
+
+    def _end(self, connection: EnrolmentPort | grpc.aio.Channel) -> None:
+        ending = asyncio.ensure_future(connection.close())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """Close the connections."""
-        for port in self._ports:
-            await port.close()
+        for connection in (*self._ports, *self._channels):
+            self._end(connection)
+        await asyncio.gather(*self._ending)

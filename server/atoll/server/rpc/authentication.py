@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from atoll.server.access.oidc import TokenEndedError
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
-from atoll.server.identity import OperatorRole, Role, check_participant_id, fingerprint_of
+from atoll.server.identity import OperatorRole, Peer, Role, check_participant_id, fingerprint_of
 from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections
@@ -36,6 +36,8 @@ LEAST_BYTES_PER_S = 1024
 """A stream that brings fewer bytes per second over ``IDLE_S`` seconds of waiting is ended too."""
 WANTED_CHECK_S = 2.0
 """Seconds between two checks of whether the round still takes an open upload."""
+FORWARDED = "atoll-caller-bin"
+"""Metadata of a call that a server which stands by passes on: the certificate that the caller has proved there."""
 _OUR_SERVICES = "/atoll."
 _ROLES = {
     Role.OPERATOR: "an operator",
@@ -172,15 +174,24 @@ class Authenticator:
 
 
 def certificate_of(context: Context) -> bytes:
-    """The certificate (PEM) whose key the caller has proved in the TLS handshake.
+    """The certificate (PEM) whose key the caller has proved in the TLS handshake, here or at another server.
 
     Raises:
-        UnauthenticatedError: if there is none.
+        UnauthenticatedError: if there is none, or if one is passed on by a caller that is no server.
     """
     pems = list(context.auth_context().get("x509_pem_cert", ()))
     if not pems:
         raise UnauthenticatedError("certificate.missing", "no client certificate", "enrol with a join token first")
-    return bytes(pems[0])
+    pem = bytes(pems[0])
+    forwarded = dict(context.invocation_metadata() or ()).get(FORWARDED)
+    if not isinstance(forwarded, bytes):
+        return pem
+    peer = Peer.from_pem(pem)  # TLS has verified that the authority signed it
+    if peer.role is not Role.SERVER or peer.not_after <= time.time():
+        raise UnauthenticatedError(
+            "certificate.forwarded", f"{peer.name} may not pass calls of others on", "call for yourself"
+        )
+    return forwarded
 
 
 class Watch:

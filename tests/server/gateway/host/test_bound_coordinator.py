@@ -10,6 +10,7 @@ import pytest
 from atoll.server.errors import InvalidRequestError
 from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.ingest.coordinator_api import Commit, CoordinatorApi, Disposition, ReportReceipt
 from atoll.wire.v1 import transfer_pb2
 
@@ -37,7 +38,7 @@ def told() -> Told:
 
 @pytest.fixture
 def bound(told: Told) -> BoundCoordinator:
-    return BoundCoordinator(cast("CoordinatorApi", told), cast("Bindings", told), "north")
+    return BoundCoordinator(cast("CoordinatorApi", told), cast("Bindings", told), Gateway("north"))
 
 
 def commit_of(report: dict[str, Any], **fields: Any) -> Commit:

@@ -95,6 +95,15 @@ class Link:
         """Whether there is a link now."""
         return self._line is not None
 
+    def open_channel(self) -> grpc.aio.Channel:
+        """Another connection to the server, for the caller to close."""
+        return grpc.aio.secure_channel(self._address, self._credentials(), options=self._options)
+
+    @property
+    def _options(self) -> tuple[tuple[str, Any], ...]:
+        named = (("grpc.ssl_target_name_override", self._tls_name),) if self._tls_name else ()
+        return (*_OPTIONS, *named)
+
     def line(self) -> Line:
         """The connection.
 
@@ -155,8 +164,7 @@ class Link:
             ServerError: why it broke.
         """
         self._renew.clear()
-        options = (*_OPTIONS, ("grpc.ssl_target_name_override", self._tls_name)) if self._tls_name else _OPTIONS
-        async with grpc.aio.secure_channel(self._address, self._credentials(), options=options) as channel:
+        async with self.open_channel() as channel:
             stub: Any = GatewayServiceStub(channel)
             line = Line(channel, RemoteCoordinator(channel, IDENTITY_S), stub)
             attending = stub.Attend(wait_for_ready=False)
