@@ -42,10 +42,18 @@ class Member:
 
     @property
     def works(self) -> bool:
-        """Whether its ``/readyz`` says that it is at work."""
+        """Whether it is at work."""
+        return self._answers("/at-work")
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves participants."""
+        return self._answers("/readyz")
+
+    def _answers(self, path: str) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port + 3, timeout=0.5)
         try:
-            connection.request("GET", "/readyz")
+            connection.request("GET", path)
             return connection.getresponse().status == HTTPStatus.OK
         except OSError:
             return False
@@ -54,19 +62,21 @@ class Member:
 
 
 class Fleet:
-    """Servers, of which one is at work, and a balancer that leads to it.
+    """Servers, of which one is at work, and a balancer that leads participants to all of them.
 
     Attributes:
+        entrances: of the balancer, one for each participant: each leads to a server that serves.
         failovers: each fault of the server at work, with the seconds until another one was at work.
     """
 
-    def __init__(self, members: list[Member], balancer: Proxy) -> None:
+    def __init__(self, members: list[Member], entrances: list[Proxy]) -> None:
         self.members = members
-        self.balancer = balancer
+        self.entrances = entrances
+        self._behind = list(members)
         self.failovers: list[tuple[Fault, float]] = []
 
     def leader(self, apart_from: Member | None = None) -> Member:
-        """Wait until a server is at work, and have the balancer lead to it.
+        """Wait until a server is at work.
 
         Raises:
             AssertionError: if none is in time.
@@ -75,10 +85,43 @@ class Fleet:
         while time.monotonic() < until:
             for member in self.members:
                 if member is not apart_from and member.works:
-                    self.balancer.turn_to(member.server.address)
                     return member
             time.sleep(_LOOK_S)
-        raise AssertionError("\n".join(f"{one.server.name}:\n{one.server.process.log[-2000:]}" for one in self.members))
+        raise AssertionError(self._account())
+
+    def standby(self) -> Member:
+        """Wait until a server stands by and serves participants.
+
+        Raises:
+            AssertionError: if none is in time.
+        """
+        until = time.monotonic() + WAIT_S
+        while time.monotonic() < until:
+            for member in self.members:
+                if member.ready and not member.works:
+                    return member
+            time.sleep(_LOOK_S)
+        raise AssertionError(self._account())
+
+    def spread(self) -> None:
+        """Lead each participant to a server of its own again, where that serves."""
+        for number, member in enumerate(self.members):
+            if self._behind[number] is not member and member.ready:
+                self._lead(number, member)
+
+    def _lead_away(self, failed: Member) -> None:
+        """Cut the connections to a server that fails, as a balancer does, and lead to the one at work."""
+        leader = self.leader(apart_from=failed)
+        for number, behind in enumerate(self._behind):
+            if behind is failed:
+                self._lead(number, leader)
+
+    def _lead(self, number: int, member: Member) -> None:
+        self._behind[number] = member
+        self.entrances[number].turn_to(member.server.address)
+
+    def _account(self) -> str:
+        return "\n".join(f"{one.server.name}:\n{one.server.process.log[-2000:]}" for one in self.members)
 
     @contextlib.contextmanager
     def operator(self) -> Iterator[Operator]:
@@ -90,9 +133,22 @@ class Fleet:
             operator.close()
 
     def fail(self, fault: Fault) -> None:
-        """Have the server at work fail; return when another one is at work, and the failed one stands by again."""
-        failed = self.leader()
-        began = time.monotonic()
+        """Have the server at work fail; return when another one is at work, and the failed one goes on."""
+        failed, began = self.leader(), time.monotonic()
+        self._begin(failed, fault)
+        self.leader(apart_from=failed)
+        self.failovers.append((fault, time.monotonic() - began))
+        self._lead_away(failed)
+        self._end(failed, fault)
+
+    def fail_standby(self, fault: Fault) -> None:
+        """Have a server that stands by fail, and go on when its participants are elsewhere."""
+        failed = self.standby()
+        self._begin(failed, fault)
+        self._lead_away(failed)
+        self._end(failed, fault)
+
+    def _begin(self, failed: Member, fault: Fault) -> None:
         match fault:
             case Fault.KILL:
                 failed.server.kill()
@@ -100,8 +156,8 @@ class Fleet:
                 failed.server.process.send(signal.SIGSTOP)
             case Fault.ISOLATE:
                 failed.database.darken()
-        self.leader(apart_from=failed)
-        self.failovers.append((fault, time.monotonic() - began))
+
+    def _end(self, failed: Member, fault: Fault) -> None:
         match fault:
             case Fault.KILL:
                 failed.server.launch()
@@ -148,8 +204,7 @@ def fleet(nursery: Nursery, size: int, database: str, bucket: BucketPlace) -> It
             stack.callback(server.close)
             members.append(Member(server, *networks))
             _begin(server, members[0].server, settings["database"])
-        balancer = stack.enter_context(Proxy(members[0].server.address))
-        yield Fleet(members, balancer)
+        yield Fleet(members, [stack.enter_context(Proxy(member.server.address)) for member in members])
 
 
 def _begin(server: Server, first: Server, database: str) -> None:

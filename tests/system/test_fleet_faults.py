@@ -1,4 +1,4 @@
-"""Three servers at one database and one bucket, which fail at random, from a seed, while a run goes on."""
+"""Three servers at one database and one bucket serve participants and fail at random, from a seed, during a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.clients import crew
 from tests.system.conftest import undisturbed
 from tests.system.fleets import Fault, fleet
 from tests.system.processes import Nursery
-from tests.system.reference import KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, SIZE, assert_undisturbed
+from tests.system.reference import KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, assert_undisturbed
 from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
@@ -40,12 +40,18 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
     undisturbed_model: bytes,
     fault_seed: int,
 ) -> None:
-    """No report that was acknowledged is lost, none counts twice, and no participant trains twice for a round."""
+    """No report that was acknowledged is lost, none counts twice, and no participant trains twice for a round.
+
+    Participants are spread over all servers, and servers that stand by fail too.
+    """
     draw = random.Random(f"fleet {fault_seed}")
     with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
-        first, address = servers.members[0].server, servers.balancer.address
+        first = servers.members[0].server
         with crew(first, processes.folder / "crew", eager=True) as people:
-            clients = [people.start("Steady", "--server", address, index=index) for index in range(SIZE)]
+            clients = [
+                people.start("Steady", "--server", entrance.address, index=index)
+                for index, entrance in enumerate(servers.entrances)
+            ]
             for client in clients:
                 client.wait("connected")
             run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
@@ -54,8 +60,11 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
                 fault = draw.choice((*Fault, None))
                 if fault is None:
                     servers.lose_bucket(draw.uniform(0.0, LONGEST_PAUSE_S))
+                elif draw.random() < 1 / 3:
+                    servers.fail_standby(fault)
                 else:
                     servers.fail(fault)
+                servers.spread()
             with servers.operator() as operator:
                 operator.finished(run)
                 assert operator.model(run) == undisturbed_model
