@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from atoll.server.identity import (
     Authority,
     CertificateRequest,
     CertificateRequestError,
+    NameFormatError,
     ParticipantKind,
     Peer,
     PeerError,
@@ -28,7 +30,9 @@ from atoll.server.identity import (
     TokenExpiredError,
     TokenUnknownError,
     TokenUsedError,
+    new_server_id,
 )
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.stores import RecordMissingError, Store, certificates, participants, tokens
 from atoll.server.stores.schema import certificates as certificate_rows
 from atoll.wire.join_token import JoinToken
@@ -87,6 +91,27 @@ class TestIdentify:
         assert (caller.role, caller.name) == (Role.PARTICIPANT, participant)
         assert rig.book.remaining_s(participant) == pytest.approx(3600.0, abs=2.0)
         assert rig.book.remaining_s("pzzzzzzzzzzzz") < 0.0
+
+    async def test_another_servers_is_known_by_its_signature_for_as_long_as_it_lasts(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        name, now = new_server_id(), rig.clock()
+        pem = rig.authority.identify_server(name, now=now, lifetime_s=60.0).issued.pem
+        assert await rig.book.identify(pem) == Caller(Role.SERVER, name)
+        foreign = Authority.open(tmp_path / "other", now=now).identify_server(name, now=now, lifetime_s=60.0)
+        with pytest.raises(PeerError, match="not of this federation"):
+            await rig.book.identify(foreign.issued.pem)
+        rig.clock.now += 61.0
+        with pytest.raises(UnauthenticatedError, match="expired"):
+            await rig.book.identify(pem)
+
+    def test_no_participant_or_operator_has_a_servers_name(self, rig: Rig) -> None:
+        request = CertificateRequest.parse(Key().csr)
+        for issue in (rig.authority.issue_participant, rig.authority.certify_operator):
+            pem = None
+            with contextlib.suppress(NameFormatError):
+                pem = issue(request, new_server_id(), now=rig.clock()).pem
+            assert pem is None or Peer.from_pem(pem).role is not Role.SERVER
 
     async def test_it_is_read_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         _, pem = await rig.enrol()

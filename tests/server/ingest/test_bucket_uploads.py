@@ -199,3 +199,15 @@ def test_uploads_move_into_a_bucket_and_out_of_it(tmp_path: Path, bucket: Bucket
     assert fetch_uploads(there) == 2
     there.bucket = None
     assert read_back(there, ref(), digest) == read_back(there, ref(BOB), whole) == VALUES.tolist()
+
+
+def test_a_standby_puts_uploads_where_the_server_at_work_finds_them_and_deletes_none(
+    tmp_path: Path, bucket: Bucket, there: Spool
+) -> None:
+    """Its orders may be old: a run that it is told to drop may have been begun since."""
+    standby = Spool(tmp_path / "standby", bucket=BucketUploads(bucket).of_others)
+    digest = small(standby, ref())
+    standby.drop_run(RUN)
+    assert standby.runs() == []
+    assert there.runs() == [RUN]
+    assert flaw(there, ref(), digest) == ""

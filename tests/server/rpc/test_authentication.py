@@ -12,11 +12,11 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from atoll.server.config.limits import Limits
 from atoll.server.errors import LimitExceededError, TooLateError, UnauthenticatedError, UnavailableError
-from atoll.server.identity import Role
+from atoll.server.identity import Authority, Role, new_server_id
 from atoll.server.ingest.coordinator_api import Caller as Identity
 from atoll.server.rpc import authentication
 from atoll.server.rpc.admission import Admission
-from atoll.server.rpc.authentication import Authenticator, Watch
+from atoll.server.rpc.authentication import FORWARDED, Authenticator, Watch, certificate_of
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from atoll.wire.v1 import (
     control_pb2,
@@ -215,8 +215,14 @@ class Door:
 class FakeContext:
     """The part of a call's context that the authenticator reads."""
 
+    pem = b"pem"
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
     def auth_context(self) -> dict[str, list[bytes]]:
-        return {"x509_pem_cert": [b"pem"]}
+        return {"x509_pem_cert": [self.pem]}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        return self.metadata
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """The calls of these tests do not end."""
@@ -239,6 +245,25 @@ async def test_a_certificate_is_needed(door: Door) -> None:
     context.auth_context = dict
     with pytest.raises(UnauthenticatedError, match="no client certificate"):
         await Authenticator(coordinator, Admission(Limits()), insecure=False).identify(context)
+
+
+def test_only_a_server_may_pass_on_calls_of_others(tmp_path: Path) -> None:
+    """Its certificate has to be in force: a connection may outlive it."""
+    now = time.time()
+    authority = Authority.open(tmp_path / "ca", now=now)
+    context: Any = FakeContext()
+    context.metadata = ((FORWARDED, b"of another"),)
+    context.pem = authority.identify_server(new_server_id(), now=now, lifetime_s=60.0).issued.pem
+    assert certificate_of(context) == b"of another"
+    for pem in (
+        authority.identify_server(new_server_id(), now=now - 100.0, lifetime_s=60.0).issued.pem,
+        authority.issue_operator("admin", now=now).issued.pem,
+    ):
+        context.pem = pem
+        with pytest.raises(UnauthenticatedError, match="may not pass calls of others on"):
+            certificate_of(context)
+    context.metadata = ()
+    assert certificate_of(context) == context.pem
 
 
 class TestWatch:

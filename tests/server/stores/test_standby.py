@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -18,6 +19,7 @@ from atoll.server.stores.database_place import note
 from atoll.server.stores.dialects import parse_url
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.standby import Standby, StandbyEndedError, standing_by
+from atoll.server.stores.turns import WorkPlace, find_work_place
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 from tests.server.stores.samples import RUN, run
@@ -29,6 +31,7 @@ class Waiting:
     Attributes:
         sentences: what it said about the wait, oldest first.
         store: its state, once it may use the database.
+        places: where servers at work are, as it found them.
     """
 
     def __init__(
@@ -37,7 +40,8 @@ class Waiting:
         note(folder, parse_url(url))
         self.sentences: list[str] = []
         self._said = threading.Condition()
-        self.standby = Standby("second:7400", silence_s, self._told, returns=returns)
+        self.places: queue.Queue[WorkPlace] = queue.Queue()
+        self.standby = Standby("second:7400", silence_s, self._told, returns=returns, found=self.places.put)
         self.store: Future[Store] = threads.submit(Store.open, folder, standby=self.standby)
 
     def said(self, words: str) -> None:
@@ -302,4 +306,24 @@ def test_a_server_ends_its_own_lost_connection_and_writes_on(tmp_path: Path, pos
     assert store.writer.submit(runs.listed).result() == (run(),)
     assert store.turn is not None
     assert not store.turn.over
+    store.close()
+
+
+def test_it_finds_where_the_server_at_work_serves(
+    tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
+) -> None:
+    """By the number of its turn: what a server before it has noted counts no more."""
+    first = first_server(tmp_path, postgresql_url)
+    assert first.turn is not None
+    assert first.writer.submit(find_work_place).result() is None
+    place = first.writer.submit(first.turn.announce, "fl.example.org", 7400, 7401, "10.0.0.5").result()
+    assert place == WorkPlace(1, "fl.example.org", "10.0.0.5:7400", "10.0.0.5:7401")
+    second = Waiting(folder, postgresql_url, 60.0, threads)
+    assert second.places.get(timeout=WAIT_S) == place
+    first.close()
+    store = second.store.result(WAIT_S)
+    assert store.turn is not None
+    assert store.writer.submit(find_work_place).result() is None
+    seen = store.writer.submit(store.turn.announce, "fl.example.org", 7500, 7501, "").result()
+    assert (seen.turn, seen.main) == (2, "127.0.0.1:7500")
     store.close()

@@ -91,6 +91,8 @@ class ServerAtWork:
 
     async def close(self) -> None:
         """Close the connections."""
-        for connection in (*self._ports, *self._channels):
-            self._end(connection)
+        for port in self._ports:
+            self._end(port)
+        for channel in self._channels:
+            self._end(channel)
         await asyncio.gather(*self._ending)

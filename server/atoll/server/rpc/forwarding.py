@@ -56,7 +56,7 @@ class Forwarding(grpc.GenericRpcHandler):
         """
         caller = await self._authenticator.identify(context)
         if caller.role is Role.SERVER:
-            raise UnavailableError("server.standby", "this server stands by itself", "find the one at work", 1.0)
+            raise UnavailableError("standby.call", "this server stands by itself", "find the one at work", 1.0)
         pass_on: Any = self._channel().stream_stream(path)
         metadata = ((FORWARDED, certificate_of(context)),)
         async with as_server_errors("server at work"):

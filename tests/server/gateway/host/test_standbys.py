@@ -1,0 +1,81 @@
+"""Servers that stand by, as gateways: they speak for every participant, and others do the work of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from atoll.server.gateway.host import service
+from atoll.server.gateway.host.bindings import Bindings
+from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.gateways import Gateway
+from atoll.server.gateway.host.orders import Orders
+from atoll.server.identity import Role
+from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, Disposition, ReportReceipt
+from atoll.wire.v1 import transfer_pb2
+from tests.patience import WAIT_S
+from tests.server.gateway.host.test_waiting import FOLD, ITEM, KEY, Node, Rig
+
+STANDBY = Gateway.of(Caller(Role.SERVER, "s" + "a" * 12))
+NORTH = Gateway.of(Caller(Role.AGGREGATOR, "p" + "a" * 12))
+
+
+class Coordinator:
+    """Knows an operator's certificate, and notes what is asked for whom."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        return Caller(Role.OPERATOR, certificate_pem.decode())
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        self.asked.append((caller, blob))
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        self.asked.append(commit.node)
+        return ReportReceipt(Disposition.COUNTED, commit.report.digest)
+
+
+def test_its_names_are_no_aggregators() -> None:
+    assert (STANDBY.node, NORTH.node) == ("standby-" + STANDBY.id, "gateway-" + NORTH.id)
+    assert (STANDBY.through, NORTH.through) == ("", NORTH.id)
+    assert str(STANDBY) == f"standby {STANDBY.id}"
+
+
+async def test_it_speaks_for_every_caller_and_no_binding_is_looked_up() -> None:
+    coordinator = Coordinator()
+    trusted = BoundCoordinator(cast("CoordinatorApi", coordinator), cast("Bindings", None), STANDBY)
+    operator = await trusted.identify(b"admin")
+    await trusted.grant_download(operator, "model")
+    await trusted.commit(Commit("p1", transfer_pb2.ReportRequest(), "main"))
+    assert operator.role is Role.OPERATOR
+    assert coordinator.asked == [(operator, "model"), STANDBY.node]
+
+
+async def test_its_work_goes_to_another_node_at_once_when_it_is_gone() -> None:
+    rig, standby = Rig(), Node(STANDBY.node)
+    rig.pool.add_gateway(standby)
+    await rig.pool.fold(KEY, STANDBY.node, [ITEM])
+    await rig.pool.drop_uploads("r1", (2, 0), {(1, 0, "p1")})
+    assert await rig.pool.flaw(STANDBY.node, ITEM) is None  # others read its uploads: they look themselves
+    rig.pool.remove_gateway(standby)
+    await rig.pool.fold(KEY, STANDBY.node, [ITEM])
+    async with rig.pool.partials(KEY, [(STANDBY.node, ITEM)]) as (partial,):
+        assert partial.size == KEY.elements
+    assert standby.asked == [FOLD, ("r1", (2, 0), {(1, 0, "p1")})]
+    assert rig.main.asked == [FOLD, ("partial", "r1", 1)]
+
+
+async def test_one_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "SILENT_S", 0.05)
+    orders = Orders(str(STANDBY))
+    watching = asyncio.create_task(service._end_when_silent(orders))
+    async with asyncio.timeout(WAIT_S):
+        question = await orders.outbox.get()
+        assert question is not None
+        assert question.WhichOneof("order") is None
+        await watching
+        assert await orders.outbox.get() is None  # ends its stream
