@@ -443,9 +443,9 @@ class CertificateBook:
     async def _look_up(self, pem: bytes) -> certificates.Certificate:
         peer, now = Peer.from_pem(pem), self._clock()
         if peer.role is Role.SERVER:
-            found = _of_server(self._authority.require_issued(pem))
-            _remember(self._known, pem, found)
-            return found
+            server = _of_server(self._authority.require_issued(pem))
+            _remember(self._known, pem, server)
+            return server
         revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
         if found is None and peer.role is not Role.OPERATOR and peer.not_before < self._restored_at:
