@@ -197,9 +197,10 @@ $(VENV)/.demo-silo: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(PIP) install -c $(CONSTRAINTS) -e ".[server,silo]"
 	@touch $@
 
+# Not compiled: the tests import a third of what is installed, and compiling all of it takes as long as installing it.
 $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing into $(VENV) with torch and the development tools (a few minutes)"
-	$(PIP) install -c $(CONSTRAINTS) -e ".[dev]"
+	$(PIP) install --no-compile -c $(CONSTRAINTS) -e ".[dev]"
 	@touch $@ $(VENV)/.demo $(VENV)/.demo-private $(VENV)/.demo-silo
 
 $(TOOL)/.installed: pyproject.toml constraints.txt

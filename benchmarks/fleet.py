@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.object_storage import ObjectStore
 
 ELEMENTS = 2560
+_LOGGED = "log_statement = 'all'"
 ROUNDS_PER_S, TIMES_SQLITE = 10.0, 3.0
 _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
 """How the log of PostgreSQL begins the line of a statement."""
@@ -34,11 +35,13 @@ _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
 
 def run(options: Options) -> list[Figure]:
     """Check-ins; the rate of rounds of 10 KB with two clients; the statements of a round and a participant."""
-    checked_in = check_ins.run(options)
-    rounds = options.or_else(options.rounds, 200, 5)
+    figures = check_ins.run(options)
     with database_server() as server, object_store() as objects:
-        rates = _rates(options, server, objects, rounds)
-        figures = [*checked_in, *rates, *_statements(options, server), *_requests(options, objects)]
+        if options.smoke:
+            figures += _smoke(options, server, objects)
+        else:
+            figures += _rates(options, server, objects)
+            figures += [*_statements(options, server), *_requests(options, objects)]
     return [*figures, *through_aggregators.figures(options)]
 
 
@@ -117,8 +120,22 @@ def _federation(settings: Mapping[str, str], clients: int) -> Iterator[Federatio
             yield place
 
 
-def _rates(options: Options, server: DatabaseServer, objects: Objects, rounds: int) -> Iterator[Figure]:
-    clients, command = options.or_else(options.clients, 2, 2), options.command("fleet")
+def _smoke(options: Options, server: DatabaseServer, objects: Objects) -> Iterator[Figure]:
+    """Rate, statements and requests of one federation, with PostgreSQL and S3."""
+    command = options.command("fleet")
+    settings = {"database": server.new("smoke", _LOGGED), **objects.settings()}
+    with _federation(settings, 2) as place:
+        before = objects.requests()
+        seconds = place.run(elements=ELEMENTS, rounds=2, clients=2).seconds
+        made = server.statements(), objects.requests() - before
+    name = "10 KB, 2 clients, PostgreSQL and S3"
+    yield Figure.stated(f"{name}: release to release, median", statistics.median(seconds), "s", command)
+    yield Figure.stated(f"{name}: statements of a run of 2 rounds and the start of its server", made[0], "", command)
+    yield Figure.stated(f"{name}: requests to S3 of a run of 2 rounds", made[1], "", command)
+
+
+def _rates(options: Options, server: DatabaseServer, objects: Objects) -> Iterator[Figure]:
+    clients, rounds, command = options.clients or 2, options.rounds or 200, options.command("fleet")
     seconds: dict[str, float] = {}
     for kind, settings in (
         ("SQLite", {}),
@@ -129,13 +146,10 @@ def _rates(options: Options, server: DatabaseServer, objects: Objects, rounds: i
             seconds[kind] = statistics.median(place.run(elements=ELEMENTS, rounds=rounds, clients=clients).seconds)
     sqlite_s = seconds.pop("SQLite")
     for kind, took_s in seconds.items():
-        yield from _rate(options, f"10 KB, {clients} clients, {kind}", took_s, sqlite_s, command)
+        yield from _rate(f"10 KB, {clients} clients, {kind}", took_s, sqlite_s, command)
 
 
-def _rate(options: Options, name: str, took_s: float, sqlite_s: float, command: str) -> Iterator[Figure]:
-    if options.smoke:
-        yield Figure.stated(f"{name}: release to release, median", took_s, "s", command, beside=sqlite_s)
-        return
+def _rate(name: str, took_s: float, sqlite_s: float, command: str) -> Iterator[Figure]:
     yield Figure.within(
         f"{name} beside SQLite: release to release, median", took_s, "s", command, limit=sqlite_s, target=TIMES_SQLITE
     )
@@ -145,9 +159,6 @@ def _rate(options: Options, name: str, took_s: float, sqlite_s: float, command: 
 def _statements(options: Options, server: DatabaseServer) -> Iterator[Figure]:
     """By differences: what a run and the start of a server take besides cancels."""
     command, name = options.command("fleet"), "database statements of a round with 2 clients"
-    if options.smoke:
-        yield Figure.stated(name, _per_round(server, 2, 1, 2), "", command)
-        return
     with_two, with_six = (_per_round(server, clients, 10, 30) for clients in (2, 6))
     yield Figure.stated(name, with_two, "", command)
     yield Figure.stated("  of each further client", (with_six - with_two) / 4, "", command)
@@ -158,16 +169,13 @@ def _statements(options: Options, server: DatabaseServer) -> Iterator[Figure]:
 def _requests(options: Options, objects: Objects) -> Iterator[Figure]:
     """By differences, as ``_statements``."""
     command, name = options.command("fleet"), "requests to S3 of a round with 2 clients"
-    if options.smoke:
-        yield Figure.stated(name, _more(objects.settings(), objects.requests, 2, (1, 2)), "", command)
-        return
     with_two, with_six = (_more(objects.settings(), objects.requests, clients, (10, 30)) for clients in (2, 6))
     yield Figure.stated(name, with_two, "", command)
     yield Figure.stated("  of each further client", (with_six - with_two) / 4, "", command)
 
 
 def _per_round(server: DatabaseServer, clients: int, few: int, many: int) -> float:
-    url = server.new(f"statements-{clients}-{few}", "log_statement = 'all'")
+    url = server.new(f"statements-{clients}-{few}", _LOGGED)
     return _more({"database": url}, server.statements, clients, (few, many))
 
 

@@ -31,7 +31,7 @@ class Course:
 
 def figures(options: Options) -> Iterator[Figure]:
     """Whether the models are equal, and the bytes upstream."""
-    clients = options.or_else(options.clients, 20, 4)
+    clients = options.or_else(options.clients, 20, 2)
     elements, command = SMOKE_ELEMENTS if options.smoke else ELEMENTS, options.command("fleet")
     with federation(clients=0) as place:
         direct = _run(place, elements, clients)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -58,6 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests, which stay to the end: a tenth of the processor's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

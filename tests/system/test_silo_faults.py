@@ -142,6 +142,7 @@ def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
         np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
 
 
+@pytest.mark.every_fault
 def test_what_was_rounded_off_before_a_kill_is_sent_after_it(processes: Nursery, serve: Serve, tmp_path: Path) -> None:
     """Once an update has counted the silo is killed: its newest checkpoint is from before the report."""
     server, initial = serve("rounding"), initial_of(JOB, tmp_path)

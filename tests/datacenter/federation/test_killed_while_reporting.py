@@ -58,6 +58,7 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "at the end of the round": (Silo, "_end", True),
 }
 UNCOUNTED = list(POINTS)[:5]
+ALWAYS = ("before the errors are kept", "once it is entered", "once it has counted", "at the end of the round")
 
 
 def take_part(address: str, folder: str, rounds: int, point: str = "") -> Any:
@@ -87,7 +88,9 @@ def assert_sent(found: npt.NDArray[np.float64], change: Floats, lost: Floats) ->
     return (change + lost - found).astype(np.float32)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.every_fault) for name in POINTS]
+)
 async def test_errors_are_neither_sent_twice_nor_lost(
     server: Federation, initial: Weights, tmp_path: Path, point: str
 ) -> None:

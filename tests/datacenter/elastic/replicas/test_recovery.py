@@ -196,6 +196,7 @@ def test_groups_killed_in_sum_vote_and_optimiser_leave_and_come_back(tmp_path: P
     assert steps_in(tmp_path / "kept")[-1] == 11
 
 
+@pytest.mark.every_fault
 def test_a_group_killed_in_its_pass_and_again_while_it_heals(tmp_path: Path) -> None:
     """The live group that sends the state goes on when the other one is gone."""
     gates = [Gate(tmp_path, 0, 4), Gate(tmp_path, 0, 6)]
@@ -215,7 +216,14 @@ def test_a_group_killed_in_its_pass_and_again_while_it_heals(tmp_path: Path) -> 
     assert_plain_loop(job, tmp_path)
 
 
-@pytest.mark.parametrize(("method", "axes"), [("zero2", ""), ("ddp", "pp = 2"), ("ddp", "tp = 2")])
+_TWO_RANKS = [
+    ("zero2", ""),
+    pytest.param("ddp", "pp = 2", marks=pytest.mark.every_fault),
+    pytest.param("ddp", "tp = 2", marks=pytest.mark.every_fault),
+]
+
+
+@pytest.mark.parametrize(("method", "axes"), _TWO_RANKS)
 def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path, method: str, axes: str) -> None:
     """Each rank gets its shard, stage or part of the matrices from the rank at its position."""
     gates = [Gate(tmp_path, 0, 4)]
@@ -252,6 +260,7 @@ def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp
     assert_same_bits(tmp_path, 2)
 
 
+@pytest.mark.every_fault
 def test_the_only_group_with_a_state_killed_at_the_start_while_it_sends_it(tmp_path: Path) -> None:
     """Before the first step: there is no checkpoint either, so the job begins anew."""
     job = write_job(tmp_path, steps=2, groups=2)
@@ -262,6 +271,7 @@ def test_the_only_group_with_a_state_killed_at_the_start_while_it_sends_it(tmp_p
     assert_plain_loop(job, tmp_path)
 
 
+@pytest.mark.every_fault
 def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) -> None:
     """All groups then go on from the last checkpoint: they waited for each other for ever."""
     gates = [Gate(tmp_path, 0, 6)]
@@ -275,6 +285,7 @@ def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) ->
     assert_same_bits(tmp_path, 2)
 
 
+@pytest.mark.every_fault
 def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -> None:
     """The job does not say that it has finished, and the same command makes the rest."""
     job = write_job(tmp_path, steps=5, groups=2)
@@ -307,6 +318,7 @@ def test_a_late_group_does_not_set_the_pace_and_catches_up(tmp_path: Path) -> No
     assert_plain_loop(job, tmp_path)
 
 
+@pytest.mark.every_fault
 def test_a_group_that_is_too_late_gets_a_whole_state(tmp_path: Path) -> None:
     """Its ranks keep few means; the group is not started again."""
     late, other = Gate(tmp_path, 1, 2), Gate(tmp_path, 0, 8)
