@@ -21,6 +21,7 @@ from atoll.server.errors import (
 from atoll.server.ingest.coordinator_api import Commit, Disposition
 from atoll.server.rounds import (
     Aggregate,
+    Aggregated,
     ChargeAndStore,
     DrawCohort,
     DropSpools,
@@ -35,6 +36,7 @@ from atoll.server.rounds import (
     StartDeadline,
     StartRetry,
 )
+from atoll.server.runs.aggregator import Aggregator
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.performer import RunPerformer
@@ -460,6 +462,35 @@ def damage_database(data: Path, statement: str) -> None:
     """Change one row while no server uses it."""
     with contextlib.closing(sqlite3.connect(data / "atoll.sqlite3")) as database, database:
         assert database.execute(statement).rowcount == 1
+
+
+async def test_it_has_settled_when_no_round_is_being_released(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stops waits for that: the next one would have to take the sum again."""
+    began, go, aggregate = asyncio.Event(), asyncio.Event(), Aggregator.aggregate
+
+    async def held(aggregator: Aggregator, effect: Aggregate) -> Aggregated:
+        began.set()
+        await go.wait()
+        return await aggregate(aggregator, effect)
+
+    monkeypatch.setattr(Aggregator, "aggregate", held)
+    await federation.coordinator.settled()
+    (alice,) = await federation.clients("alice")
+    run = await federation.submit(job())
+    key = (await alice.next("participate")).key
+    await federation.coordinator.settled()
+    await alice.report(key, update_values(1))
+    await began.wait()
+    federation.coordinator.leave()
+    settled = asyncio.create_task(federation.coordinator.settled())
+    await asyncio.sleep(0.05)
+    assert not settled.done()
+    go.set()
+    async with asyncio.timeout(WAIT_S):
+        await settled
+    assert (await federation.ended(run)).status == "finished"
 
 
 async def test_nobody_is_answered_before_all_runs_are_resumed(federation: Federation) -> None:

@@ -3,8 +3,11 @@ from typing import Any
 
 import pytest
 
+from atoll.server.errors import UnavailableError
 from atoll.server.runs import sessions as module
+from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.runs.sessions import (
+    COME_BACK_S,
     OUTBOX_MESSAGES,
     TAKEN_OVER_S,
     ComeBack,
@@ -125,3 +128,32 @@ async def test_participants_are_found_by_id_and_by_organisation() -> None:
     sessions.disconnect(again)
     assert sessions.named("north") == []
     assert sessions.named("alice") == []
+
+
+class TestLeaving:
+    async def test_participants_are_sent_away_each_at_a_time_of_its_own(self) -> None:
+        sessions = Sessions()
+        there = [sessions.connect(f"p{number}", HELLO, lambda: None) for number in range(3)]
+        sessions.leave()
+        orders = [drained(session) for session in there]
+        assert [(leave.come_back.cause, end) for leave, end in orders] == [(STOPPING, None)] * 3
+        times = [leave.come_back.after_s for leave, _ in orders]
+        assert times == [COME_BACK_S + return_spread_s(place) for place in range(3)]
+
+    async def test_those_at_gateways_stay(self) -> None:
+        sessions = Sessions()
+        there = sessions.connect("alice", HELLO, lambda: None, through="gateway")
+        sessions.leave()
+        assert drained(there) == []
+
+    async def test_more_are_refused_at_later_times(self) -> None:
+        sessions = Sessions()
+        sessions.connect("alice", HELLO, lambda: None)
+        sessions.leave()
+        times = []
+        for name in ("bob", "carol"):
+            with pytest.raises(UnavailableError, match="the server is stopping") as refused:
+                sessions.connect(name, HELLO, lambda: None)
+            assert refused.value.detail.code == "server.stopping"
+            times.append(refused.value.detail.retry_after_s)
+        assert times == [COME_BACK_S + return_spread_s(place) for place in (1, 2)]

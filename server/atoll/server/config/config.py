@@ -80,7 +80,12 @@ class ServerConfig(BaseModel):
         "connected, or until the round's deadline if that is later; then those updates are left out.",
     )
     evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; can be given several times.")
-    drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open calls get when stopping.")
+    drain_s: float = Field(
+        default=5.0,
+        ge=0.0,
+        le=600.0,
+        description="Seconds that uploads and other open calls get to end when the server stops.",
+    )
     keep_models: int = Field(
         default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ class TransferMeter:
         uploaded_bytes: payload bytes received, repeated chunks included.
         downloaded_bytes: bytes of chunk messages sent, repeated chunks included.
         uploads_open: open upload streams; ``downloads_open`` likewise.
+        last_upload_at: second of the monotonic clock at which one ended last.
         committed: called with the seconds that making an upload durable took.
         folded: called with the seconds that adding an update to a sum took; from any thread.
         refused: called with the code of each error that a caller gets.
@@ -30,9 +33,11 @@ class TransferMeter:
     downloaded_chunks: int = 0
     uploads_open: int = 0
     downloads_open: int = 0
+    last_upload_at: float = -math.inf
     committed: Callable[[float], None] = ignore
     folded: Callable[[float], None] = ignore
     refused: Callable[[str], None] = ignore
+    _watcher: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def upload(self) -> Iterator[None]:
@@ -42,6 +47,18 @@ class TransferMeter:
             yield
         finally:
             self.uploads_open -= 1
+            self.last_upload_at = time.monotonic()
+            if self._watcher is not None:
+                self._watcher()
+
+    @contextlib.contextmanager
+    def watched(self, watcher: Callable[[], None]) -> Iterator[None]:
+        """Call the watcher whenever an upload stream ends; there is one watcher at a time."""
+        self._watcher = watcher
+        try:
+            yield
+        finally:
+            self._watcher = None
 
     @contextlib.contextmanager
     def download(self) -> Iterator[None]:

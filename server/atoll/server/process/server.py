@@ -35,6 +35,7 @@ from atoll.server.ingest.node_pool import LocalNode, NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.privacy import ledger
 from atoll.server.process.clock import SteadyClock
+from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.logs import ContextFilter, kept_in
@@ -56,9 +57,8 @@ from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.evaluators import load_evaluators
-from atoll.server.runs.return_spread import return_spread_s
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import ComeBack, Sessions, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.server.stores import Reader, Store, database_place
 from atoll.server.stores import operators as stored_operators
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
@@ -80,7 +80,6 @@ log = logging.getLogger(__name__)
 
 LOCAL_NODE = "main"
 THREADS = 8
-COME_BACK_S = 2.0
 
 _MAIN_SERVICES = (
     "atoll.wire.v1.ParticipationService",
@@ -129,6 +128,7 @@ class Daemon:
         self._figures = NodeFigures()
         self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
         self._workers: WorkerPool | None = None
+        self._gateways: GatewayService | None = None
         self._succession = Succession(config, returns=returns)
         self._recent_log = RecentLog()
         self._recent_log.addFilter(ContextFilter())
@@ -163,21 +163,32 @@ class Daemon:
         self._succession.standby.end()
 
     async def stop(self) -> None:
-        """Tell participants to come back, wait a moment for open calls, and close the state."""
-        self._serving = False
-        for health in self._health:
-            await health.enter_graceful_shutdown()
-        if self._coordinator is not None:
-            self._coordinator.leave()
-        for place, session in enumerate(self._sessions.all()):
-            session.close(
-                come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(place), "the server is stopping")
-            )
-        await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
+        """Send participants away, let work under way end for up to ``drain_s``, and close the state."""
+        left_s = await self._drain() if self._serving else 0.0
+        await asyncio.gather(*(listener.stop(left_s) for listener in self._listeners))
         await self._succession.stop()
         await self._closing.aclose()
         self._executor.shutdown(wait=True)
         self._succession.close_pages()
+
+    async def _drain(self) -> float:
+        """Send participants away, and let work under way end; returns the seconds that are left of ``drain_s``."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise TypeError(coordinator)
+        self._serving = False
+        for health in self._health:
+            await health.enter_graceful_shutdown()
+        coordinator.leave()
+        self._sessions.leave()
+        left_s = 0.0
+        if not self.over.is_set():  # else another server has taken over, and this one acknowledges nothing any more
+            left_s = await drain(self._figures.meter, self._config.drain_s, coordinator.settled)
+        if self._workers is not None:
+            await self._workers.stop()
+        if self._gateways is not None:
+            self._gateways.leave()
+        return left_s
 
     async def _start(self) -> Addresses:
         config, loop = self._config, asyncio.get_running_loop()
@@ -351,7 +362,7 @@ class Daemon:
             nodes=services.nodes,
             file=file,
         )
-        gateways = self._serve_gateways(main, services, coordinator, authenticator, authority)
+        gateways = self._gateways = self._serve_gateways(main, services, coordinator, authenticator, authority)
         control = partial(
             ControlService,
             coordinator=coordinator,

@@ -24,6 +24,7 @@ from atoll.server.ingest.bucket_uploads import uploads_beside
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
+from atoll.server.process.draining import drain
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.logs import configure_logging
 from atoll.server.process.warming import Warming
@@ -101,7 +102,8 @@ async def serve(order: WorkerOrder) -> None:
         warming = Warming(executor)
         await stopping.wait()
         warming.stop()
-        await asyncio.gather(public.stop(config.drain_s), private.stop(config.drain_s))
+        left_s = await drain(figures.meter, config.drain_s)
+        await asyncio.gather(public.stop(left_s), private.stop(left_s))
     figures.stop()
     executor.shutdown(wait=True)
 

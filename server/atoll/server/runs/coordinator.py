@@ -84,6 +84,7 @@ _UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
 """Phases of a round that has reserved its cost and is charged at its end."""
 _LEAST_UPLOAD_BYTES = 16 << 20
 _RESTING = frozenset({RunStatus.PAUSED, *(status for status in RunStatus if status.ended)})
+_BEING_RELEASED = (Phase.CLOSING, Phase.AGGREGATED, Phase.CHARGED)
 _AT_WORK = (Phase.SAMPLED, Phase.OPEN)
 
 
@@ -132,6 +133,7 @@ class Coordinator:
         self._extender = Extender(services, self._journal, self.janitor, storage)
         self._open = False
         self._leaving = False
+        self._moves = asyncio.Event()
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
         certificates.listen(self._expel)
 
@@ -163,6 +165,12 @@ class Coordinator:
         self._leaving = True
         for active in self._active.values():
             active.driver.changed.set()
+
+    async def settled(self) -> None:
+        """Wait until no running round is between its last report and its release: to go on there would repeat a sum."""
+        while any(_is_being_released(active.driver) for active in self._active.values()):
+            self._moves.clear()
+            await self._moves.wait()
 
     async def stop(self) -> None:
         """Stop taking events; every run stays as its log says."""
@@ -496,6 +504,7 @@ class Coordinator:
         return not await self._services.reader.run(event_log.has_kind, run.id, kind, since=since)
 
     def _moved(self, driver: RunDriver) -> None:
+        self._moves.set()
         before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
         self._rosters[driver.run] = now
         self._note_need(driver)
@@ -563,6 +572,12 @@ class Coordinator:
         count_online(self._services, [session])
         for active in () if self._leaving else tuple(self._active.values()):
             active.performer.members.lost(session.participant, session.away_s)
+
+
+def _is_being_released(driver: RunDriver) -> bool:
+    live = driver.state.round
+    runs_on = driver.state.status is RunStatus.RUNNING and not driver.stopped
+    return runs_on and live is not None and live.phase in _BEING_RELEASED
 
 
 def _roster_of(driver: RunDriver) -> Roster:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
+from atoll.server.errors import UnavailableError
 from atoll.server.runs.instructions import Instruction
 from atoll.server.runs.pace_steering import PaceSteering
-from atoll.server.runs.return_spread import ReturnSpread
+from atoll.server.runs.return_spread import ReturnSpread, return_spread_s
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import participation_pb2
 
@@ -22,6 +23,8 @@ ComeBack = participation_pb2.ComeBack
 
 OUTBOX_MESSAGES = 64
 """Maximum number of instructions that wait for a slow participant; one more closes its stream, and it reconnects."""
+COME_BACK_S = 2.0
+"""Seconds that a stopping server asks participants to stay away at least."""
 CUT_S = 2.0
 """Seconds after which the session of a closed stream ends, even if its participant does not read what is queued.
 
@@ -31,6 +34,7 @@ go on over the same connection.
 SPREADS_AT_ONCE = 50
 SPREADS_EVERY_S = 0.05
 """A new return spread goes to this many participants at a time, with this many seconds in between."""
+_STOPPING = "the server is stopping"
 TAKEN_OVER_S = 10.0
 """Two processes with the same identity replace each other at most this often."""
 
@@ -153,6 +157,7 @@ class Sessions:
         self._spread = ReturnSpread(clock)
         self._outdated: list[str] = []
         self._sending: asyncio.Handle | None = None
+        self._sent_away: int | None = None
         self._connected: list[Listener] = []
         self._disconnected: list[Listener] = []
 
@@ -169,7 +174,13 @@ class Sessions:
         organisation: str = "",
         through: str = "",
     ) -> Session:
-        """Open a session that ``cut`` ends at once; close an older one of the same participant."""
+        """Open a session that ``cut`` ends at once; close an older one of the same participant.
+
+        Raises:
+            UnavailableError: once the server is stopping (``leave``); says when to try again.
+        """
+        if self._sent_away is not None:
+            raise UnavailableError("server.stopping", _STOPPING, "try again", retry_after_s=self._next_return_s())
         queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
         session = Session(
             participant, introduction, queue, self._clock(), cut, organisation=organisation, through=through
@@ -181,6 +192,22 @@ class Sessions:
             )
         self.admit(session)
         return session
+
+    def leave(self) -> None:
+        """The server is about to stop: send participants away, spread over the time that it says, and admit none.
+
+        Sessions at gateways stay: their participants do not move, and their gateway connects to the next server.
+        """
+        self._sent_away = 0
+        for session in self.all():
+            if not session.through:
+                session.close(come_back(ComeBack.CAUSE_STOPPING, self._next_return_s(), _STOPPING))
+
+    def _next_return_s(self) -> float:
+        """When the next participant that is sent away shall come back."""
+        place = self._sent_away or 0
+        self._sent_away = place + 1
+        return COME_BACK_S + return_spread_s(place)
 
     def admit(self, session: Session) -> None:
         """Add an open session and call the listeners."""

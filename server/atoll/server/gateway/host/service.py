@@ -91,13 +91,26 @@ class GatewayService(GatewayServiceServicer):
         self._receipts = receipts
         self._certificates = certificates
         self._executor = executor
+        self._leaving = False
         self._attending: dict[Gateway, Attendance] = {}
+
+    def leave(self) -> None:
+        """The server is about to stop: gateways connect to the next one, and their participants stay with them."""
+        self._leaving = True
+        for attendance in self._attending.values():
+            with contextlib.suppress(asyncio.QueueFull):
+                attendance.outbox.put_nowait(None)
+
+    def _refuse_when_leaving(self) -> None:
+        if self._leaving:
+            raise UnavailableError("server.stopping", "the server is stopping", "try again", retry_after_s=1.0)
 
     async def Attend(
         self, request_iterator: AsyncIterator[gateway_pb2.AttendRequest], context: Context
     ) -> AsyncIterator[gateway_pb2.AttendResponse]:
         """Hold the sessions of a gateway's participants until it leaves; a newer stream replaces an older one."""
         gateway = await self._caller(context)
+        self._refuse_when_leaving()
         address = await _hello(request_iterator)
         self._coordinator.run_names()  # sessions are for runs that have resumed
         identities = BoundCoordinator(self._coordinator, self._bindings, gateway)
@@ -135,6 +148,7 @@ class GatewayService(GatewayServiceServicer):
     ) -> AsyncIterator[gateway_pb2.WorkResponse]:
         """Hand a gateway its orders until it leaves."""
         gateway = await self._caller(context)
+        self._refuse_when_leaving()
         runs = self._coordinator.run_names()
         orders = Orders(str(gateway))
         node = HostedNode(gateway, orders, self._receipts, self._executor)

@@ -1,0 +1,66 @@
+"""Before a server stops: uploads end and are reported, and closing rounds are released, as far as time allows.
+
+What is not done by then is not lost. A participant whose upload is cut sends what the next server lacks of it: the rest
+if that one has the same data directory, else all of it. A sum that is cut is taken again from the accepted updates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from atoll.server.ingest.transfer_meter import TransferMeter
+from atoll.text.figures import counted
+
+log = logging.getLogger(__name__)
+
+QUIET_S = 0.5
+"""Seconds after the last stream of an upload within which its report is expected."""
+PROGRESS_S = 2.0
+"""Seconds between two log lines about what the server waits for."""
+
+
+async def drain(meter: TransferMeter, limit_s: float, settled: Callable[[], Awaitable[None]] | None = None) -> float:
+    """Wait until no upload is under way and ``settled`` returns; returns the seconds that are left of ``limit_s``."""
+    until = time.monotonic() + limit_s
+    telling = asyncio.create_task(_tell(meter, limit_s))
+    try:
+        async with asyncio.timeout(limit_s):
+            await asyncio.gather(_uploads_end(meter), _nothing() if settled is None else settled())
+    except TimeoutError:
+        if meter.uploads_open:
+            log.warning("%s cut after %g s (drain_s)", counted(meter.uploads_open, "upload"), limit_s)
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+    return max(0.0, until - time.monotonic())
+
+
+async def _uploads_end(meter: TransferMeter) -> None:
+    ended = asyncio.Event()
+    with meter.watched(ended.set):
+        while (left_s := _left_s(meter)) > 0:
+            ended.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if meter.uploads_open else left_s):
+                    await ended.wait()
+
+
+def _left_s(meter: TransferMeter) -> float:
+    """Seconds for which uploads, or the report of one that has ended, are to be expected at least."""
+    return QUIET_S if meter.uploads_open else meter.last_upload_at + QUIET_S - time.monotonic()
+
+
+async def _tell(meter: TransferMeter, limit_s: float) -> None:
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        uploads = counted(meter.uploads_open, "upload")
+        log.info("draining for %.0f s of at most %g s: %s under way", time.monotonic() - began, limit_s, uploads)
+
+
+async def _nothing() -> None:
+    """There is nothing to wait for."""
