@@ -31,6 +31,7 @@ from atoll.server.ingest.bucket_uploads import uploads_beside
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
+from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.standby_identity import LIFETIME_S, ServerAtWork, StandbyIdentity
@@ -44,8 +45,7 @@ from atoll.server.rpc.participation import SERVICE as PARTICIPATION_SERVICE
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
-from atoll.server.runs.return_spread import return_spread_s
-from atoll.server.runs.sessions import ComeBack, Sessions, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.server.stores import BlobStore
 from atoll.server.stores.blob_place import open_chosen
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
@@ -126,6 +126,7 @@ class StandbyGateway:
         self._link: Link | None = None
         self._at_work: ServerAtWork | None = None
         self._up_at = -math.inf
+        self._leaving = ""
 
     async def start(self) -> None:
         """Open the ports.
@@ -148,10 +149,11 @@ class StandbyGateway:
             self._at_work.go_to(place)
 
     async def stop(self, grace_s: float, reason: str) -> None:
-        """Tell participants to come back, wait a moment for open calls, and free the ports."""
-        for number, session in enumerate(self._sessions.all()):
-            session.close(come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(number), reason))
-        await asyncio.gather(*(listener.stop(grace_s) for listener in self._listeners))
+        """Tell participants to come back, let uploads and other calls end for a while, and free the ports."""
+        self._leaving = reason
+        self._sessions.leave(reason, come_back_s=COME_BACK_S)
+        left_s = await drain(self.figures.meter, grace_s)
+        await asyncio.gather(*(listener.stop(left_s) for listener in self._listeners))
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -161,6 +163,8 @@ class StandbyGateway:
     @property
     def problem(self) -> str:
         """Why participants cannot be served here now; empty if they can."""
+        if self._leaving:
+            return self._leaving
         if self._link is None:
             return "the ports are not open yet"
         if self._link.up:

@@ -34,7 +34,7 @@ go on over the same connection.
 SPREADS_AT_ONCE = 50
 SPREADS_EVERY_S = 0.05
 """A new return spread goes to this many participants at a time, with this many seconds in between."""
-_STOPPING = "the server is stopping"
+STOPPING = "the server is stopping"
 TAKEN_OVER_S = 10.0
 """Two processes with the same identity replace each other at most this often."""
 
@@ -158,6 +158,8 @@ class Sessions:
         self._outdated: list[str] = []
         self._sending: asyncio.Handle | None = None
         self._sent_away: int | None = None
+        self._reason = STOPPING
+        self._come_back_s = COME_BACK_S
         self._connected: list[Listener] = []
         self._disconnected: list[Listener] = []
 
@@ -180,7 +182,7 @@ class Sessions:
             UnavailableError: once the server is stopping (``leave``); says when to try again.
         """
         if self._sent_away is not None:
-            raise UnavailableError("server.stopping", _STOPPING, "try again", retry_after_s=self._next_return_s())
+            raise UnavailableError("server.stopping", self._reason, "try again", retry_after_s=self._next_return_s())
         queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
         session = Session(
             participant, introduction, queue, self._clock(), cut, organisation=organisation, through=through
@@ -193,21 +195,23 @@ class Sessions:
         self.admit(session)
         return session
 
-    def leave(self) -> None:
+    def leave(self, reason: str = STOPPING, *, come_back_s: float = COME_BACK_S) -> None:
         """The server is about to stop: send participants away, spread over the time that it says, and admit none.
+
+        Participants stay away for ``come_back_s`` or longer.
 
         Sessions at gateways stay: their participants do not move, and their gateway connects to the next server.
         """
-        self._sent_away = 0
+        self._sent_away, self._reason, self._come_back_s = 0, reason, come_back_s
         for session in self.all():
             if not session.through:
-                session.close(come_back(ComeBack.CAUSE_STOPPING, self._next_return_s(), _STOPPING))
+                session.close(come_back(ComeBack.CAUSE_STOPPING, self._next_return_s(), reason))
 
     def _next_return_s(self) -> float:
         """When the next participant that is sent away shall come back."""
         place = self._sent_away or 0
         self._sent_away = place + 1
-        return COME_BACK_S + return_spread_s(place)
+        return self._come_back_s + return_spread_s(place)
 
     def admit(self, session: Session) -> None:
         """Add an open session and call the listeners."""
