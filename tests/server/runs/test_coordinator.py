@@ -1,11 +1,13 @@
 import asyncio
 import contextlib
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import Connection, update
 
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import (
@@ -41,7 +43,7 @@ from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.stepping import Answer
-from atoll.server.stores import BlobMissingError, RecordMissingError, Store, participants, runs
+from atoll.server.stores import BlobMissingError, RecordMissingError, Store, participants, runs, schema
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 from tests.patience import WAIT_S
@@ -456,6 +458,22 @@ class TestRestart:
             row = await federation.ended(run)
         assert row.status == "failed"
         assert "not on record" in row.reason or "model 1 of run" in row.reason
+
+
+async def test_a_job_with_a_key_of_a_newer_version_is_not_played_without_it(tmp_path: Path) -> None:
+    def changed_by_a_newer_version(connection: Connection, run: str) -> None:
+        row = runs.get(connection, run)
+        newer = replace(row, job_toml=row.job_toml.replace("[job]", '[job]\ncolour = "red"'))
+        values = {"job_toml": newer.job_toml, "checksum": newer.checksum}
+        connection.execute(update(schema.runs).where(schema.runs.c.id == run).values(values))
+
+    async with opened(tmp_path / "data") as federation:
+        run = await federation.submit(job())
+        await federation.store.writer.run(changed_by_a_newer_version, run)
+    with pytest.raises(CorruptDataError, match=f"(?s)cannot read the job of run {run}.*job.colour") as refused:
+        async with opened(tmp_path / "data"):
+            pass
+    assert "start the version of the server that accepted it" in refused.value.detail.remedy
 
 
 def damage_database(data: Path, statement: str) -> None:

@@ -14,6 +14,7 @@ from atoll.server.access.role_checks import MAY_READ_MODELS, role_error
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import (
     ConflictError,
+    CorruptDataError,
     ForbiddenError,
     InvalidRequestError,
     ServerError,
@@ -23,7 +24,7 @@ from atoll.server.errors import (
 from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.ingest.upload_quota import most_chunks
-from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
+from atoll.server.jobs import Fragments, JobFileError, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds import (
     Accepted,
@@ -483,7 +484,7 @@ class Coordinator:
         return active
 
     async def _resume(self, run: runs.Run) -> None:
-        spec = parse_job(run.job_toml, f"the job of run {run.id}")
+        spec = _stored_job(run)
         layout = layout_from_proto(tensors_pb2.Layout.FromString(run.layout))
 
         first = initial(run.id, to_run_policy(spec), run.initial_model)
@@ -572,6 +573,18 @@ class Coordinator:
         count_online(self._services, [session])
         for active in () if self._leaving else tuple(self._active.values()):
             active.performer.members.lost(session.participant, session.away_s)
+
+
+def _stored_job(run: runs.Run) -> JobSpec:
+    """The job of a run on record, which some version of the server has accepted."""
+    try:
+        return parse_job(run.job_toml, f"the job of run {run.id}")
+    except JobFileError as error:
+        raise CorruptDataError(
+            "run.job",
+            f"this version cannot read {error.detail.message}",
+            "start the version of the server that accepted it, or a later one",
+        ) from error
 
 
 def _is_being_released(driver: RunDriver) -> bool:
