@@ -81,3 +81,27 @@ def test_an_upload_under_way_counts_once(
     assert released.attempt == 0
     assert sorted(member.weight for member in released.members) == [examples_of(index) for index in range(SIZE)]
     second.close()
+
+
+def test_an_upload_to_a_worker_is_reported_before_the_server_stops(
+    serve: Serve, hire: Hire, large_model: bytes
+) -> None:
+    server = serve("workers", "--workers", "2", "--drain-s", "600")
+    crew = hire(server)
+    done = [crew.start("Steady", index=index) for index in range(SIZE - 1)]
+    uploading = crew.start("HeldUpload", index=SIZE - 1)
+    run = server.operator.submit(LARGE_JOB, LARGE_MODEL)
+    uploading.wait("held")
+    for client in done:
+        client.wait("reported")
+    server.process.send(signal.SIGTERM)
+    server.process.wait_for_log("draining for")
+    uploading.go()
+    uploading.wait("reported")
+    assert server.process.wait() == 0
+    assert "cut after" not in server.process.log
+    server.start()
+    server.operator.finished(run)
+    assert server.operator.model(run) == large_model
+    (released,) = server.operator.rounds(run)
+    assert (released.attempt, released.total_weight) == (0, sum(map(examples_of, range(SIZE))))
