@@ -36,7 +36,7 @@ class AggregatorConfig(BaseModel):
         min_length=1,
         description="Host name that participants connect to; default: the first one of its join token.",
     )
-    drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open calls get when stopping.")
+    drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open uploads and calls get to end.")
     keep_models: int = Field(default=8, ge=1, le=10_000, description="Models kept on disk for participants.")
     reserve_mib: int = Field(
         default=256, ge=0, le=1 << 20, description="MiB of the disk that stay free; below it uploads are refused."

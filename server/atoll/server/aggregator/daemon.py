@@ -30,6 +30,7 @@ from atoll.server.identity import Peer, ServerKeyPair
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
+from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, credentials_of, make_server
 from atoll.server.process.warming import Warming
@@ -41,8 +42,7 @@ from atoll.server.rpc.participation import SERVICE as PARTICIPATION_SERVICE
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
-from atoll.server.runs.return_spread import return_spread_s
-from atoll.server.runs.sessions import ComeBack, Sessions, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.server.stores import DirectoryBlobStore
 from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.directory_lock import DirectoryLock
@@ -58,7 +58,6 @@ from atoll.wire.v1.enrolment_pb2_grpc import (
 log = logging.getLogger(__name__)
 
 THREADS = 8
-COME_BACK_S = 2.0
 RENEWAL_RETRY_S = 60.0
 
 
@@ -120,14 +119,12 @@ class AggregatorDaemon:
             task.result()
 
     async def stop(self) -> None:
-        """Tell participants to come back, wait a moment for open calls, and close the state."""
+        """Tell participants to come back, let uploads and other calls end for a while, and close the state."""
         for health in self._health:
             await health.enter_graceful_shutdown()
-        for place, session in enumerate(self._sessions.all()):
-            session.close(
-                come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(place), "the aggregator is stopping")
-            )
-        await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
+        self._sessions.leave("the aggregator is stopping")
+        left_s = await drain(self._figures.meter, self._config.drain_s)
+        await asyncio.gather(*(listener.stop(left_s) for listener in self._listeners))
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
