@@ -12,10 +12,12 @@ import pytest
 
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
+from tests.system.aggregators import Site
 from tests.system.conftest import Hire, Serve, undisturbed
 from tests.system.participants import examples_of
+from tests.system.processes import Nursery
 from tests.system.proxy import Proxy
-from tests.system.reference import LARGE_JOB, LARGE_MODEL, SIZE
+from tests.system.reference import JOB, LARGE_JOB, LARGE_MODEL, MODEL, SIZE
 from tests.system.servers import Server
 from tests.system.test_storage_backup import atoll
 
@@ -105,3 +107,24 @@ def test_an_upload_to_a_worker_is_reported_before_the_server_stops(
     assert server.operator.model(run) == large_model
     (released,) = server.operator.rounds(run)
     assert (released.attempt, released.total_weight) == (0, sum(map(examples_of, range(SIZE))))
+
+
+def test_participants_at_an_aggregator_stay_connected_to_it_and_do_not_hold_up_the_stop(
+    serve: Serve, processes: Nursery, hire: Hire, reference_model: bytes
+) -> None:
+    server = serve("upstream", "--drain-s", "600", "--silence-s", "600")
+    site, crew = Site(processes, server, "north").start(), hire(server)
+    tokens = site.tokens(SIZE)
+    clients = [crew.start("Steady", token=token, index=index) for index, token in enumerate(tokens[1:], 1)]
+    held = crew.start("Held", token=tokens[0], index=0, rounds=[1])
+    run = server.operator.submit(JOB, MODEL)
+    held.wait("held", round=1)
+    for client in clients:
+        client.wait("reported", round=1)
+    assert server.stop() == 0
+    server.start()
+    site.linked(2)
+    held.go()
+    server.operator.finished(run)
+    assert server.operator.model(run) == reference_model
+    assert not [client.events("disconnected") for client in crew.clients if client.events("disconnected")]
