@@ -98,11 +98,11 @@ class Attendance:
                 if comes:
                     self._join(number)
                 else:
-                    self.sessions.leave(self._names[number])
+                    self.sessions.go_offline(self._names[number])
 
     def drop_out(self, number: int) -> None:
         """A participant leaves without its work, and comes back later."""
-        self.sessions.leave(self._names[number])
+        self.sessions.go_offline(self._names[number])
         self._expect_back(number, virtual_loop().time() + self._back_s)
 
     def _expect_back(self, number: int, second: float) -> None:

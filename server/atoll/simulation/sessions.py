@@ -43,7 +43,7 @@ class VirtualSessions(Sessions):
         session = VirtualSession(participant, introduction, self._outbox, since, lambda: None, tell=self._tell)
         self.admit(session)
 
-    def leave(self, participant: str) -> None:
+    def go_offline(self, participant: str) -> None:
         """Its connection breaks; nothing, if it has none."""
         session = self.get(participant)
         if session is not None:
