@@ -18,6 +18,7 @@ from atoll.datacenter.metrics.flops import llama_flops
 from atoll.datacenter.models import spec_of
 from benchmarks.figures import Figure
 from benchmarks.options import progress
+from benchmarks.silo.gpu.blocks import ring_attention
 from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import Size
@@ -122,6 +123,7 @@ ROWS: Mapping[str, Row] = {
     "muon": muon,
     "privacy": privacy,
     "encoded update": encoded,
+    "ring attention": ring_attention,
     "killed rank": killed,
 }
 

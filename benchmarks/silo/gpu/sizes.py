@@ -26,6 +26,9 @@ class Size:
         private_batch: batch of the row of privacy.
         compiled: whether blocks are compiled.
         formats: number formats whose speed is compared, the plain one first.
+        ring_sequence: tokens of a rank in the row of ring attention.
+        ring_heads: heads of queries, of keys and of values there.
+        ring_head_dim: width of a head there.
         steps: measured steps.
         warm_up: steps before.
     """
@@ -38,6 +41,9 @@ class Size:
     private_batch: Mapping[str, int]
     compiled: bool
     formats: tuple[str, str]
+    ring_sequence: int
+    ring_heads: tuple[int, int, int]
+    ring_head_dim: int
     steps: int
     warm_up: int
 
@@ -63,6 +69,9 @@ FULL = Size(
     private_batch={"sequence": 1024, "global_batch": 8, "micro_batch": 4},
     compiled=True,
     formats=("bfloat16", "float8"),
+    ring_sequence=8192,
+    ring_heads=(32, 8, 8),
+    ring_head_dim=128,
     steps=20,
     warm_up=5,
 )
@@ -75,6 +84,9 @@ SMOKE = Size(
     private_batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
     compiled=False,
     formats=("bfloat16", "float32"),
+    ring_sequence=32,
+    ring_heads=(4, 2, 2),
+    ring_head_dim=16,
     steps=2,
     warm_up=1,
 )

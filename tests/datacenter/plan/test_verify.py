@@ -58,6 +58,11 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
     ),
     ("sequences cut by heads", 4, {"mesh": {"cp": 2}}),
     ("sequences cut in a ring", 4, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}),
+    (
+        "sequences cut in a ring, plain products",
+        4,
+        {"mesh": {"cp": 2}, "context_parallel": {"method": "ring", "kernels": "plain"}},
+    ),
     ("experts", 4, {"mesh": {"tp": 2}, "precision": {"compute": "bfloat16"}, "model": MODEL | {"moe": MOE}}),
     ("loss in chunks", 4, {"memory": {"loss_chunk_tokens": 32}, "model": MODEL | {"vocab": 16384}}),
     (

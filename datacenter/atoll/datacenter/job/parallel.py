@@ -115,6 +115,18 @@ class ContextParallelSection(Section):
             "`ring` passes keys and values round (Liu et al. 2023)."
         ),
     ] = "ulysses"
+    kernels: Annotated[
+        Literal["fused", "plain"],
+        Field(
+            description="What computes a block of `ring`: FlashAttention where it can (16-bit formats on a GPU, every "
+            "format on a CPU), or products in float32, which hold the block's scores."
+        ),
+    ] = "fused"
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Find kernels of a method that is not selected."""
+        if self.method != "ring":
+            yield from self.unused(("kernels",), f'method = "{self.method}"')
 
 
 class PipelineSection(Section):

@@ -11,6 +11,8 @@ from torch import nn
 from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from atoll.datacenter.parallel.ring import RING
+
 if TYPE_CHECKING:
     from atoll.datacenter.job.parallel import MemorySection
 
@@ -26,6 +28,7 @@ _KEPT = {
     _ops._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
     torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
+    RING,
 }
 """Results that ``selective`` keeps: costly to compute, small beside what lies between them, or communicated."""
 

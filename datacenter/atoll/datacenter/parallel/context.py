@@ -27,6 +27,7 @@ from atoll.datacenter.parallel.ring import RingAttention
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.job.parallel import ContextParallelSection
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.models.spec import ModelSpec
     from atoll.datacenter.parallel.passes import MicroBatch
@@ -135,11 +136,16 @@ def cut_sequences(module: nn.Module, spec: ModelSpec, job: SiloJob, meshes: Mesh
     for block in spec.blocks_of(module).values():
         owner, _, name = spec.attention.rpartition(".")
         core = block.get_submodule(spec.attention)
-        ring = job.context_parallel.method == "ring"
-        setattr(block.get_submodule(owner), name, RingAttention(share.group) if ring else Ulysses(core, share.group))
+        setattr(block.get_submodule(owner), name, _attention(job.context_parallel, core, share.group))
     for _, routed in routed_of(module):
         routed.sequence = share
     setattr(module, _POSITIONS, share.positions)
+
+
+def _attention(section: ContextParallelSection, core: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    if section.method == "ring":
+        return RingAttention(group, fused=section.kernels == "fused")
+    return Ulysses(core, group)
 
 
 @dataclass(frozen=True, slots=True)

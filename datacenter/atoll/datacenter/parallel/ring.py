@@ -1,24 +1,29 @@
 """Ring attention (Liu et al. 2023): keys and values go round the ranks; each rank adds their effect on its queries.
 
-Partial results are merged by their log-sum-exp, as in FlashAttention (Dao et al. 2022, section 3.1). The backward pass
-goes round again and recomputes scores, so that only inputs, outputs and one float32 per query and head are kept.
+Blocks are computed by fused kernels and merged by their log-sum-exp, see ``parallel.attention_blocks``. The backward
+pass goes round again, so that only inputs, outputs and one float32 per query and head are kept.
 
 In zig-zag order (rank r of n has pieces r and 2n - 1 - r of 2n) causality leaves each rank half of every block except
 its own: the first piece of keys from earlier ranks, and the queries of the second piece for keys from later ranks.
-    Plain
-products, no fused kernel: ``batch * heads * (sequence / cp)^2 / 2`` scores in float32 are held temporarily.
+
+The whole ring is one operator of PyTorch: the compiler does not look inside, and selective checkpointing keeps its
+result alone instead of each block's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed._functional_collectives import all_to_all_single
 
+from atoll.datacenter.parallel.attention_blocks import kernels_for
+
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import GroupName
 
 
 class RingAttention(nn.Module):
@@ -26,74 +31,139 @@ class RingAttention(nn.Module):
 
     Each rank sends ``2 * (cp - 1)`` times ``batch * sequence / cp * kv_heads * head_dim`` elements in the forward pass
     and about twice as many in the backward pass, while it computes.
+
+    Args:
+        group: the ranks of the ring.
+        fused: use fused kernels where there are any.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, *, fused: bool = True) -> None:
         super().__init__()
-        self.group = group
+        self.group = group.group_name
+        self.fused = fused
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend; all tensors are ``[batch, sequence / cp, heads, head_dim]``, keys and values may have fewer heads."""
-        batch, sequence, heads, width = query.shape
-        grouped = query.view(batch, sequence, key.shape[2], -1, width).permute(0, 2, 3, 1, 4)
-        pair = torch.stack((key.transpose(1, 2), value.transpose(1, 2)))
-        inputs = grouped.contiguous(), pair.contiguous(), self.group
-        mixed: Tensor = _Ring.apply(*inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return mixed.permute(0, 3, 1, 2, 4).reshape(batch, sequence, heads, width)
+        mixed: Tensor
+        mixed, _ = ring_attention(query, torch.stack((key, value)), self.group, self.fused)
+        return mixed
 
 
-class _Ring(torch.autograd.Function):
-    """Queries ``[batch, kv_heads, group, sequence, dim]``; keys and values ``[2, batch, kv_heads, sequence, dim]``."""
+def attend(query: Tensor, pair: Tensor, group: str, fused: bool) -> tuple[Tensor, Tensor]:
+    """Go round once; collective.
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, pair: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ranks, rank = group.size(), group.rank()
-        mixed = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
-        logs = torch.full(query.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
-        moving = pair
-        for step in range(ranks):
-            coming = _next(moving, group) if step < ranks - 1 else moving
-            queries, keys = _needed(step, rank, query.shape[3])
-            key, value = moving[..., keys, :].float().unsqueeze(3)
-            scores = _scores(query[..., queries, :].float(), key, causal=step == 0)
-            block_logs = scores.logsumexp(-1)
-            block = (scores - block_logs[..., None]).exp() @ value
-            merged = torch.logaddexp(logs[..., queries], block_logs)
-            mixed[..., queries, :] = (
-                mixed[..., queries, :] * (logs[..., queries] - merged).exp()[..., None]
-                + block * (block_logs - merged).exp()[..., None]
-            )
-            logs[..., queries] = merged
-            moving = coming
-        result = mixed.to(query.dtype)
-        ctx.save_for_backward(query, pair, result, logs)
-        ctx.group = group
-        return result
+    Args:
+        query: ``[batch, sequence, heads, head_dim]``.
+        pair: keys and values, ``[2, batch, sequence, kv_heads, head_dim]``.
+        group: name of the process group.
+        fused: as of ``RingAttention``.
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        """FlashAttention's backward pass (Dao et al. 2022, algorithm 4): gradients of keys and values go round too."""
-        query, pair, result, logs = ctx.saved_tensors
-        group: dist.ProcessGroup = ctx.group
-        ranks, rank = group.size(), group.rank()
-        gradient = gradients[0].float()
-        scale = query.shape[-1] ** -0.5
-        inner = (gradient * result.float()).sum(-1)
-        of_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
-        of_moving = torch.zeros(pair.shape, dtype=torch.float32, device=query.device)
-        moving = pair
-        for step in range(ranks):
-            coming = _next(moving, group) if step < ranks - 1 else moving
-            queries, keys = _needed(step, rank, query.shape[3])
-            key, value = moving[..., keys, :].float().unsqueeze(3)
-            asked, wanted = query[..., queries, :].float(), gradient[..., queries, :]
-            shares = (_scores(asked, key, causal=step == 0) - logs[..., queries, None]).exp()
-            of_scores = shares * (wanted @ value.transpose(-1, -2) - inner[..., queries, None]) * scale
-            of_query[..., queries, :] += of_scores @ key
-            of_moving[0][..., keys, :] += (of_scores.transpose(-1, -2) @ asked).sum(2)
-            of_moving[1][..., keys, :] += (shares.transpose(-1, -2) @ wanted).sum(2)
-            moving, of_moving = coming, _next(of_moving, group)
-        return of_query.to(query.dtype), of_moving.to(pair.dtype), None
+    Returns:
+        The result, like ``query``, and the log-sum-exp of the scores, float32 ``[batch, heads, sequence]``.
+    """
+    ring, kernels = _resolve_process_group(cast("GroupName", group)), kernels_for(query, fused=fused)
+    ranks, rank, asked = ring.size(), ring.rank(), query.transpose(1, 2)
+    mixed = torch.zeros(query.shape, dtype=torch.float32, device=query.device).transpose(1, 2)
+    logs = torch.full(asked.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
+    moving = pair
+    for step in range(ranks):
+        coming = _next(moving, ring) if step < ranks - 1 else moving
+        queries, keys = _needed(step, rank, query.shape[1])
+        key, value = moving[:, :, keys].transpose(2, 3)
+        block, block_logs = kernels.forward(asked[..., queries, :], key, value, causal=step == 0)
+        before, found = logs[..., queries], mixed[..., queries, :]
+        merged = torch.logaddexp(before, block_logs)
+        found.mul_((before - merged).exp()[..., None]).add_(block * (block_logs - merged).exp()[..., None])
+        before.copy_(merged)
+        moving = coming
+    return mixed.transpose(1, 2).to(query.dtype, copy=True), logs
+
+
+def attend_backward(
+    gradient: Tensor,
+    query: Tensor,
+    pair: Tensor,
+    result: Tensor,
+    logs: Tensor,
+    group: str,
+    fused: bool,
+) -> tuple[Tensor, Tensor]:
+    """Go round again (Dao et al. 2022, algorithm 4): gradients of keys and values travel with them; collective.
+
+    Args:
+        gradient: of the result.
+        query: as in the forward pass.
+        pair: as in the forward pass.
+        result: of the forward pass.
+        logs: of the forward pass.
+        group: name of the process group.
+        fused: as in the forward pass.
+
+    Returns:
+        Gradients of ``query`` and ``pair``.
+    """
+    ring, kernels = _resolve_process_group(cast("GroupName", group)), kernels_for(query, fused=fused)
+    ranks, rank = ring.size(), ring.rank()
+    asked, wanted, mixed = (one.transpose(1, 2) for one in (query, gradient, result))
+    of_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
+    of_moving = torch.zeros(pair.shape, dtype=torch.float32, device=query.device)
+    moving = pair
+    for step in range(ranks):
+        coming = _next(moving, ring) if step < ranks - 1 else moving
+        queries, keys = _needed(step, rank, query.shape[1])
+        key, value = moving[:, :, keys].transpose(2, 3)
+        here, outer, whole = (one[..., queries, :] for one in (asked, wanted, mixed))
+        found = kernels.backward(outer, here, key, value, whole, logs[..., queries], causal=step == 0)
+        of_query[:, queries].add_(found[0].transpose(1, 2))
+        of_moving[:, :, keys].add_(torch.stack(found[1:]).transpose(2, 3))
+        moving, of_moving = coming, _next(of_moving, ring)
+    return of_query.to(query.dtype, copy=True), of_moving.to(pair.dtype, copy=True)
+
+
+ring_attention = torch.library.custom_op("atoll::ring_attention", attend, mutates_args=())
+ring_attention_backward = torch.library.custom_op("atoll::ring_attention_backward", attend_backward, mutates_args=())
+
+RING = torch.ops.atoll.ring_attention.default
+RING_BACKWARD = torch.ops.atoll.ring_attention_backward.default
+"""The operators by the names under which modes of PyTorch see them."""
+
+
+@ring_attention.register_fake
+def _(query: Tensor, pair: Tensor, group: str, fused: bool) -> tuple[Tensor, Tensor]:
+    del pair, group, fused
+    batch, sequence, heads, _ = query.shape
+    return torch.empty_like(query, memory_format=torch.contiguous_format), query.new_empty(
+        (batch, heads, sequence), dtype=torch.float32
+    )
+
+
+@ring_attention_backward.register_fake
+def _(  # the operator's
+    gradient: Tensor,
+    query: Tensor,
+    pair: Tensor,
+    result: Tensor,
+    logs: Tensor,
+    group: str,
+    fused: bool,
+) -> tuple[Tensor, Tensor]:
+    del gradient, result, logs, group, fused
+    like = torch.contiguous_format
+    return torch.empty_like(query, memory_format=like), torch.empty_like(pair, memory_format=like)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, str, bool], output: tuple[Tensor, Tensor]) -> None:
+    query, pair, ctx.group, ctx.fused = inputs
+    ctx.save_for_backward(query, pair, *output)
+
+
+def _backward(ctx: Any, gradient: Tensor, of_logs: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
+    del of_logs  # nothing is computed from them
+    found = ring_attention_backward(gradient, *ctx.saved_tensors, ctx.group, ctx.fused)
+    return *found, None, None
+
+
+ring_attention.register_autograd(_backward, setup_context=_keep)
 
 
 def _needed(step: int, rank: int, length: int) -> tuple[slice, slice]:
@@ -102,14 +172,6 @@ def _needed(step: int, rank: int, length: int) -> tuple[slice, slice]:
     if step == 0:
         return every, every
     return (every, slice(half)) if step <= rank else (slice(half, None), every)
-
-
-def _scores(query: Tensor, key: Tensor, *, causal: bool) -> Tensor:
-    scores: Tensor = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-    if not causal:
-        return scores
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-    return scores.masked_fill(hidden, -torch.inf)
 
 
 def _next(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
+from atoll.datacenter.parallel.attention_blocks import fits_gpu
 from atoll.datacenter.plan.formula import Figure, given, largest
 
 if TYPE_CHECKING:
@@ -166,12 +167,19 @@ def _head_norms(task: Task, tokens: Tokens) -> Figure:
 
 
 def _ring_scores(task: Task, tokens: Tokens, cp: int) -> Figure:
-    """Ring attention's scores of one block in float32: scores, exponentials and gradients, half of each."""
-    if cp == 1 or task.job.context_parallel.method != "ring":
+    """Scores of one block in float32, without fused kernels: scores, exponentials and gradients, half of each."""
+    if cp == 1 or task.job.context_parallel.method != "ring" or _fused_ring(task):
         return Figure(0.0)
     length = task.sequence / given("cp", cp)
     scores = tokens.count * length * task.shape.sizes.heads / tokens.tp
     return (3 * _FLOAT32 * scores / 2).called("scores of ring attention", "bytes")
+
+
+def _fused_ring(task: Task) -> bool:
+    """Whether a GPU's fused kernels take the blocks; the CPU's, which ``verify`` counts, take all."""
+    if task.job.context_parallel.kernels == "plain":
+        return False
+    return not task.fused_norm or (task.width.value < _FLOAT32 and fits_gpu(task.job.model.head_dim))
 
 
 def _kept(

@@ -18,6 +18,8 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from atoll.datacenter.parallel.ring import RING, RING_BACKWARD, attend, attend_backward
+
 _KINDS = {
     "_allgather_base_": "all_gather",
     "all_gather_into_tensor": "all_gather",
@@ -34,6 +36,8 @@ _KINDS = {
 }
 """Operators of ``c10d`` and ``_c10d_functional`` by kind of collective."""
 _MOVING = {"c10d", "_c10d_functional"}
+_INSIDE: Mapping[Any, Callable[..., Any]] = {RING: attend, RING_BACKWARD: attend_backward}
+"""Operators of ours that make collectives, and what they run."""
 _SHAPES_ONLY = "_propagate_tensor_meta_non_cached"
 _WHOLE_IS_RESULT = {"all_gather_into_tensor"}
 """Functional collectives whose whole buffer is the result, not an argument."""
@@ -131,6 +135,9 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # called again for each operator that the DTensor runs
+        if (inside := _INSIDE.get(operator)) is not None:
+            with _Within(self):
+                return inside(*args, **(kwargs or {}))
         result = operator(*args, **(kwargs or {}))
         if self._paused:
             return result
@@ -165,6 +172,19 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     def _forget(self, key: int) -> None:
         self.counts.live_bytes -= self._storages.pop(key, 0)
+
+
+class _Within(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Goes on counting while an operator of ours runs, whose own operators PyTorch hides."""
+
+    def __init__(self, counting: Counting) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.counting = counting
+
+    def __torch_dispatch__(  # PyTorch's hook
+        self, operator: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return self.counting.__torch_dispatch__(operator, types, args, kwargs)
 
 
 def _group_name(args: tuple[Any, ...]) -> str:
