@@ -1,4 +1,4 @@
-"""The front of the enrolment port: which connections are closed when there is no room for all."""
+"""The front of ports that ask for no certificate: which connections are closed when there is no room for all."""
 
 from __future__ import annotations
 

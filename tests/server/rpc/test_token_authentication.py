@@ -1,6 +1,7 @@
 """The port of operators who sign in, with a provider's keys of the test's own on a real socket."""
 
 import asyncio
+import contextlib
 import http.server
 import json
 import ssl
@@ -18,8 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from atoll.server.access.oidc import TokenEndedError, TokenVerifier
 from atoll.server.config.config import ServerConfig
 from atoll.server.config.oidc_settings import OidcSettings
+from atoll.server.config.limits import DEFAULT_LIMITS, Limits
 from atoll.server.errors import SetupError
-from atoll.server.process import listeners
+from atoll.server.process import listeners, sign_in_port
 from atoll.server.rpc import authentication
 from atoll.server.rpc.operations import OPERATIONS
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, transfer_pb2
@@ -55,10 +57,15 @@ def issuer() -> Iterator[str]:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, issuer: str) -> AsyncIterator[World]:
+def limits() -> Limits:
+    return DEFAULT_LIMITS
+
+
+@pytest.fixture
+async def world(tmp_path: Path, issuer: str, limits: Limits) -> AsyncIterator[World]:
     roles = {"admins": "administrator", "staff": "operator", "watch": "viewer"}
     oidc = OidcSettings.model_validate({"issuer": issuer, "client_id": "atoll", "roles": roles, "leeway_s": 0})
-    async with World(tmp_path / "data", oidc=oidc) as opened:
+    async with World(tmp_path / "data", oidc=oidc, limits=limits) as opened:
         yield opened
 
 
@@ -75,8 +82,8 @@ def token(world: World, name: str, **changes: Any) -> str:
     return jwt.encode(claims | changes, KEY, "RS256", headers={"kid": "one"})
 
 
-async def signed_in(world: World, given: str) -> Caller:
-    """A caller whose every call has this token."""
+async def signed_in(world: World, given: str, address: str = "") -> Caller:
+    """A caller whose every call has this token, at the port for signing in or another address."""
 
     class Bearer(grpc.AuthMetadataPlugin):
         def __call__(self, _: Any, callback: Any) -> None:
@@ -86,7 +93,7 @@ async def signed_in(world: World, given: str) -> Caller:
         grpc.ssl_channel_credentials(world.ca), grpc.metadata_call_credentials(Bearer())
     )
     options = [("grpc.use_local_subchannel_pool", 1)]
-    channel = grpc.aio.secure_channel(world.addresses.sign_in, both, options=options)
+    channel = grpc.aio.secure_channel(address or world.addresses.sign_in, both, options=options)
     return Caller(await world._stack.enter_async_context(channel))
 
 
@@ -181,6 +188,61 @@ async def test_anyone_may_ask_where_to_sign_in(world: World) -> None:
         found = await stub.GetSignIn(control_pb2.GetSignInRequest(), timeout=WAIT_S)
     assert (found.issuer, found.client_id, found.token) == (world.config.oidc.issuer, "atoll", "id")
     assert list(found.scopes) == ["openid", "offline_access"]
+
+
+@pytest.mark.parametrize("limits", [Limits(enrolments_per_minute=3)])
+async def test_an_address_that_keeps_asking_where_to_sign_in_is_put_off(world: World) -> None:
+    async with grpc.aio.secure_channel(world.addresses.sign_in, grpc.ssl_channel_credentials(world.ca)) as channel:
+        ask = control_pb2_grpc.SignInServiceStub(channel).GetSignIn
+        for _ in range(world.config.limits.enrolments_per_minute):
+            await ask(control_pb2.GetSignInRequest(), timeout=WAIT_S)
+        detail = await refused_detail(ask(control_pb2.GetSignInRequest(), timeout=WAIT_S))
+    assert detail.code == "oidc.rate"
+    assert detail.retry_after_s > 0
+    dora = await signed_in(world, token(world, "watch-dora"))
+    await dora.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sign_in_port, "SIGN_IN_CONNECTIONS", 4)
+    return 4
+
+
+async def test_an_address_with_all_connections_keeps_nobody_from_another_out(few: int, world: World) -> None:
+    host, _, port = world.addresses.sign_in.rpartition(":")
+    held = [await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0)) for _ in range(3 * few)]
+    dora = await signed_in(world, token(world, "watch-dora"))
+    await dora.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(held[0][0].read(), WAIT_S) == b""  # its oldest is closed
+    for _, writer in held:
+        writer.close()
+    assert world.daemon._figures.registry.get_sample_value("atoll_refused_calls_total", {"code": "oidc.connections"})
+
+
+async def test_the_audit_log_has_the_address_that_an_operator_signed_in_from(world: World) -> None:
+    run = await world.submit(job())
+    host, _, port = world.addresses.sign_in.rpartition(":")
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+        await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as far:
+        address = f"127.0.0.1:{far.sockets[0].getsockname()[1]}"
+        dora = await signed_in(world, token(world, "staff-dora"), address)
+        await dora.control.PauseRun(control_pb2.PauseRunRequest(run=run), timeout=WAIT_S)
+        await dora.channel.close()
+    asked = control_pb2.ListAuditRequest(operator="oidc:staff-dora")
+    (found,) = (await world.operator.control.ListAudit(asked, timeout=WAIT_S)).entries
+    assert found.address == "127.0.0.2"
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(1 << 16):
+        writer.write(piece)
+    writer.close()
 
 
 @pytest.fixture

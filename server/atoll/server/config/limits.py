@@ -195,7 +195,10 @@ class Limits(BaseModel):
     ] = 256
     enrolments_per_minute: Annotated[
         Whole,
-        Field(description="Attempts to enrol from one address (IPv6: one /64 network) in a minute, evenly or at once."),
+        Field(
+            description="Attempts to enrol from one address (IPv6: one /64 network) in a minute, evenly or at once; as "
+            "many questions where operators sign in (`oidc.rate`)."
+        ),
         Refusal("enrolment.rate", "the call is refused with a time to try again", "nothing: clients wait"),
     ] = 120
     wrong_tokens_per_hour: Annotated[

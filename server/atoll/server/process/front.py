@@ -1,4 +1,4 @@
-"""The enrolment port: accepts connections for a gRPC server behind it, and shares them out by address.
+"""Ports that ask for no certificate: accepts connections for a gRPC server behind, and shares them out by address.
 
 gRPC closes connections beyond its maximum number, and does not know a connection's age or address before its first
 call: so one address that holds all of them would keep all others out. Here the address with the most connections loses
@@ -44,21 +44,37 @@ class _Origin:
     peer: str
 
 
+Crowded = Callable[[str, int, int], LimitExceededError]
+
+
+def enrolment_crowded(address: str, held: int, most: int) -> LimitExceededError:
+    """The error of an address that has most of the connections to the enrolment port."""
+    return LimitExceededError(
+        "enrolment.connections",
+        f"{address} has {held} of the {most} connections to the enrolment port; its oldest is closed",
+        retry_after_s=1.0,
+    )
+
+
 class Front:
     """Connections from outside, each joined to its own connection to the server behind. For the event loop alone.
 
     Args:
         most: maximum number of open connections.
-        refused: called with ``enrolment.connections`` for each connection that is closed to make room.
+        refused: called with the code of ``crowded`` for each connection that is closed to make room.
+        crowded: makes the error of an address that has so many connections of the most, and loses its oldest.
 
     Attributes:
         connections: connections of the server behind, whose only caller is this front.
     """
 
-    def __init__(self, most: int, refused: Callable[[str], None] = ignore) -> None:
+    def __init__(
+        self, most: int, refused: Callable[[str], None] = ignore, crowded: Crowded = enrolment_crowded
+    ) -> None:
         self.connections = Connections()
         self._most = most
         self._refused = refused
+        self._crowded = crowded
         self._refusals = RefusalLog(log)
         self._open: dict[str, dict[asyncio.Task[None], None]] = {}
         self._origins: dict[str, _Origin] = {}
@@ -149,11 +165,7 @@ class Front:
         oldest = next(iter(self._open[greediest]))
         oldest.cancel()
         self._leave(greediest, oldest)  # at once: the next newcomer must close another one
-        error = LimitExceededError(
-            "enrolment.connections",
-            f"{greediest} has {held} of the {self._most} connections to the enrolment port; its oldest is closed",
-            retry_after_s=1.0,
-        )
+        error = self._crowded(greediest, held, self._most)
         self._refused(error.detail.code)
         self._refusals.warn(greediest, error)
 

@@ -137,7 +137,8 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
     if port is Port.SIGN_IN:
         options |= {
-            "grpc.max_allowed_incoming_connections": min(SIGN_IN_CONNECTIONS, limits.connections),
+            # The connections that ``front`` accepts, and as many that it has just closed.
+            "grpc.max_allowed_incoming_connections": 2 * min(SIGN_IN_CONNECTIONS, limits.connections),
             "grpc.max_connection_idle_ms": int(1000 * SIGN_IN_IDLE_S),
         }
     if port is Port.ENROLMENT:

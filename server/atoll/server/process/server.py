@@ -127,6 +127,7 @@ class Daemon:
         self._health: list[HealthServicer] = []
         self._figures = NodeFigures()
         self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
+        self._fronts = [self._front]
         self._workers: WorkerPool | None = None
         self._gateways: GatewayService | None = None
         self._succession = Succession(config, returns=returns)
@@ -260,7 +261,8 @@ class Daemon:
             log.warning("%s", doubt)
         for listener in self._listeners:
             await listener.start()
-        await self._front.start()
+        for front in self._fronts:
+            await front.start()
         self._serving = True
         ports = [int(address.rpartition(":")[2]) for address in (addresses.main, addresses.enrolment)]
         await self._succession.announce(store, *ports)
@@ -376,7 +378,7 @@ class Daemon:
         sign_in = ""
         if config.oidc.issuer is not None and not config.insecure:
             own = server_credentials(authority, names, mutual=False, clock=self._clock)  # gRPC: one object for a port
-            people = open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
+            people = await open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
             sign_in = self._serve_sign_in(people, control, self._transfer(services, coordinator, people.authenticator))
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
@@ -446,6 +448,8 @@ class Daemon:
         add_ControlServiceServicer_to_server(control(authenticator=people.authenticator), people.server)
         people.server.add_generic_rpc_handlers((transfer.handler(),))
         self._listeners.append(people.server)
+        self._fronts.append(people.front)
+        self._closing.push_async_callback(people.front.close)
         address = f"{self._config.advertised_host}:{people.port}"
         log.info("operators sign in through %s on %s", self._config.oidc.issuer, address)
         return address

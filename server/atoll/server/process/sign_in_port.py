@@ -11,9 +11,10 @@ import grpc.aio
 from atoll.server.access.oidc import TokenVerifier
 from atoll.server.access.oidc_provider import Keys, fetcher
 from atoll.server.config.config import ServerConfig
-from atoll.server.errors import SetupError
+from atoll.server.errors import LimitExceededError, SetupError
 from atoll.server.ingest.coordinator_api import CoordinatorApi
-from atoll.server.process.listeners import Port, bind, make_server
+from atoll.server.process.front import BEHIND, Front
+from atoll.server.process.listeners import SIGN_IN_CONNECTIONS, Port, bind, make_server
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.sign_in import SignInService
@@ -25,14 +26,31 @@ from atoll.wire.v1.control_pb2_grpc import add_SignInServiceServicer_to_server
 
 @dataclass(frozen=True)
 class SignInPort:
-    """A server that is bound and not started; the services of operators are still to be added."""
+    """A server that is bound and not started; the services of operators are still to be added.
+
+    Attributes:
+        server: gRPC's, behind the front.
+        front: takes the connections.
+        authenticator: identifies callers by their tokens.
+        port: number of the port that the front listens on.
+    """
 
     server: grpc.aio.Server
+    front: Front
     authenticator: TokenAuthenticator
     port: int
 
 
-def open_sign_in_port(
+def sign_in_crowded(address: str, held: int, most: int) -> LimitExceededError:
+    """The error of an address that has most of the connections to this port."""
+    return LimitExceededError(
+        "oidc.connections",
+        f"{address} has {held} of the {most} connections to the port for signing in; its oldest is closed",
+        retry_after_s=1.0,
+    )
+
+
+async def open_sign_in_port(
     config: ServerConfig,
     issuer: str,
     coordinator: CoordinatorApi,
@@ -55,8 +73,8 @@ def open_sign_in_port(
             "server.oidc", f"oidc.ca = {config.oidc.ca}: {error}", "name a PEM file of certificates"
         ) from error
     verifier = TokenVerifier(config.oidc, Keys(issuer, fetch))
-    wrong = config.limits.wrong_tokens_per_hour
-    authenticator = TokenAuthenticator(coordinator, Admission(config.limits), verifier, issuer, wrong)
+    front = Front(min(SIGN_IN_CONNECTIONS, config.limits.connections), refused, sign_in_crowded)
+    authenticator = TokenAuthenticator(coordinator, Admission(config.limits), verifier, issuer, front.origin)
     server = make_server(
         Port.SIGN_IN,
         config.limits,
@@ -66,6 +84,7 @@ def open_sign_in_port(
         within=(supervise(authenticator),),
     )
     add_SignInServiceServicer_to_server(SignInService(config.oidc), server)
+    authenticator.connections.port = bind(server, BEHIND, 0, credentials)
     wanted = config.port_after(main_port, 4, config.oidc.port)
-    port = authenticator.connections.port = bind(server, config.host, wanted, credentials)
-    return SignInPort(server, authenticator, port)
+    port = await front.bind(config.host, wanted, authenticator.connections.port)
+    return SignInPort(server, front, authenticator, port)

@@ -60,10 +60,19 @@ class Authenticator:
         admission: the limits of each caller.
         connections: the connections of its port.
         calls: the open calls of its port.
+        origin: the peer that a call comes from, given the one that it seems to come from.
     """
 
-    def __init__(self, coordinator: CoordinatorApi, admission: Admission, *, insecure: bool) -> None:
+    def __init__(
+        self,
+        coordinator: CoordinatorApi,
+        admission: Admission,
+        *,
+        insecure: bool,
+        origin: Callable[[str], str] = str,
+    ) -> None:
         self.admission = admission
+        self.origin = origin
         self.connections = Connections()
         self.calls = OpenCalls(self.connections)
         self._coordinator = coordinator
@@ -86,7 +95,7 @@ class Authenticator:
             LimitExceededError: if the caller makes more calls than one caller may.
         """
         if not method.startswith(_OUR_SERVICES):
-            return network_of(context.peer())
+            return network_of(self.origin(context.peer()))
         caller = await self.identify(context)
         self.calls.begin(caller, context)
         await (self._gateways if caller.role in _GATEWAY_ROLES else self.admission).call(caller.name, context)

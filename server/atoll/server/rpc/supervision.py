@@ -124,7 +124,7 @@ class Supervision(grpc.aio.ServerInterceptor):
         raise error
 
     def _entry(self, operation: Operation, caller: Caller, context: Context) -> AuditEntry:
-        address = address_of(context.peer())
+        address = address_of(self._authenticator.origin(context.peer()))
         return AuditEntry(
             0.0, caller.name, self._authenticator.credential(context), address[0] if address else "", operation.action
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from atoll.server.access.oidc import SignedIn, TokenEndedError, TokenVerifier
 from atoll.server.errors import LimitExceededError, UnauthenticatedError
@@ -27,7 +28,7 @@ class TokenAuthenticator(Authenticator):
         admission: see ``Authenticator``.
         verifier: verifies tokens.
         issuer: of the tokens.
-        wrong_per_hour: bad tokens that one address may send in an hour.
+        origin: see ``Authenticator``.
     """
 
     def __init__(
@@ -36,21 +37,38 @@ class TokenAuthenticator(Authenticator):
         admission: Admission,
         verifier: TokenVerifier,
         issuer: str,
-        wrong_per_hour: int,
+        origin: Callable[[str], str],
     ) -> None:
-        super().__init__(coordinator, admission, insecure=False)
+        super().__init__(coordinator, admission, insecure=False, origin=origin)
         self._verifier = verifier
         self._issuer = issuer
-        self._wrong_per_hour = wrong_per_hour
-        self._wrong = RecentValues[str, Bucket](
-            lambda: Bucket(wrong_per_hour, wrong_per_hour / 3600.0, time.monotonic()), MAX_ADDRESSES
+        questions, wrong = admission.limits.enrolments_per_minute, admission.limits.wrong_tokens_per_hour
+        self._questions = RecentValues[str, Bucket](
+            lambda: Bucket(questions, questions / 60.0, time.monotonic()), MAX_ADDRESSES
         )
+        self._wrong = RecentValues[str, Bucket](lambda: Bucket(wrong, wrong / 3600.0, time.monotonic()), MAX_ADDRESSES)
 
     async def enter(self, method: str, context: Context) -> str:
         """See ``Authenticator``; a question where to sign in counts for the address."""
         if method == SIGN_IN:
-            return network_of(context.peer())
+            return self._asking(network_of(self.origin(context.peer())))
         return await super().enter(method, context)
+
+    def _asking(self, address: str) -> str:
+        """Count a question where to sign in.
+
+        Raises:
+            LimitExceededError: if its address asks too often.
+        """
+        if wait_s := self._questions[address].take(1.0, time.monotonic()):
+            raise LimitExceededError(
+                "oidc.rate",
+                f"more than {self.admission.limits.enrolments_per_minute} questions where to sign in from {address} "
+                "in a minute",
+                "try again later",
+                retry_after_s=wait_s,
+            )
+        return address
 
     def credential(self, context: Context) -> str:
         """See ``Authenticator``."""
@@ -62,7 +80,7 @@ class TokenAuthenticator(Authenticator):
             raise UnauthenticatedError(
                 "oidc.missing", "the call brings no token", "sign in: atoll operator login --server HOST:PORT"
             )
-        found = await self._verified(given.removeprefix(_SCHEME), network_of(context.peer()))
+        found = await self._verified(given.removeprefix(_SCHEME), network_of(self.origin(context.peer())))
         return Caller(Role.OPERATOR, found.name, found.role)
 
     async def _verified(self, token: str, address: str) -> SignedIn:
@@ -72,7 +90,8 @@ class TokenAuthenticator(Authenticator):
         if wait_s:
             raise LimitExceededError(
                 "oidc.guesses",
-                f"more than {self._wrong_per_hour} tokens from {address} in an hour were not accepted",
+                f"more than {self.admission.limits.wrong_tokens_per_hour} tokens from {address} in an hour were not "
+                "accepted",
                 "wait, then sign in again",
                 retry_after_s=wait_s,
             )
