@@ -81,7 +81,7 @@ OPERATOR = {
     ),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
     *("health", "log_lines", "participant_named", "prune", "revoke", "revoke_operator"),
-    *("set_operator_role", "whoami"),
+    *("set_operator_role", "void_tokens", "whoami"),
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {

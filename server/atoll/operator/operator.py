@@ -283,6 +283,19 @@ class Operator(ServerLedger, ServerAudit):
         for answer in self._calls.pages(self._control.ListTokens, request):
             yield from values_of(TokenSummary, answer.tokens)
 
+    def void_tokens(self, token_ids: Sequence[str] = (), *, created_by: str = "") -> int:
+        """Void unused join tokens: they admit no one any more. Participants who have used theirs stay.
+
+        Args:
+            token_ids: of the tokens, as ``tokens`` lists them.
+            created_by: an operator, all of whose tokens are meant; instead of ``token_ids``.
+
+        Returns:
+            How many would have admitted; others were used, or had ended.
+        """
+        request = control_pb2.VoidTokensRequest(token_ids=token_ids, created_by=created_by)
+        return self._calls.call(self._control.VoidTokens, request).voided
+
     def make_operator(
         self, name: str, lifetime_s: float = 90 * DAY_S, *, role: OperatorRoleName | None = None
     ) -> NewOperator:

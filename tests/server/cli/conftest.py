@@ -232,6 +232,11 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             name="dora", role=self.role, credential="certificate ab", actions=self.actions
         )
 
+    def VoidTokens(self, request: control_pb2.VoidTokensRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        return control_pb2.VoidTokensResponse(voided=2 if request.created_by else len(request.token_ids))
+
     def RevokeOperator(self, request: control_pb2.RevokeOperatorRequest, context: Context) -> Any:
         del context
         self.asked.append(request)

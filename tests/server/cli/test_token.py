@@ -73,3 +73,20 @@ def test_list_shows_tokens_without_secrets(invoke: Callable[..., Result]) -> Non
     assert "t1" in result.stdout
     assert "lab" in result.stdout
     assert "t2" in result.stdout, "the second page"
+
+
+def test_tokens_are_voided_by_their_ids_or_their_maker(fake: Any, invoke: Callable[..., Result]) -> None:
+    assert invoke(token, "void", "t1").stdout == "1 unused join token no longer admits\n"
+    assert invoke(token, "void", "--made-by", "oidc:dora").stdout == "2 unused join tokens no longer admit\n"
+    assert [(list(asked.token_ids), asked.created_by) for asked in fake.control.asked] == [
+        (["t1"], ""),
+        ([], "oidc:dora"),
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("t1", "--made-by", "dora")])
+def test_which_tokens_are_void_is_said_in_one_way(
+    fake: Any, invoke: Callable[..., Result], arguments: tuple[str, ...]
+) -> None:
+    result = invoke(token, "void", *arguments)
+    assert (result.exit_code, fake.control.asked) == (2, [])

@@ -47,6 +47,7 @@ CALLERS = {
         "GetRunModel": OPERATOR,
         "CreateToken": OPERATOR,
         "ListTokens": OPERATOR,
+        "VoidTokens": OPERATOR,
         "ListParticipants": OPERATOR,
         "RevokeParticipant": OPERATOR,
         "CreateOperator": OPERATOR,

@@ -20,6 +20,7 @@ from atoll.wire.v1 import control_pb2, enrolment_pb2, participation_pb2
 from tests.patience import WAIT_S
 from tests.server.rpc.world import (
     LAYOUT,
+    Key,
     Participant,
     World,
     each,
@@ -495,6 +496,43 @@ class TestTokens:
             assert (len(found), after) == (count, "")
             assert made <= set(found)
             assert len(set(found)) == count
+
+    async def void(self, world: World, *ids: str, created_by: str = "") -> int:
+        request = control_pb2.VoidTokensRequest(token_ids=ids, created_by=created_by)
+        return (await world.operator.control.VoidTokens(request, timeout=WAIT_S)).voided
+
+    async def test_a_void_token_admits_nobody_and_the_others_do(self, world: World, alice: Participant) -> None:
+        spent = (await world.operator.control.ListTokens(control_pb2.ListTokensRequest(), timeout=WAIT_S)).tokens[0]
+        assert (spent.used_by, spent.created_by) == (alice.name, "admin")
+        lost, kept = [JoinToken.decode(text) for text in (await self.create(world, count=2)).tokens]
+        assert await self.void(world, lost.token_id, spent.token_id) == 1
+        assert await refused_code(world.enrol_with(lost, Key())) == ("UNAUTHENTICATED", "token.expired")
+        await world.enrol_with(kept, Key())
+        async with alice.check_in():
+            pass
+
+    async def test_all_tokens_of_a_person_are_voided_at_once(self, world: World) -> None:
+        """One who signs in has no certificate whose revocation would void them."""
+        made = [JoinToken.decode(text) for text in (await self.create(world, count=3)).tokens]
+        assert await self.void(world, created_by="oidc:dora") == 0
+        assert await self.void(world, created_by="admin") == 3
+        assert await refused_code(world.enrol_with(made[1], Key())) == ("UNAUTHENTICATED", "token.expired")
+        asked = control_pb2.ListAuditRequest(action="token.void")
+        found = (await world.operator.control.ListAudit(asked, timeout=WAIT_S)).entries
+        assert [(one.subject, one.detail) for one in found] == [
+            ("made by admin", "3 void"),
+            ("made by oidc:dora", "0 void"),
+        ]
+
+    async def test_with_an_unknown_token_none_is_voided(self, world: World) -> None:
+        known = JoinToken.decode((await self.create(world)).tokens[0])
+        assert await refused_code(self.void(world, known.token_id, "nothing")) == ("NOT_FOUND", "token.missing")
+        await world.enrol_with(known, Key())
+
+    @pytest.mark.parametrize("asked", [{}, {"token_ids": ["a"], "created_by": "b"}, {"token_ids": ["a"] * 1001}])
+    async def test_what_is_voided_is_said_in_one_way(self, world: World, asked: dict[str, Any]) -> None:
+        voiding = world.operator.control.VoidTokens(control_pb2.VoidTokensRequest(**asked), timeout=WAIT_S)
+        assert await refused_code(voiding) == ("INVALID_ARGUMENT", "token.which")
 
     @pytest.mark.parametrize(
         ("changes", "code"),

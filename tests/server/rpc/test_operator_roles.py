@@ -29,7 +29,7 @@ ALLOWED = {
 }
 ALLOWED[OPERATOR] = ALLOWED[VIEWER] | {
     *("UploadModel", "SubmitRun", "PauseRun", "ResumeRun", "CancelRun", "ExtendRun", "DeleteRun", "GetRunModel"),
-    *("CreateToken", "RevokeParticipant", "PruneStorage"),
+    *("CreateToken", "VoidTokens", "RevokeParticipant", "PruneStorage"),
 }
 ALLOWED[OFFICER] = ALLOWED[VIEWER] | {"PauseRun", "CancelRun", "LimitPopulation", "ListAudit"}
 ALLOWED[ADMINISTRATOR] = set(OPERATIONS)

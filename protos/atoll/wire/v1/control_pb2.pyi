@@ -1243,12 +1243,15 @@ class TokenSummary(google.protobuf.message.Message):
     CREATED_AT_FIELD_NUMBER: builtins.int
     EXPIRES_AT_FIELD_NUMBER: builtins.int
     USED_BY_FIELD_NUMBER: builtins.int
+    CREATED_BY_FIELD_NUMBER: builtins.int
     token_id: builtins.str
     organisation: builtins.str
     kind: atoll.wire.v1.enrolment_pb2.ParticipantKind.ValueType
     created_at: builtins.float
     expires_at: builtins.float
     used_by: builtins.str
+    created_by: builtins.str
+    """The operator who made it."""
     def __init__(
         self,
         *,
@@ -1258,8 +1261,9 @@ class TokenSummary(google.protobuf.message.Message):
         created_at: builtins.float = ...,
         expires_at: builtins.float = ...,
         used_by: builtins.str = ...,
+        created_by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "kind", b"kind", "organisation", b"organisation", "token_id", b"token_id", "used_by", b"used_by"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "created_by", b"created_by", "expires_at", b"expires_at", "kind", b"kind", "organisation", b"organisation", "token_id", b"token_id", "used_by", b"used_by"]) -> None: ...
 
 Global___TokenSummary: typing_extensions.TypeAlias = TokenSummary
 
@@ -1306,6 +1310,48 @@ class ListTokensResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["next", b"next", "tokens", b"tokens"]) -> None: ...
 
 Global___ListTokensResponse: typing_extensions.TypeAlias = ListTokensResponse
+
+@typing.final
+class VoidTokensRequest(google.protobuf.message.Message):
+    """Either token_ids or created_by."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    CREATED_BY_FIELD_NUMBER: builtins.int
+    created_by: builtins.str
+    """All tokens that this operator has made, such as "oidc:dora"."""
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Tokens by their ids."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        created_by: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_by", b"created_by", "token_ids", b"token_ids"]) -> None: ...
+
+Global___VoidTokensRequest: typing_extensions.TypeAlias = VoidTokensRequest
+
+@typing.final
+class VoidTokensResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VOIDED_FIELD_NUMBER: builtins.int
+    voided: builtins.int
+    """Number of tokens that would have admitted and do not any more; others were
+    used, or had ended.
+    """
+    def __init__(
+        self,
+        *,
+        voided: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["voided", b"voided"]) -> None: ...
+
+Global___VoidTokensResponse: typing_extensions.TypeAlias = VoidTokensResponse
 
 @typing.final
 class ParticipantSummary(google.protobuf.message.Message):

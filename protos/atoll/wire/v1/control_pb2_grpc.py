@@ -99,6 +99,11 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListTokensRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListTokensResponse.FromString,
                 _registered_method=True)
+        self.VoidTokens = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/VoidTokens',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.VoidTokensRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.VoidTokensResponse.FromString,
+                _registered_method=True)
         self.ListParticipants = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/ListParticipants',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListParticipantsRequest.SerializeToString,
@@ -258,6 +263,12 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VoidTokens(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -432,6 +443,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ListTokens,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListTokensRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListTokensResponse.SerializeToString,
+            ),
+            'VoidTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.VoidTokens,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.VoidTokensRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.VoidTokensResponse.SerializeToString,
             ),
             'ListParticipants': grpc.unary_unary_rpc_method_handler(
                     servicer.ListParticipants,
@@ -860,6 +876,33 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/ListTokens',
             atoll_dot_wire_dot_v1_dot_control__pb2.ListTokensRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.ListTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VoidTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/VoidTokens',
+            atoll_dot_wire_dot_v1_dot_control__pb2.VoidTokensRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.VoidTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

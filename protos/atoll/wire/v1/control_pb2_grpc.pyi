@@ -233,6 +233,22 @@ _ControlServiceListTokensType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceVoidTokensType = typing_extensions.TypeVar(
+    '_ControlServiceVoidTokensType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.VoidTokensRequest,
+        atoll.wire.v1.control_pb2.VoidTokensResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.VoidTokensRequest,
+        atoll.wire.v1.control_pb2.VoidTokensResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.VoidTokensRequest,
+        atoll.wire.v1.control_pb2.VoidTokensResponse,
+    ],
+)
+
 _ControlServiceListParticipantsType = typing_extensions.TypeVar(
     '_ControlServiceListParticipantsType',
     grpc.UnaryUnaryMultiCallable[
@@ -473,7 +489,7 @@ _ControlServiceLimitPopulationType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceSetOperatorRoleType, _ControlServiceWhoAmIType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServiceListAuditType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceExtendRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceVoidTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceSetOperatorRoleType, _ControlServiceWhoAmIType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServiceListLogLinesType, _ControlServiceListAuditType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -527,6 +543,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.ListTokensRequest,
             atoll.wire.v1.control_pb2.ListTokensResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.VoidTokensRequest,
+            atoll.wire.v1.control_pb2.VoidTokensResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.ListParticipantsRequest,
@@ -645,6 +665,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.ListTokensResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.VoidTokensRequest,
+            atoll.wire.v1.control_pb2.VoidTokensResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.ListParticipantsRequest,
             atoll.wire.v1.control_pb2.ListParticipantsResponse,
         ],
@@ -738,6 +762,8 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     CreateToken: _ControlServiceCreateTokenType
 
     ListTokens: _ControlServiceListTokensType
+
+    VoidTokens: _ControlServiceVoidTokensType
 
     ListParticipants: _ControlServiceListParticipantsType
 
@@ -834,6 +860,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.ListTokensRequest,
         atoll.wire.v1.control_pb2.ListTokensResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.VoidTokensRequest,
+        atoll.wire.v1.control_pb2.VoidTokensResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.ListParticipantsRequest,
@@ -995,6 +1025,13 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListTokensRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListTokensResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListTokensResponse]]: ...
+
+    @abc.abstractmethod
+    def VoidTokens(
+        self,
+        request: atoll.wire.v1.control_pb2.VoidTokensRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.VoidTokensResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.VoidTokensResponse]]: ...
 
     @abc.abstractmethod
     def ListParticipants(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -300,6 +300,21 @@ class CertificateBook:
             raise
         announce(found)
         return found
+
+    async def void_tokens(self, ids: Sequence[str], created_by: str) -> int:
+        """Void unused join tokens: these, or all that an operator has made; returns how many would have admitted.
+
+        Raises:
+            RecordMissingError: if there is no such token; then none is voided.
+        """
+        now = self._clock()
+
+        def work(connection: Connection) -> int:
+            if ids:
+                return tokens.void_named(connection, ids, at=now)
+            return tokens.void(connection, created_by=created_by, at=now)
+
+        return await self._writer.run(work)
 
     async def create_tokens(
         self,

@@ -35,7 +35,7 @@ def lifetime_s(context: click.Context, option: click.Parameter, value: str) -> f
 
 @click.group(cls=Group)
 def token() -> None:
-    """Make and list join tokens."""
+    """Make, list and void join tokens."""
 
 
 @token.command()
@@ -104,13 +104,37 @@ def list_tokens(client: Operator, *, unused: bool, json_output: bool) -> None:
         print_json(tokens)
         return
     print_table(
-        ("token", "organisation", "kind", "made", "good until", "used by"),
+        ("token", "organisation", "kind", "made", "made by", "good until", "used by"),
         (
-            (item.token_id, item.organisation, item.kind, when(item.created_at), when(item.expires_at), item.used_by)
+            (
+                item.token_id,
+                item.organisation,
+                item.kind,
+                when(item.created_at),
+                item.created_by,
+                when(item.expires_at),
+                item.used_by,
+            )
             for item in tokens
         ),
         "no join tokens; `atoll token new` makes one",
     )
+
+
+@token.command()
+@click.argument("token_ids", metavar="[TOKEN]...", nargs=-1)
+@click.option("--made-by", "created_by", default="", metavar="OPERATOR", help="All tokens that this operator has made.")
+@json_option
+@connected
+def void(client: Operator, *, token_ids: tuple[str, ...], created_by: str, json_output: bool) -> None:
+    """Void unused join tokens, by the ids that `atoll token list` shows. Participants who have used theirs stay."""
+    if bool(token_ids) == bool(created_by):
+        raise click.UsageError("name either tokens or --made-by OPERATOR")
+    voided = client.void_tokens(token_ids, created_by=created_by)
+    if json_output:
+        print_json({"voided": voided})
+    else:
+        click.echo(f"{counted(voided, 'unused join token')} no longer {'admits' if voided == 1 else 'admit'}")
 
 
 @contextmanager

@@ -203,7 +203,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class TokenSummary:
-    """A join token, without its secret; ``used_by`` is the participant that spent it, or empty."""
+    """A join token, without its secret.
+
+    Attributes:
+        used_by: the participant that spent it, or empty.
+        created_by: the operator who made it.
+    """
 
     token_id: str
     organisation: str
@@ -211,6 +216,7 @@ class TokenSummary:
     created_at: float
     expires_at: float
     used_by: str
+    created_by: str
 
 
 @dataclass(frozen=True)

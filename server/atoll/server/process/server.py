@@ -378,7 +378,9 @@ class Daemon:
         sign_in = ""
         if config.oidc.issuer is not None and not config.insecure:
             own = server_credentials(authority, names, mutual=False, clock=self._clock)  # gRPC: one object for a port
-            people = await open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
+            people = await open_sign_in_port(
+                config, config.oidc.issuer, coordinator, supervise, refused, own, main_port
+            )
             sign_in = self._serve_sign_in(people, control, self._transfer(services, coordinator, people.authenticator))
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)

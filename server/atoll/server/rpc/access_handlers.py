@@ -81,6 +81,21 @@ class AccessHandlers(OperatorHandlers):
             next=mark(found[-1].created_at, found[-1].id) if len(found) == limit else "",
         )
 
+    async def VoidTokens(
+        self, request: control_pb2.VoidTokensRequest, context: Context
+    ) -> control_pb2.VoidTokensResponse:
+        """Void unused join tokens."""
+        operator = await self._authenticator.operator(context)
+        if bool(request.token_ids) == bool(request.created_by) or len(request.token_ids) > MAX_TOKENS:
+            raise InvalidRequestError(
+                "token.which",
+                f"{len(request.token_ids)} tokens (at most {MAX_TOKENS}), made by {request.created_by[:80]!r}",
+                "name either tokens, or the operator who made them",
+            )
+        voided = await self._certificates.void_tokens(request.token_ids, request.created_by)
+        log.info("%d join tokens voided by operator %s", voided, operator)
+        return control_pb2.VoidTokensResponse(voided=voided)
+
     async def ListParticipants(
         self, request: control_pb2.ListParticipantsRequest, context: Context
     ) -> control_pb2.ListParticipantsResponse:

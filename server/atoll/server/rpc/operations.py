@@ -78,6 +78,12 @@ def _tokens(request: Any, _: Any) -> About:
     return About(request.organisation, f"{request.count} for {request.lifetime_s:g} s")
 
 
+def _voided(request: Any, answer: Any) -> About:
+    which = f"made by {request.created_by}" if request.created_by else ", ".join(request.token_ids[:_NAMED])
+    more = len(request.token_ids) - _NAMED
+    return About(which + (f" and {more} more" if more > 0 else ""), "" if answer is None else f"{answer.voided} void")
+
+
 def _pruned(request: Any, answer: Any) -> About | None:
     if request.dry_run:
         return None
@@ -101,6 +107,8 @@ def _created(request: Any, _: Any) -> About:
     return About(request.name, OPERATOR_ROLES.get(request.role, ""))
 
 
+_NAMED = 3
+"""Number of tokens that an entry names."""
 _RUNS = frozenset({OperatorRole.OPERATOR, OperatorRole.ADMINISTRATOR})
 _STOPPING = _RUNS | {OperatorRole.PRIVACY_OFFICER}
 _PRIVACY = frozenset({OperatorRole.PRIVACY_OFFICER, OperatorRole.ADMINISTRATOR})
@@ -120,6 +128,7 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "GetRunModel": Operation(MAY_READ_MODELS, "model.read", _model),
         "CreateToken": Operation(_RUNS, "token.create", _tokens),
         "ListTokens": Operation(EVERY_ROLE),
+        "VoidTokens": Operation(_RUNS, "token.void", _voided),
         "ListParticipants": Operation(EVERY_ROLE),
         "RevokeParticipant": Operation(
             _RUNS, "participant.revoke", lambda request, _: About(request.participant, request.reason)

@@ -44,6 +44,7 @@ MOST_BYTES = {
     f"{_GATEWAY}/CertifyServer": 32 * _KIB,
     "/atoll.wire.v1.CoordinatorService/Identify": 32 * _KIB,
     f"{_CONTROL}/CreateOperator": 32 * _KIB,
+    f"{_CONTROL}/VoidTokens": 64 * _KIB,  # 1,000 ids
     f"{_CONTROL}/CancelRun": 32 * _KIB,  # the operator's reason, of which the beginning is kept
     f"{_CONTROL}/RevokeParticipant": 32 * _KIB,  # as CancelRun
     f"{_CONTROL}/RevokeOperator": 32 * _KIB,  # as CancelRun

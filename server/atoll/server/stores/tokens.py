@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from atoll.server.identity import TokenRecord, TokenUsedError
@@ -55,8 +57,19 @@ def spend(connection: Connection, token_id: str, *, participant: str, key: str, 
 
 def void(connection: Connection, *, created_by: str, at: float) -> int:
     """Expire the unspent tokens that an operator made; returns their number."""
-    standing = (tokens.c.created_by == created_by) & tokens.c.used_at.is_(None) & (tokens.c.expires_at > at)
-    return connection.execute(update(tokens).where(standing).values(expires_at=at)).rowcount
+    return _expire(connection, tokens.c.created_by == created_by, at)
+
+
+def void_named(connection: Connection, ids: Sequence[str], *, at: float) -> int:
+    """Expire those of these tokens that are unspent; returns their number.
+
+    Raises:
+        RecordMissingError: no such token; then none is expired.
+    """
+    known = set(connection.scalars(select(tokens.c.id).where(tokens.c.id.in_(ids))))
+    if missing := [one for one in ids if one not in known]:
+        raise RecordMissingError("token", missing[0])
+    return _expire(connection, tokens.c.id.in_(ids), at)
 
 
 def count_expired(connection: Connection, *, expired_before: float) -> int:
@@ -69,6 +82,14 @@ def prune(connection: Connection, *, expired_before: float, most: int) -> int:
     """Remove up to ``most`` unspent tokens that expired before a time; returns their number."""
     chosen = select(tokens.c.id).where(_stale(expired_before)).limit(most)
     return connection.execute(delete(tokens).where(tokens.c.id.in_(chosen))).rowcount
+
+
+def _expire(connection: Connection, which: ColumnElement[bool], at: float) -> int:
+    return connection.execute(update(tokens).where(which, _standing(at)).values(expires_at=at)).rowcount
+
+
+def _standing(now: float) -> ColumnElement[bool]:
+    return tokens.c.used_at.is_(None) & (tokens.c.expires_at > now)
 
 
 def _stale(expired_before: float) -> ColumnElement[bool]:
