@@ -127,6 +127,7 @@ def main() -> None:
     while (request := receive(requests)) is not None:
         if os.fork() == 0:
             guard(request)
+            requests.detach()  # ``become`` closes it; the object would at its end close what then has its number
             become(request)
             run(request)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 
 from sqlalchemy import Connection
 
@@ -20,11 +21,18 @@ from atoll.server.stores import Store, blob_place
 from atoll.server.stores.standby import Standby
 from atoll.server.stores.turns import WorkPlace
 from atoll.server.telemetry.rounds import RoundFigures
+from atoll.wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 10.0
 """Seconds between two tries to serve participants while standing by."""
+
+
+def name_of(config: ServerConfig) -> str:
+    """The name of this server among those of its database: machine and port. All servers advertise the same name."""
+    machine = config.host if is_loopback(config.host) else socket.gethostname()
+    return f"{machine}:{config.port}"
 
 
 class Succession:
@@ -41,8 +49,9 @@ class Succession:
 
     def __init__(self, config: ServerConfig, *, returns: bool) -> None:
         self._config = config
-        name = f"{config.advertised_host}:{config.port}"
-        self.standby = Standby(name, config.storage.takeover_s, self._told, returns=returns, found=self._found)
+        self.standby = Standby(
+            name_of(config), config.storage.takeover_s, self._told, returns=returns, found=self._found
+        )
         self._loop = asyncio.get_running_loop()
         self._pages = StandbyPages(config)
         self._place: WorkPlace | None = None

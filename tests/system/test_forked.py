@@ -1,0 +1,37 @@
+"""Processes that are forked instead of started find what a started one would."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.patience import WAIT_S
+from tests.system.forked import Forked
+
+pytestmark = pytest.mark.system
+
+SCRIPT = """
+import atexit, os, sys
+opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+
+def closed(descriptor):
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return True
+    return False
+
+atexit.register(lambda: print("closed:", [one for one in opened if closed(one)], flush=True))
+sys.exit(5)
+"""
+
+
+def test_what_it_opened_is_its_own_until_it_ends(tmp_path: Path) -> None:
+    """The forker's socket had a number that the process has given to a file since: closing it would close that."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = Forked([sys.executable, str(script)], 2, os.environ, tmp_path, ())
+    assert process.wait(WAIT_S) == 5
+    assert process.stdout is not None
+    assert process.stdout.read() == "closed: []\n"
