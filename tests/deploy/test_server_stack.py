@@ -36,7 +36,9 @@ def manifests(name: str) -> list[dict[str, Any]]:
 
 
 (STATEFUL_SET,) = manifests("server.yaml")
-(SECOND,) = manifests("../kubernetes-standby/second.yaml")
+(SERVERS,) = manifests("../kubernetes-fleet/servers.yaml")
+(AUTOSCALER,) = manifests("../kubernetes-autoscaling/autoscaler.yaml")
+(ADAPTER,) = manifests("../kubernetes-autoscaling/prometheus-adapter.yaml")
 POD: dict[str, Any] = STATEFUL_SET["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
 OTHERS = {(one["kind"], one["metadata"]["name"]): one for one in manifests("network.yaml")}
@@ -102,8 +104,8 @@ class TestKubernetes:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-class TestSecondPod:
-    """deploy/kubernetes-standby: a second server beside deploy/kubernetes."""
+class TestFleet:
+    """deploy/kubernetes-fleet and deploy/kubernetes-autoscaling: several servers instead of one."""
 
     def test_its_volume_gets_what_the_command_makes(self, tmp_path: Path, postgresql_url: str) -> None:
         (tmp_path / "bucket").mkdir()
@@ -112,23 +114,44 @@ class TestSecondPod:
         Authority.open(tmp_path / "data" / "ca", now=0.0)
         folder = tmp_path / "second"
         made = {str(path.relative_to(folder)) for path in make_standby(tmp_path / "data", folder)}
-        (container,) = SECOND["spec"]["template"]["spec"]["initContainers"]
-        (volume,) = SECOND["spec"]["template"]["spec"]["volumes"]
+        (container,) = SERVERS["spec"]["template"]["spec"]["initContainers"]
+        (volume,) = SERVERS["spec"]["template"]["spec"]["volumes"]
         assert {one["path"] for one in volume["secret"]["items"]} == made
         script = container["command"][-1]
         assert set(re.findall(r"for file in (.*); do", script)[0].split()) == made
         assert container["env"] == [one for one in CONTAINER["env"] if one["name"] == "ATOLL_DATA"]
-        assert SECOND["metadata"]["name"] == STATEFUL_SET["metadata"]["name"]
-        assert "OnDelete" in str(SECOND["spec"]["updateStrategy"])
+        assert SERVERS["metadata"]["name"] == STATEFUL_SET["metadata"]["name"]
+
+    def test_one_pod_at_a_time_ends_and_has_the_time_to_drain(self) -> None:
+        assert SERVERS["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+        labels = POD["metadata"]["labels"]
+        (budget,) = (one for one in manifests("../kubernetes-fleet/fleet.yaml") if one["kind"] == "PodDisruptionBudget")
+        assert budget["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+        assert POD["spec"]["terminationGracePeriodSeconds"] > 2 * config().drain_s
+        spread = SERVERS["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert [one["labelSelector"]["matchLabels"] for one in spread] == [labels, labels]
+
+    def test_the_autoscaler_asks_for_a_metric_that_there_is_and_the_adapter_gives_it(self) -> None:
+        target = AUTOSCALER["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) == ("StatefulSet", STATEFUL_SET["metadata"]["name"])
+        assert AUTOSCALER["spec"]["minReplicas"] >= 2
+        (asked,) = AUTOSCALER["spec"]["metrics"]
+        name = asked["pods"]["metric"]["name"]
+        assert name in metric_names()
+        (rule,) = ADAPTER["rules"]["custom"]
+        assert rule["seriesQuery"].startswith(f"{name}{{")
+        assert re.fullmatch(rule["name"]["matches"], name)
 
     @pytest.mark.skipif(
         shutil.which("kubernetes-validate") is None or shutil.which("kubectl") is None,
         reason="kubernetes-validate or kubectl is not installed",
     )
-    def test_it_renders_and_kubernetes_validate_has_nothing_to_say(self, tmp_path: Path) -> None:
-        render = ["kubectl", "kustomize", str(DEPLOY / "kubernetes-standby")]
+    @pytest.mark.parametrize("name", ["kubernetes-fleet", "kubernetes-autoscaling"])
+    def test_it_renders_and_kubernetes_validate_has_nothing_to_say(self, name: str, tmp_path: Path) -> None:
+        render = ["kubectl", "kustomize", str(DEPLOY / name)]
         rendered = subprocess.run(render, capture_output=True, timeout=WAIT_S, check=True)
         assert b"image: atoll\n" not in rendered.stdout
+        assert (b"replicas:" in rendered.stdout) == (name == "kubernetes-fleet"), "else two would decide"
         path = tmp_path / "rendered.yaml"
         path.write_bytes(rendered.stdout)
         command = ["kubernetes-validate", "--strict", str(path)]

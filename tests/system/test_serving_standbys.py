@@ -111,6 +111,7 @@ def test_participants_split_over_servers_give_the_same_bits(
     clients = [crew.start("Steady", *at(server), index=index) for index, server in enumerate((first, second, second))]
     for client in clients:
         client.wait("connected")
+    assert [metric(server, "atoll_check_ins_open") for server in (first, second)] == [1, 2]
     run = first.operator.submit(KILLED_JOB, KILLED_MODEL)
     first.operator.finished(run)
     assert first.operator.model(run) == killed_undisturbed

@@ -46,6 +46,15 @@ async def standing(world: World, run: str) -> dict[str, tuple[str, str]]:
     return {member.participant: (member.status, member.detail) for member in answer.rounds[-1].members}
 
 
+async def test_open_streams_are_counted(world: World, alice: Participant) -> None:
+    meter = world.daemon._figures.meter
+    async with alice.check_in():
+        assert meter.check_ins_open == 1
+    async with asyncio.timeout(WAIT_S):
+        while meter.check_ins_open:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0)
+
+
 class TestHello:
     async def test_the_welcome_says_what_a_participant_needs(self, alice: Participant) -> None:
         stream = Stream(alice.participation.CheckIn())

@@ -227,6 +227,7 @@ class AggregatorDaemon:
             coordinator=relay,
             authenticator=authenticator,
             transfer_address="",
+            meter=self._figures.meter,
             takes_unary=False,
         )
         link.perform = worker.perform

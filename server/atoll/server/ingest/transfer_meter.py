@@ -1,4 +1,4 @@
-"""Counters of the uploads and downloads of one server process."""
+"""Counters of the uploads, downloads and check-in streams of one server process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TransferMeter:
     Attributes:
         uploaded_bytes: payload bytes received, repeated chunks included.
         downloaded_bytes: bytes of chunk messages sent, repeated chunks included.
-        uploads_open: open upload streams; ``downloads_open`` likewise.
+        uploads_open: open upload streams; ``downloads_open`` and ``check_ins_open`` likewise.
         last_upload_at: second of the monotonic clock at which one ended last.
         committed: called with the seconds that making an upload durable took.
         folded: called with the seconds that adding an update to a sum took; from any thread.
@@ -33,6 +33,7 @@ class TransferMeter:
     downloaded_chunks: int = 0
     uploads_open: int = 0
     downloads_open: int = 0
+    check_ins_open: int = 0
     last_upload_at: float = -math.inf
     committed: Callable[[float], None] = ignore
     folded: Callable[[float], None] = ignore

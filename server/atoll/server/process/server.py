@@ -351,6 +351,7 @@ class Daemon:
             coordinator=coordinator,
             authenticator=authenticator,
             transfer_address=transfer_address,
+            meter=self._figures.meter,
         )
         file = None
         if not config.insecure:

@@ -210,7 +210,11 @@ class StandbyGateway:
         authenticator = Authenticator(coordinator, Admission(limits), insecure=False)
         transfer = self._transfers(identity, stores, link, coordinator, authenticator)
         participation = ParticipationService(
-            sessions=self._sessions, coordinator=relay, authenticator=authenticator, transfer_address=""
+            sessions=self._sessions,
+            coordinator=relay,
+            authenticator=authenticator,
+            transfer_address="",
+            meter=self.figures.meter,
         )
         main = make_server(Port.MAIN, limits, refused, authenticator.enter, authenticator.connections)
         enrolment = make_server(Port.ENROLMENT, limits, refused, front.enter, front.connections)

@@ -12,6 +12,7 @@ import grpc.aio
 
 import atoll.server
 from atoll.server.errors import InvalidRequestError
+from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.check_in_api import CheckInApi
@@ -43,12 +44,14 @@ class ParticipationService:
         coordinator: CheckInApi,
         authenticator: Authenticator,
         transfer_address: str,
+        meter: TransferMeter,
         takes_unary: bool = True,
     ) -> None:
         self._sessions = sessions
         self._coordinator = coordinator
         self._authenticator = authenticator
         self._transfer_address = transfer_address
+        self._meter = meter
         self._sending = SendingRoom()
         self._gate = ReturnGate(sessions.pace)
         self._takes_unary = takes_unary
@@ -86,6 +89,7 @@ class ParticipationService:
         log.debug("connected, client version %s", one_line(introduction.client_version) or "unknown", extra=known)
         expiry = self._close_at_expiry(session)
         reader = asyncio.create_task(self._read(request_iterator, session))
+        self._meter.check_ins_open += 1
         try:
             yield participation_pb2.CheckInResponse(welcome=self._welcome(participant))
             while (message := await session.outbox.get()) is not None:
@@ -97,6 +101,7 @@ class ParticipationService:
             if reader.done():
                 reader.result()
         finally:
+            self._meter.check_ins_open -= 1
             self._sessions.disconnect(session)
             log.debug("disconnected", extra=known)
             expiry.cancel()

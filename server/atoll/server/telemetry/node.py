@@ -94,6 +94,7 @@ class _Transfers:
         yield CounterMetricFamily("atoll_download_chunks", "Chunks of models sent.", meter.downloaded_chunks)
         yield GaugeMetricFamily("atoll_uploads_open", "Upload streams under way.", meter.uploads_open)
         yield GaugeMetricFamily("atoll_downloads_open", "Download streams under way.", meter.downloads_open)
+        yield GaugeMetricFamily("atoll_check_ins_open", "Check-in streams that end here.", meter.check_ins_open)
 
 
 def plain(families: Iterable[Metric]) -> Iterator[Metric]:
