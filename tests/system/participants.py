@@ -129,6 +129,29 @@ class Gate:
             self._signs.put("stop")
 
 
+class Versatile(Exact):
+    """Trains, evaluates and answers statistics.
+
+    ``training.held`` of the job names tasks in which it waits, as ``ROUND:INDEX``, until it may continue or is stopped;
+    with ``!`` after it, until it may continue.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        self._gate = Gate()
+
+    def fit(self, model: Model, task: Task) -> Update:
+        held, place = str(task.settings.get("held", "")).split(), f"{task.round}:{self.index}"
+        if place in held or f"{place}!" in held:
+            say("held", task)
+            self._gate.wait(task, obey=place in held)
+        return super().fit(model, task)
+
+    def table(self) -> dict[str, Any]:
+        random, rows = np.random.default_rng(self.index), 40 + self.index
+        return {"age": random.integers(20, 90, rows), "label": random.integers(0, 2, rows)}
+
+
 class Held(Steady):
     """Waits in ``fit`` in some rounds until it may continue, or with ``obey`` until it is stopped, which it reports."""
 

@@ -9,15 +9,12 @@ import shutil
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from http.client import HTTPConnection
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
 from atoll.server.buckets import BucketPlace
 from atoll.wire.join_token import JoinToken
-from tests.object_storage import CREDENTIALS
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 from tests.system.clients import Client
@@ -35,65 +32,23 @@ from tests.system.reference import (
     assert_undisturbed,
 )
 from tests.system.servers import Server
-from tests.system.test_storage_backup import atoll
+from tests.system.standbys import metric, page, standing_by, write_config
 
 pytestmark = pytest.mark.system
 
-SERVING = "serving participants as "
 Standby = Callable[[str], Server]
 
 
 @pytest.fixture
 def first(serve: Serve, tmp_path: Path, database_server: DatabaseServer, s3: BucketPlace) -> Server:
     """The server at work, with PostgreSQL and S3."""
-    config = tmp_path / "server.toml"
-    settings = {"database": database_server.new("standbys"), "blobs": s3.url, "blobs_endpoint": s3.endpoint}
-    config.write_text(
-        "[check_in]\nperiod_s = 1.0\n\n[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items())
-    )
-    return serve("first", "--config", str(config))
+    return serve("first", "--config", str(write_config(tmp_path / "server.toml", database_server.new("standbys"), s3)))
 
 
 @pytest.fixture
 def stand_by(first: Server, tmp_path: Path) -> Standby:
     """Makes further servers, which stand by and serve participants."""
-
-    def make(name: str) -> Server:
-        server = Server(first.nursery, name, "--config", str(tmp_path / "server.toml"))
-        server.env = CREDENTIALS
-        atoll("server", "standby", str(server.data), "--data", str(first.data))
-        server.launch()
-        server.process.wait_for_log(SERVING)
-        ready(server)
-        return server
-
-    return make
-
-
-def page(server: Server, path: str) -> tuple[int, str]:
-    """Status and body of a page of a server's health port."""
-    connection = HTTPConnection("127.0.0.1", server.port + 3, timeout=WAIT_S)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
-
-
-def ready(server: Server) -> None:
-    """Wait until a server is ready for participants."""
-    until = time.monotonic() + WAIT_S
-    while page(server, "/readyz")[0] != HTTPStatus.OK:
-        assert time.monotonic() < until, page(server, "/readyz")
-        time.sleep(0.05)
-
-
-def metric(server: Server, name: str) -> float:
-    """The sum of a metric of a server."""
-    with urlopen(f"http://127.0.0.1:{server.port + 3}/metrics", timeout=WAIT_S) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split()[0] == name)
+    return lambda name: standing_by(first, name, tmp_path / "server.toml")
 
 
 def at(server: Server) -> tuple[str, str]:

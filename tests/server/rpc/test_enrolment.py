@@ -13,13 +13,13 @@ from atoll.server.identity import Authority, CertificateRequest
 from atoll.wire.renewal import renewal_proof
 from atoll.wire.v1 import control_pb2, enrolment_pb2, enrolment_pb2_grpc
 from tests.patience import WAIT_S
-from tests.server.rpc.world import Caller, Key, Participant, World, refusal, refused_code
+from tests.server.rpc.world import Caller, Key, Participant, World, refusal, refused_code, refused_detail
 
 
 class TestEnrol:
     async def test_a_token_admits_a_key(self, world: World) -> None:
         key = Key()
-        answer = await world.enrol_with(await world.token("acme", silo=True), key)
+        answer = await world.enrol_with(await world.token("acme", kind=enrolment_pb2.PARTICIPANT_KIND_SILO), key)
         assert answer.organisation == "acme"
         assert answer.kind == enrolment_pb2.PARTICIPANT_KIND_SILO
         assert answer.server_address == world.addresses.main
@@ -54,6 +54,20 @@ class TestEnrol:
     ) -> None:
         call = world.enrol_with(await world.token(), Key(), **changes)
         assert await refused_code(call) == ("UNAUTHENTICATED", "token.unknown")
+
+    @pytest.mark.parametrize("aggregator", [False, True])
+    async def test_a_token_for_the_other_kind_is_refused_and_stays_unspent(
+        self, world: World, aggregator: bool
+    ) -> None:
+        kind, hosts = enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR, ["agg.example.org"]
+        token = await (world.token(kind=kind, hosts=hosts) if not aggregator else world.token())
+        detail = await refused_detail(world.enrol_with(token, Key(), aggregator=aggregator))
+        assert (detail.code, token.token_id in detail.message) == ("token.scope", True)
+        assert "atoll" in detail.remedy
+        listed = await world.operator.control.ListParticipants(control_pb2.ListParticipantsRequest(), timeout=WAIT_S)
+        assert list(listed.participants) == []
+        answer = await world.enrol_with(token, Key(), aggregator=not aggregator)
+        assert (answer.kind == kind) is not aggregator
 
     @pytest.mark.parametrize("csr", [b"", b"rubbish", b"x" * 20_000])
     async def test_a_bad_request_leaves_the_token_unspent(self, world: World, csr: bytes) -> None:

@@ -321,19 +321,14 @@ class World:
         organisation: str = "acme",
         *,
         lifetime_s: float = 600.0,
-        silo: bool = False,
+        kind: enrolment_pb2.ParticipantKind.ValueType = enrolment_pb2.PARTICIPANT_KIND_EDGE,
         by: Caller | None = None,
+        **binding: Any,
     ) -> JoinToken:
-        kinds = enrolment_pb2
-        made = await (by or self.operator).control.CreateToken(
-            control_pb2.CreateTokenRequest(
-                organisation=organisation,
-                kind=kinds.PARTICIPANT_KIND_SILO if silo else kinds.PARTICIPANT_KIND_EDGE,
-                lifetime_s=lifetime_s,
-                count=1,
-            ),
-            timeout=WAIT_S,
+        request = control_pb2.CreateTokenRequest(
+            organisation=organisation, kind=kind, lifetime_s=lifetime_s, count=1, **binding
         )
+        made = await (by or self.operator).control.CreateToken(request, timeout=WAIT_S)
         return JoinToken.decode(made.tokens[0])
 
     async def enrol_with(self, token: JoinToken, key: Key, **changes: Any) -> enrolment_pb2.EnrolResponse:

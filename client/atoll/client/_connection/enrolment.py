@@ -68,11 +68,6 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     )
     port = EnrolmentPort(token.address, token.ca_certificate_pem)
     answer = port.call("the join token", timeout_s, lambda stub, left_s: stub.Enrol(request, timeout=left_s))
-    if answer.kind == enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR:
-        raise UsageError(
-            "the join token is an aggregator's, and is used up now: ask the operator for a new one, and use it with "
-            "`atoll aggregator start`"
-        )
     identity = Identity(
         participant=answer.participant,
         organisation=answer.organisation,

@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61toll/wire/v1/enrolment.proto\x12\ratoll.wire.v1\"Y\n\x0c\x45nrolRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x0f\n\x07\x63sr_pem\x18\x03 \x01(\x0c\x12\x16\n\x0e\x63lient_version\x18\x04 \x01(\t\"\xb5\x01\n\rEnrolResponse\x12\x13\n\x0bparticipant\x18\x01 \x01(\t\x12\x14\n\x0corganisation\x18\x02 \x01(\t\x12,\n\x04kind\x18\x03 \x01(\x0e\x32\x1e.atoll.wire.v1.ParticipantKind\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x04 \x01(\x0c\x12\x1a\n\x12\x63\x61_certificate_pem\x18\x05 \x01(\x0c\x12\x16\n\x0eserver_address\x18\x06 \x01(\t\"R\n\x13RenewExpiredRequest\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63sr_pem\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"K\n\x14RenewExpiredResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\x1a\n\x12\x63\x61_certificate_pem\x18\x02 \x01(\x0c\"2\n\x0cRenewRequest\x12\x0f\n\x07\x63sr_pem\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\rRenewResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\x1a\n\x12\x63\x61_certificate_pem\x18\x02 \x01(\x0c*\x8a\x01\n\x0fParticipantKind\x12 \n\x1cPARTICIPANT_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15PARTICIPANT_KIND_EDGE\x10\x01\x12\x19\n\x15PARTICIPANT_KIND_SILO\x10\x02\x12\x1f\n\x1bPARTICIPANT_KIND_AGGREGATOR\x10\x03\x32\xaf\x01\n\x10\x45nrolmentService\x12\x42\n\x05\x45nrol\x12\x1b.atoll.wire.v1.EnrolRequest\x1a\x1c.atoll.wire.v1.EnrolResponse\x12W\n\x0cRenewExpired\x12\".atoll.wire.v1.RenewExpiredRequest\x1a#.atoll.wire.v1.RenewExpiredResponse2T\n\x0eRenewalService\x12\x42\n\x05Renew\x12\x1b.atoll.wire.v1.RenewRequest\x1a\x1c.atoll.wire.v1.RenewResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61toll/wire/v1/enrolment.proto\x12\ratoll.wire.v1\"m\n\x0c\x45nrolRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x0f\n\x07\x63sr_pem\x18\x03 \x01(\x0c\x12\x16\n\x0e\x63lient_version\x18\x04 \x01(\t\x12\x12\n\naggregator\x18\x05 \x01(\x08\"\xb5\x01\n\rEnrolResponse\x12\x13\n\x0bparticipant\x18\x01 \x01(\t\x12\x14\n\x0corganisation\x18\x02 \x01(\t\x12,\n\x04kind\x18\x03 \x01(\x0e\x32\x1e.atoll.wire.v1.ParticipantKind\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x04 \x01(\x0c\x12\x1a\n\x12\x63\x61_certificate_pem\x18\x05 \x01(\x0c\x12\x16\n\x0eserver_address\x18\x06 \x01(\t\"R\n\x13RenewExpiredRequest\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63sr_pem\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"K\n\x14RenewExpiredResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\x1a\n\x12\x63\x61_certificate_pem\x18\x02 \x01(\x0c\"2\n\x0cRenewRequest\x12\x0f\n\x07\x63sr_pem\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\rRenewResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\x1a\n\x12\x63\x61_certificate_pem\x18\x02 \x01(\x0c*\x8a\x01\n\x0fParticipantKind\x12 \n\x1cPARTICIPANT_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15PARTICIPANT_KIND_EDGE\x10\x01\x12\x19\n\x15PARTICIPANT_KIND_SILO\x10\x02\x12\x1f\n\x1bPARTICIPANT_KIND_AGGREGATOR\x10\x03\x32\xaf\x01\n\x10\x45nrolmentService\x12\x42\n\x05\x45nrol\x12\x1b.atoll.wire.v1.EnrolRequest\x1a\x1c.atoll.wire.v1.EnrolResponse\x12W\n\x0cRenewExpired\x12\".atoll.wire.v1.RenewExpiredRequest\x1a#.atoll.wire.v1.RenewExpiredResponse2T\n\x0eRenewalService\x12\x42\n\x05Renew\x12\x1b.atoll.wire.v1.RenewRequest\x1a\x1c.atoll.wire.v1.RenewResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atoll.wire.v1.enrolment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PARTICIPANTKIND']._serialized_start=607
-  _globals['_PARTICIPANTKIND']._serialized_end=745
+  _globals['_PARTICIPANTKIND']._serialized_start=627
+  _globals['_PARTICIPANTKIND']._serialized_end=765
   _globals['_ENROLREQUEST']._serialized_start=48
-  _globals['_ENROLREQUEST']._serialized_end=137
-  _globals['_ENROLRESPONSE']._serialized_start=140
-  _globals['_ENROLRESPONSE']._serialized_end=321
-  _globals['_RENEWEXPIREDREQUEST']._serialized_start=323
-  _globals['_RENEWEXPIREDREQUEST']._serialized_end=405
-  _globals['_RENEWEXPIREDRESPONSE']._serialized_start=407
-  _globals['_RENEWEXPIREDRESPONSE']._serialized_end=482
-  _globals['_RENEWREQUEST']._serialized_start=484
-  _globals['_RENEWREQUEST']._serialized_end=534
-  _globals['_RENEWRESPONSE']._serialized_start=536
-  _globals['_RENEWRESPONSE']._serialized_end=604
-  _globals['_ENROLMENTSERVICE']._serialized_start=748
-  _globals['_ENROLMENTSERVICE']._serialized_end=923
-  _globals['_RENEWALSERVICE']._serialized_start=925
-  _globals['_RENEWALSERVICE']._serialized_end=1009
+  _globals['_ENROLREQUEST']._serialized_end=157
+  _globals['_ENROLRESPONSE']._serialized_start=160
+  _globals['_ENROLRESPONSE']._serialized_end=341
+  _globals['_RENEWEXPIREDREQUEST']._serialized_start=343
+  _globals['_RENEWEXPIREDREQUEST']._serialized_end=425
+  _globals['_RENEWEXPIREDRESPONSE']._serialized_start=427
+  _globals['_RENEWEXPIREDRESPONSE']._serialized_end=502
+  _globals['_RENEWREQUEST']._serialized_start=504
+  _globals['_RENEWREQUEST']._serialized_end=554
+  _globals['_RENEWRESPONSE']._serialized_start=556
+  _globals['_RENEWRESPONSE']._serialized_end=624
+  _globals['_ENROLMENTSERVICE']._serialized_start=768
+  _globals['_ENROLMENTSERVICE']._serialized_end=943
+  _globals['_RENEWALSERVICE']._serialized_start=945
+  _globals['_RENEWALSERVICE']._serialized_end=1029
 # @@protoc_insertion_point(module_scope)

@@ -48,11 +48,16 @@ class EnrolRequest(google.protobuf.message.Message):
     SECRET_FIELD_NUMBER: builtins.int
     CSR_PEM_FIELD_NUMBER: builtins.int
     CLIENT_VERSION_FIELD_NUMBER: builtins.int
+    AGGREGATOR_FIELD_NUMBER: builtins.int
     token_id: builtins.str
     secret: builtins.str
     csr_pem: builtins.bytes
     """PKCS #10 request, PEM, P-256. Its subject is ignored."""
     client_version: builtins.str
+    aggregator: builtins.bool
+    """The caller is an aggregator. A token for one admits no participant, and a
+    participant's token no aggregator.
+    """
     def __init__(
         self,
         *,
@@ -60,8 +65,9 @@ class EnrolRequest(google.protobuf.message.Message):
         secret: builtins.str = ...,
         csr_pem: builtins.bytes = ...,
         client_version: builtins.str = ...,
+        aggregator: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_version", b"client_version", "csr_pem", b"csr_pem", "secret", b"secret", "token_id", b"token_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["aggregator", b"aggregator", "client_version", b"client_version", "csr_pem", b"csr_pem", "secret", b"secret", "token_id", b"token_id"]) -> None: ...
 
 Global___EnrolRequest: typing_extensions.TypeAlias = EnrolRequest
 

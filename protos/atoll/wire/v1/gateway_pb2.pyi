@@ -327,13 +327,24 @@ class OrderDone(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     FLAW_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    NORMS_FIELD_NUMBER: builtins.int
     number: builtins.int
     status: builtins.int
     """gRPC status code of the error; 0: done."""
     flaw: builtins.str
     """The answer to a FlawOrder; empty: the update is intact."""
+    steps: builtins.int
+    """Steps of work that the gateway has done since it started: orders done,
+    chunks folded, blocks of sums written, packed and sent. An order may take as
+    long as it needs while this grows.
+    """
     @property
     def error(self) -> atoll.wire.v1.errors_pb2.ErrorDetail: ...
+    @property
+    def norms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The answer to a NormsOrder, in its order."""
+
     def __init__(
         self,
         *,
@@ -341,9 +352,11 @@ class OrderDone(google.protobuf.message.Message):
         status: builtins.int = ...,
         error: atoll.wire.v1.errors_pb2.ErrorDetail | None = ...,
         flaw: builtins.str = ...,
+        steps: builtins.int = ...,
+        norms: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["error", b"error", "flaw", b"flaw", "number", b"number", "status", b"status"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "flaw", b"flaw", "norms", b"norms", "number", b"number", "status", b"status", "steps", b"steps"]) -> None: ...
 
 Global___OrderDone: typing_extensions.TypeAlias = OrderDone
 
@@ -359,6 +372,7 @@ class WorkResponse(google.protobuf.message.Message):
     END_CALLS_FIELD_NUMBER: builtins.int
     FLAW_FIELD_NUMBER: builtins.int
     KEEP_FIELD_NUMBER: builtins.int
+    NORMS_FIELD_NUMBER: builtins.int
     number: builtins.int
     """Of this order; OrderDone repeats it."""
     @property
@@ -375,6 +389,8 @@ class WorkResponse(google.protobuf.message.Message):
     def flaw(self) -> Global___FlawOrder: ...
     @property
     def keep(self) -> Global___KeepOrder: ...
+    @property
+    def norms(self) -> Global___NormsOrder: ...
     def __init__(
         self,
         *,
@@ -386,10 +402,11 @@ class WorkResponse(google.protobuf.message.Message):
         end_calls: atoll.wire.v1.ingest_pb2.EndCallsRequest | None = ...,
         flaw: Global___FlawOrder | None = ...,
         keep: Global___KeepOrder | None = ...,
+        norms: Global___NormsOrder | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["drop", b"drop", "drop_run", b"drop_run", "end_calls", b"end_calls", "flaw", b"flaw", "fold", b"fold", "keep", b"keep", "order", b"order", "partial", b"partial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drop", b"drop", "drop_run", b"drop_run", "end_calls", b"end_calls", "flaw", b"flaw", "fold", b"fold", "keep", b"keep", "number", b"number", "order", b"order", "partial", b"partial"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["fold", "partial", "drop", "drop_run", "end_calls", "flaw", "keep"] | None: ...
+    def HasField(self, field_name: typing.Literal["drop", b"drop", "drop_run", b"drop_run", "end_calls", b"end_calls", "flaw", b"flaw", "fold", b"fold", "keep", b"keep", "norms", b"norms", "order", b"order", "partial", b"partial"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["drop", b"drop", "drop_run", b"drop_run", "end_calls", b"end_calls", "flaw", b"flaw", "fold", b"fold", "keep", b"keep", "norms", b"norms", "number", b"number", "order", b"order", "partial", b"partial"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["fold", "partial", "drop", "drop_run", "end_calls", "flaw", "keep", "norms"] | None: ...
 
 Global___WorkResponse: typing_extensions.TypeAlias = WorkResponse
 
@@ -459,6 +476,24 @@ class FlawOrder(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["item", b"item"]) -> None: ...
 
 Global___FlawOrder: typing_extensions.TypeAlias = FlawOrder
+
+@typing.final
+class NormsOrder(google.protobuf.message.Message):
+    """Give the L2 norms of these updates, as they were measured on arrival."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: builtins.int
+    @property
+    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[atoll.wire.v1.ingest_pb2.FoldItem]: ...
+    def __init__(
+        self,
+        *,
+        items: collections.abc.Iterable[atoll.wire.v1.ingest_pb2.FoldItem] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["items", b"items"]) -> None: ...
+
+Global___NormsOrder: typing_extensions.TypeAlias = NormsOrder
 
 @typing.final
 class KeepOrder(google.protobuf.message.Message):

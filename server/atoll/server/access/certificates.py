@@ -26,6 +26,7 @@ from atoll.server.identity import (
     SupersededError,
     TokenRecord,
     TokenUsedError,
+    check_kind,
     mint,
     new_participant_id,
     verify,
@@ -160,8 +161,10 @@ class CertificateBook:
         not_after = self._newest.get(participant)
         return -1.0 if not_after is None else max(0.0, not_after - self._clock())
 
-    async def enrol(self, token_id: str, secret: str, csr_pem: bytes) -> tuple[participants.Participant, bytes]:
-        """Spend a join token for a certificate.
+    async def enrol(
+        self, token_id: str, secret: str, csr_pem: bytes, *, aggregator: bool = False
+    ) -> tuple[participants.Participant, bytes]:
+        """Spend a join token for a certificate; ``aggregator``: the caller is one, not a participant.
 
         The same key may ask again while the token lives, until the participant has used a certificate: its answer may
         have been lost.
@@ -177,6 +180,7 @@ class CertificateBook:
 
         def check(connection: Connection) -> TokenRecord:
             record = verify(tokens.get(connection, token_id), secret, now=now, key=request.key)
+            check_kind(record, aggregator=aggregator)
             if record.used_by is not None and _has_come(connection, record.used_by):
                 raise TokenUsedError(f"join token {token_id} has been used, and so has the certificate that it brought")
             return record
@@ -206,7 +210,7 @@ class CertificateBook:
 
         participant = await self._writer.run(work)
         if participant is None:
-            return await self.enrol(token_id, secret, csr_pem)
+            return await self.enrol(token_id, secret, csr_pem, aggregator=aggregator)
         log.info(
             "participant %s enrolled: organisation %s, kind %s, token %s",
             participant.id,

@@ -18,7 +18,7 @@ from atoll.server.aggregator.config import AggregatorConfig
 from atoll.server.aggregator.credential import Credential
 from atoll.server.aggregator.enrolling import Serving, due_in_s, enrol, renewed, server_certificate
 from atoll.server.aggregator.pages import Traffic, open_pages
-from atoll.server.errors import ServerError, SetupError
+from atoll.server.errors import ServerError, SetupError, UnauthenticatedError
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Link
 from atoll.server.gateway.site.models import Models
@@ -283,7 +283,11 @@ class AggregatorDaemon:
         return f"{config.metrics_host}:{endpoint.port}"
 
     async def _renew(self, link: Link, upstream: str) -> None:
-        """Renew both certificates in time, as long as the aggregator runs."""
+        """Renew both certificates in time, as long as the aggregator runs.
+
+        Raises:
+            UnauthenticatedError: if its certificate has ended, and the server does not renew it.
+        """
         while True:
             credential, serving = self._credential, self._serving
             if credential is None or serving is None:
@@ -292,6 +296,7 @@ class AggregatorDaemon:
             own_s = due_in_s(peer.not_before, peer.not_after)
             serving_s = due_in_s(serving.not_before, serving.pair.not_after)
             await asyncio.sleep(min(own_s, serving_s))
+            ended = peer.not_after <= time.time()
             try:
                 if own_s <= serving_s:
                     self._credential = await renewed(credential, upstream)
@@ -301,6 +306,8 @@ class AggregatorDaemon:
                     self._serving = await server_certificate(credential, upstream, self._config.data, fresh=True)
                 log.info("certificate renewed")
             except (ServerError, OSError) as error:
+                if ended and isinstance(error, UnauthenticatedError):
+                    raise  # it is too late to renew, or it was revoked: nothing works from now on
                 said = error.logged if isinstance(error, ServerError) else error
                 log.warning("a certificate could not be renewed or kept, it is tried again later: %s", said)
                 await asyncio.sleep(RENEWAL_RETRY_S)

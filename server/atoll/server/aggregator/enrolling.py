@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+import atoll.server
 from atoll.server.aggregator.credential import Credential
 from atoll.server.errors import SetupError, UnavailableError
 from atoll.server.identity import ServerKeyPair
@@ -58,7 +59,11 @@ async def enrol(text: str, folder: Path) -> Credential:
     pending = folder / f"enrolling-{hashlib.sha256(token.token_id.encode()).hexdigest()[:16]}.pem"
     key = _kept_key(pending)
     request = enrolment_pb2.EnrolRequest(
-        token_id=token.token_id, secret=token.secret, csr_pem=key.csr_pem, client_version="aggregator"
+        token_id=token.token_id,
+        secret=token.secret,
+        csr_pem=key.csr_pem,
+        client_version=atoll.server.__version__,
+        aggregator=True,
     )
 
     async def ask() -> enrolment_pb2.EnrolResponse:
@@ -68,12 +73,6 @@ async def enrol(text: str, folder: Path) -> Credential:
             return found
 
     answer = await _patiently(ask)
-    if answer.kind != enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR:
-        raise SetupError(
-            "aggregator.token",
-            "this join token is a participant's, and is used up now",
-            "make one with `atoll token new --kind aggregator --serves HOST`",
-        )
     credential = Credential(
         name=answer.participant,
         organisation=answer.organisation,

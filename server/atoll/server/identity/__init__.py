@@ -38,7 +38,7 @@ from atoll.server.identity.names import (
 from atoll.server.identity.operator_roles import EVERY_ROLE, OperatorRole
 from atoll.server.identity.peer import Peer, Role, fingerprint_of
 from atoll.server.identity.requests import CertificateRequest, KeyWithRequest
-from atoll.server.identity.tokens import MintedToken, TokenRecord, mint, verify
+from atoll.server.identity.tokens import MintedToken, TokenRecord, check_kind, mint, verify
 
 __all__ = [
     "EVERY_ROLE",
@@ -71,6 +71,7 @@ __all__ = [
     "TokenScopeError",
     "TokenUnknownError",
     "TokenUsedError",
+    "check_kind",
     "check_operator",
     "check_organisation",
     "check_participant_id",

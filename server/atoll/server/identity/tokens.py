@@ -130,6 +130,25 @@ def verify(
     return record
 
 
+def check_kind(record: TokenRecord, *, aggregator: bool) -> None:
+    """Check that a token is for the caller, which says whether it is an aggregator; else it stays unspent.
+
+    Raises:
+        TokenScopeError: if an aggregator gives a participant's token, or a participant an aggregator's.
+    """
+    if aggregator and record.kind is not ParticipantKind.AGGREGATOR:
+        raise TokenScopeError(
+            f"join token {record.id} is for a participant of kind {record.kind}, not for an aggregator",
+            "give a token made with `atoll token new --kind aggregator --serves HOST`; this one is still good for a "
+            "participant",
+        )
+    if not aggregator and record.kind is ParticipantKind.AGGREGATOR:
+        raise TokenScopeError(
+            f"join token {record.id} is for an aggregator, not for a participant",
+            "use it with `atoll aggregator start --token`, and ask the operator for a participant's token",
+        )
+
+
 def _hash(token_id: str, secret: str) -> str:
     digest = hashlib.sha256(_HASH_DOMAIN)
     for part in (token_id, secret):

@@ -74,6 +74,9 @@ class IngestNode:
         name: recorded with each update that comes to this node.
         spool: where uploads lie.
         folded: told of the seconds that each update took to be added.
+
+    Attributes:
+        steps: chunks folded and blocks of sums written; threads that count at the same moment may lose some.
     """
 
     def __init__(self, name: str, spool: Spool, folded: Callable[[float], None] = ignore) -> None:
@@ -83,6 +86,7 @@ class IngestNode:
         self._sums: dict[SumKey, _Sum] = {}
         self._spare: Accumulator | None = None
         self._lock = Lock()
+        self.steps = 0
 
     def fold(self, key: SumKey, items: Iterable[FoldItem]) -> None:
         """Add the updates that are not in the sum yet.
@@ -116,10 +120,18 @@ class IngestNode:
         with self._locked(key) as accumulator:
             self._make_exact(accumulator, key, items)
             try:
-                write_partial(path, accumulator)
+                write_partial(path, accumulator, self._step)
             except OSError as error:
                 raise storage_error("storage.partial", "a partial sum cannot be written", error, where=path) from error
             return accumulator.total_weight
+
+    def norms(self, items: Iterable[FoldItem]) -> list[float]:
+        """The L2 norms of these updates, as they were measured on arrival.
+
+        Raises:
+            NotFoundError, CorruptDataError: if an upload is gone or damaged.
+        """
+        return [self._norm(item) for item in items]
 
     def drop(self, run: str, round_number: int, attempt: int) -> None:
         """Drop a run's sums up to this attempt; one accumulator's memory is kept for the next round."""
@@ -185,12 +197,23 @@ class IngestNode:
         for item in items:
             if item.update_id not in known:
                 began = time.monotonic()
-                with self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
+                with self._committed(item) as upload:
                     norm = norm_of(upload.records) if accumulator.grid.clip else 0.0
-                    accumulator.fold(item.update_id, item.weight, _chunks(upload), norm)
+                    accumulator.fold(item.update_id, item.weight, self._chunks(upload), norm)
                 self._folded(time.monotonic() - began)
 
+    def _norm(self, item: FoldItem) -> float:
+        with self._committed(item) as upload:
+            return norm_of(upload.records)
 
-def _chunks(upload: Committed) -> Iterator[Chunk]:
-    """Yield every chunk, checked against its checksum: it may have changed on disk since it arrived."""
-    return ((record.header, upload.payload(record)) for record in upload.records)
+    def _committed(self, item: FoldItem) -> contextlib.AbstractContextManager[Committed]:
+        return self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest)
+
+    def _chunks(self, upload: Committed) -> Iterator[Chunk]:
+        """Yield every chunk, checked against its checksum: it may have changed on disk since it arrived."""
+        for record in upload.records:
+            yield record.header, upload.payload(record)
+            self._step()
+
+    def _step(self) -> None:
+        self.steps += 1

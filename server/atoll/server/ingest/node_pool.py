@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from atoll.server.aggregation import PartialSum, PartialSumError
 from atoll.server.errors import NotFoundError, ServerError, UnavailableError
@@ -20,6 +20,7 @@ from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.ingest.partial_file import PartialFile
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
@@ -32,6 +33,10 @@ STANDBY = "standby-"
 """Names of nodes at servers that stand by, which are gateways too. Their uploads are in the bucket: any node can."""
 AWAY_S = 60.0
 """Seconds for which a sum waits for a gateway that has part of it and is not connected, or to its round's deadline."""
+SLOW = "node.slow"
+"""Code of the error for a gateway that is connected, and does nothing."""
+SLOW_S = 60.0
+"""Seconds for which such a gateway is asked for nothing else; sums do without it once their deadline is over."""
 TOGETHER = 64
 """Number of small updates that one call folds, unless the round is summed before so many have come."""
 
@@ -70,6 +75,10 @@ class GatewayNode(Node, Protocol):
 
     async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         """Delete sums and uploads of a run's attempts up to ``through``, except the uploads of ``keep``."""
+        ...
+
+    async def norms(self, items: Sequence[FoldItem]) -> list[float]:
+        """The L2 norms of updates that it received, in their order."""
         ...
 
     async def flaw(self, item: FoldItem) -> str:
@@ -183,6 +192,7 @@ class NodePool:
         self._clock = clock
         self._gateways: dict[str, GatewayNode] = {}
         self._away: dict[str, float] = {}  # gateways that were asked for or left, since when
+        self._slow: dict[str, float] = {}  # gateways that did an order not in time, when that was
         self._nodes: dict[str, Node] = {}
         self._small: dict[tuple[SumKey, str], list[FoldItem]] = {}  # that wait for others
 
@@ -230,12 +240,31 @@ class NodePool:
         if not node.startswith(GATEWAY):
             return None
         found = self._gateways.get(node)
-        if found is not None:
-            return await found.flaw(item)
+        if found is not None and not self._is_slow(node):
+            return await self._watched(node, found.flaw(item))
         error = self._missing(node, wait_until)
         if isinstance(error, UnavailableError):
             raise error
         return str(error.detail)
+
+    async def norms(self, items: Sequence[tuple[str, FoldItem]], wait_until: float = 0.0) -> dict[str, float]:
+        """The L2 norms of those updates that only their aggregators can read, by update id. Arguments as ``partials``.
+
+        Raises:
+            UnavailableError, NotFoundError: as ``partials``.
+        """
+        shares: dict[str, list[FoldItem]] = defaultdict(list)
+        for name, item in items:
+            if name.startswith(GATEWAY):
+                shares[name].append(item)
+        found: dict[str, float] = {}
+        for name, share in shares.items():
+            gateway = self._gateways.get(name)
+            if gateway is None or self._is_slow(name):
+                raise self._missing(name, wait_until)
+            norms = await self._watched(name, gateway.norms(share))
+            found |= {item.update_id: norm for item, norm in zip(share, norms, strict=True)}
+        return found
 
     def due(self, key: SumKey, node: str, item: FoldItem) -> Sequence[FoldItem]:
         """The updates to fold now that this one has come; none if it waits for others, at the latest for the sum.
@@ -262,14 +291,13 @@ class NodePool:
         """
         chosen = self._choose(node)
         if key.elements > SMALL_ELEMENTS:
-            await chosen.fold(key, items)
+            await self._watched(chosen.name, chosen.fold(key, items))
             return items
         return await self._fold_together(chosen, key, items)
 
-    @staticmethod
-    async def _fold_together(node: Node, key: SumKey, items: Sequence[FoldItem]) -> Sequence[FoldItem]:
+    async def _fold_together(self, node: Node, key: SumKey, items: Sequence[FoldItem]) -> Sequence[FoldItem]:
         try:
-            await node.fold(key, items)
+            await self._watched(node.name, node.fold(key, items))
         except ServerError as error:  # which one is to blame is not known here; a secret draw's members are not named
             log.info("small updates of run %s are left to the sum: %s", key.run, error.detail.code)
             return []
@@ -297,7 +325,9 @@ class NodePool:
             shares[self._choose(node, wait_until).name].append(item)
         async with contextlib.AsyncExitStack() as stack:
             nodes = [(self._nodes[name], share) for name, share in sorted(shares.items())]
-            entering = [stack.enter_async_context(node.partial(key, share)) for node, share in nodes]
+            entering = [
+                self._watched(node.name, stack.enter_async_context(node.partial(key, share))) for node, share in nodes
+            ]
             # All have ended, one way or the other, before the stack unwinds what they hold.
             entered = await asyncio.gather(*entering, return_exceptions=True)
             yield [_sum_of(outcome) for outcome in entered]
@@ -334,7 +364,7 @@ class NodePool:
         self._small = {at: items for at, items in self._small.items() if not unwanted(at[0])}
 
     def _choose(self, name: str, wait_until: float = math.inf) -> Node:
-        found = self._nodes.get(name)
+        found = None if self._is_slow(name) else self._nodes.get(name)
         if found is None and name.startswith(GATEWAY):
             raise self._missing(name, wait_until)
         others = [other for other in self._nodes if other not in self._gateways]
@@ -342,13 +372,29 @@ class NodePool:
             raise UnavailableError("node.none", "no ingest node is running", "try again", retry_after_s=1.0)
         return self._nodes[min(others)] if found is None else found
 
+    async def _watched(self, name: str, work: Awaitable[T]) -> T:
+        """Await work of a node, and note if it is slow."""
+        try:
+            return await work
+        except UnavailableError as error:
+            if error.detail.code == SLOW:
+                self._slow[name] = self._clock()
+            raise
+
+    def _is_slow(self, name: str) -> bool:
+        since = self._slow.get(name)
+        return since is not None and self._clock() < since + SLOW_S
+
     def _missing(self, name: str, wait_until: float) -> ServerError:
-        """The error for work of a gateway that is not connected."""
+        """The error for work of a gateway that is not connected, or does nothing."""
         now = self._clock()
-        since = self._away.setdefault(name, now)
-        message = f"aggregator {name.removeprefix(GATEWAY)} is not connected"
+        who = f"aggregator {name.removeprefix(GATEWAY)}"
+        if self._is_slow(name):
+            code, message, since = SLOW, f"{who} does not do its work", -math.inf
+        else:
+            code, message, since = "node.away", f"{who} is not connected", self._away.setdefault(name, now)
         if now < max(since + self._away_s, wait_until):
-            return UnavailableError("node.away", message, "start it again", retry_after_s=1.0)
+            return UnavailableError(code, message, "start it again", retry_after_s=1.0)
         return NotFoundError(
             "node.lost", f"{message}, and it has the update", "start it again; the participant takes part later"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import mmap
 import struct
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,8 +33,8 @@ _REMEDY = "fold its updates again"
 _ITEM_BYTES = 8
 
 
-def write_partial(path: Path, partial: PartialSum) -> None:
-    """Write a partial sum to ``path``; holds one block.
+def write_partial(path: Path, partial: PartialSum, written: Callable[[], None] = lambda: None) -> None:
+    """Write a partial sum to ``path``; holds one block, and calls ``written`` after each.
 
     Raises:
         PartialSumError: if the update ids do not fit the header.
@@ -47,6 +48,7 @@ def write_partial(path: Path, partial: PartialSum) -> None:
             block = partial.sum_block(start, min(start + BLOCK, partial.size)).astype("<i8", copy=False)
             hasher.update(block.data.cast("B"))
             file.write(block.data)
+            written()
         file.flush()
         fixed = _FIXED.pack(MAGIC, VERSION, len(metadata), partial.size, hasher.digest())
         file.seek(0)

@@ -47,7 +47,9 @@ class EnrolmentService(EnrolmentServiceServicer):
     ) -> enrolment_pb2.EnrolResponse:
         """Redeem a join token: a certificate for the key of the request."""
         with self._rate.attempt(self._origin(context.peer())):
-            participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
+            participant, pem = await self._certificates.enrol(
+                request.token_id, request.secret, request.csr_pem, aggregator=request.aggregator
+            )
         return enrolment_pb2.EnrolResponse(
             participant=participant.id,
             organisation=participant.organisation,

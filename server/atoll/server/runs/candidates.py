@@ -103,8 +103,9 @@ class Candidates:
             raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
         key = self.sum_key(effect.key, live.grid)
         states = dict(latest.optimiser_blobs)
+        norms = await self._services.nodes.norms(items, self.wait_until()) if self._privacy.needs_norms else {}
         async with self._total(key, items) as total:
-            return await self._services.call(self._write, key, total, [item for _, item in items], states)
+            return await self._services.call(self._write, key, total, [item for _, item in items], norms, states)
 
     @contextlib.asynccontextmanager
     async def _total(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[PartialSum]:
@@ -120,7 +121,14 @@ class Candidates:
         """Until when, in seconds of ``time.monotonic``, the sum waits for gateways: to the round's deadline."""
         return time.monotonic() + live_round(self._driver.state).deadline_at - self._services.clock()
 
-    def _write(self, key: SumKey, total: PartialSum, items: Sequence[FoldItem], states: Mapping[str, str]) -> Candidate:
+    def _write(
+        self,
+        key: SumKey,
+        total: PartialSum,
+        items: Sequence[FoldItem],
+        norms: Mapping[str, float],
+        states: Mapping[str, str],
+    ) -> Candidate:
         blobs, version = self._services.blobs, self._driver.state.version
         with contextlib.ExitStack() as stack:
 
@@ -141,7 +149,7 @@ class Candidates:
                 iterates = IterateMean(old.get(models.ITERATE_AVERAGE), share, mean_sink)
             sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
             draft = None if self._rewrite is None else Draft(self._layout)
-            summed = RoundSum(version, key, total, items, old, open_sink)
+            summed = RoundSum(version, key, total, items, norms, old, open_sink)
             released_sum, outcome = stack.enter_context(self._privacy.released(summed))
             released = write_next_model(
                 self._layout,

@@ -45,6 +45,7 @@ class RoundSum:
         key: names the sum.
         total: the sum of the contributions.
         items: the contributions.
+        norms: L2 norms of contributions that only their aggregators can read, by update id; if the release needs norms.
         states: blobs that earlier releases left, by name.
         open_sink: opens a blob for what later releases need.
     """
@@ -53,6 +54,7 @@ class RoundSum:
     key: SumKey
     total: PartialSum
     items: Sequence[FoldItem]
+    norms: Mapping[str, float]
     states: Mapping[str, Blob]
     open_sink: OpenSink
 
@@ -66,6 +68,11 @@ class RunPrivacy:
 
     is_free = True
     releases_empty_sums = False
+
+    @property
+    def needs_norms(self) -> bool:
+        """Whether a release depends on the norms of its updates."""
+        return False
 
     async def reserve(self, *, afresh: bool = False) -> None:
         """Reserve the cost of the next round; ``afresh`` verifies the whole ledger first.

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
-import pytest
-
-from atoll.server.gateway.host import service
 from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
 from atoll.server.gateway.host.gateways import Gateway
-from atoll.server.gateway.host.orders import Orders
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, Disposition, ReportReceipt
 from atoll.wire.v1 import transfer_pb2
-from tests.patience import WAIT_S
 from tests.server.gateway.host.test_waiting import FOLD, ITEM, KEY, Node, Rig
 
 STANDBY = Gateway.of(Caller(Role.SERVER, "s" + "a" * 12))
@@ -67,15 +61,3 @@ async def test_its_work_goes_to_another_node_at_once_when_it_is_gone() -> None:
         assert partial.size == KEY.elements
     assert standby.asked == [FOLD, ("r1", (2, 0), {(1, 0, "p1")})]
     assert rig.main.asked == [FOLD, ("partial", "r1", 1)]
-
-
-async def test_one_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "SILENT_S", 0.05)
-    orders = Orders(str(STANDBY))
-    watching = asyncio.create_task(service._end_when_silent(orders))
-    async with asyncio.timeout(WAIT_S):
-        question = await orders.outbox.get()
-        assert question is not None
-        assert question.WhichOneof("order") is None
-        await watching
-        assert await orders.outbox.get() is None  # ends its stream

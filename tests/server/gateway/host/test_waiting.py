@@ -11,7 +11,7 @@ from atoll.server.aggregation import Accumulator, Grid, PartialSum
 from atoll.server.errors import NotFoundError, ServerError, UnavailableError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.node_pool import GATEWAY, NodePool
+from atoll.server.ingest.node_pool import GATEWAY, SLOW, SLOW_S, STANDBY, NodePool
 
 KEY = SumKey("r1", 0, 0, 1 << 14, Grid(20, 1.0, 0, 10))
 ITEM = FoldItem("r1", 0, 0, "p1", "d", 1)
@@ -25,13 +25,20 @@ class Node:
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked: list[object] = []
+        self.fails: ServerError | None = None
+
+    def _fail(self) -> None:
+        if self.fails is not None:
+            raise self.fails
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         self.asked.append(("fold", key.run, len(items)))
+        self._fail()
 
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
         self.asked.append(("partial", key.run, len(items)))
+        self._fail()
         yield Accumulator(key.elements, key.grid)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
@@ -45,6 +52,11 @@ class Node:
 
     async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
         self.asked.append((run, through, set(keep)))
+
+    async def norms(self, items: Sequence[FoldItem]) -> list[float]:
+        self.asked.append(("norms", len(items)))
+        self._fail()
+        return [0.5] * len(items)
 
     async def flaw(self, item: FoldItem) -> str:
         return f"torn {item.digest}"
@@ -113,6 +125,51 @@ async def test_a_fold_waits_however_long(rig: Rig) -> None:
     rig.now += 1000.0
     with pytest.raises(UnavailableError):
         await rig.pool.fold(KEY, NAME, [ITEM])
+
+
+async def test_one_that_does_nothing_is_done_without_after_the_deadline(rig: Rig) -> None:
+    gateway = Node(NAME)
+    gateway.fails = UnavailableError(SLOW, "it did not answer", retry_after_s=1.0)
+    rig.pool.add_gateway(gateway)
+    with pytest.raises(UnavailableError, match="did not answer"):
+        await rig.summed()
+    asked = list(gateway.asked)
+    with pytest.raises(UnavailableError, match="aggregator pa does not do its work"):
+        await rig.summed(wait_until=rig.now + 1.0)
+    with pytest.raises(UnavailableError, match="aggregator pa does not do its work"):
+        await rig.pool.fold(KEY, NAME, [ITEM])
+    with pytest.raises(NotFoundError, match="does not do its work, and it has the update"):
+        await rig.summed()
+    assert "does not do its work" in str(await rig.pool.flaw(NAME, ITEM))
+    assert gateway.asked == asked, "it is left in peace meanwhile"
+    gateway.fails = None
+    rig.now += SLOW_S
+    await rig.summed()
+    assert gateway.asked == [*asked, ("partial", "r1", 1)]
+
+
+async def test_a_standby_that_does_nothing_is_replaced(rig: Rig) -> None:
+    standby = Node(STANDBY + "sa")
+    standby.fails = UnavailableError(SLOW, "it did not answer", retry_after_s=1.0)
+    rig.pool.add_gateway(standby)
+    with pytest.raises(UnavailableError):
+        await rig.pool.fold(KEY, standby.name, [ITEM])
+    await rig.pool.fold(KEY, standby.name, [ITEM])
+    assert rig.main.asked == [FOLD]
+
+
+async def test_norms_are_asked_of_aggregators_alone(rig: Rig) -> None:
+    gateway, standby = Node(NAME), Node(STANDBY + "sa")
+    rig.pool.add_gateway(gateway)
+    rig.pool.add_gateway(standby)
+    other = FoldItem("r1", 0, 0, "p2", "d", 1)
+    items = [(NAME, ITEM), ("main", other), (standby.name, other)]
+    assert await rig.pool.norms(items) == {ITEM.update_id: 0.5}
+    assert (gateway.asked, standby.asked) == ([("norms", 1)], [])
+    rig.pool.remove_gateway(gateway)
+    rig.now += 61.0
+    with pytest.raises(NotFoundError, match="not connected"):
+        await rig.pool.norms(items)
 
 
 async def test_the_late_end_of_an_older_connection_changes_nothing(rig: Rig) -> None:

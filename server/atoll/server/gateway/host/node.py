@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import Executor
 
@@ -83,6 +84,16 @@ class HostedNode:
         """See ``Node``."""
         order = ingest_pb2.EndCallsRequest(role=caller.role.value, name=caller.name, message=error.detail.message)
         await self._orders.do(gateway_pb2.WorkResponse(end_calls=order), END_CALLS_S)
+
+    async def norms(self, items: Sequence[FoldItem]) -> list[float]:
+        """See ``GatewayNode``."""
+        wanted = gateway_pb2.NormsOrder(items=[fold_item_to_proto(item) for item in items])
+        norms = list((await self._orders.do(gateway_pb2.WorkResponse(norms=wanted))).norms)
+        if len(norms) != len(items) or not all(0.0 <= norm < math.inf for norm in norms):
+            raise UnavailableError(
+                "node.norms", f"{self.name} gave {len(norms)} norms of {len(items)} updates", "update it", 1.0
+            )
+        return norms
 
     async def flaw(self, item: FoldItem) -> str:
         """See ``GatewayNode``."""

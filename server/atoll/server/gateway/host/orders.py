@@ -4,35 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import time
+from collections.abc import Callable
 
 import grpc
 
 from atoll.server.errors import InvalidRequestError, UnavailableError
+from atoll.server.ingest.node_pool import SLOW
 from atoll.server.rpc.internal_calls import server_error
 from atoll.wire.status import detail_from_proto
 from atoll.wire.v1 import gateway_pb2
 
 OUTBOX = 1024
-WORK_S = 600.0
-"""The longest wait for a gateway to fold, or to send a sum: gigabytes over a slow line take a while."""
+STALLED_S = 120.0
+"""Seconds without a step of a gateway's work after which its orders are given up. Each answer says how many steps there
+were, also those to questions (``service.ASK_S``); gigabytes over a slow line may take as long as they need."""
 _STATUSES = {int(code.value[0]): code for code in grpc.StatusCode}
 
 
 class Orders:
-    """The orders of one connection of a gateway. For the event loop alone."""
+    """The orders of one connection of a gateway. For the event loop alone.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: how messages name the gateway.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.outbox: asyncio.Queue[gateway_pb2.WorkResponse | None] = asyncio.Queue(OUTBOX)
         self._name = name
+        self._clock = clock
+        self._steps = 0
+        self._moved_at = clock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[gateway_pb2.OrderDone]] = {}
         self._closed = False
 
-    async def do(self, order: gateway_pb2.WorkResponse, within_s: float = WORK_S) -> gateway_pb2.OrderDone:
+    async def do(self, order: gateway_pb2.WorkResponse, within_s: float = math.inf) -> gateway_pb2.OrderDone:
         """Send an order, and return its outcome.
 
+        Args:
+            order: what to do.
+            within_s: the longest wait. Whatever it is, an order is given up ``STALLED_S`` after the last progress.
+
         Raises:
-            UnavailableError: if the gateway disconnects, or does not answer in time.
+            UnavailableError: if the gateway disconnects, or does not answer in time; then its code is ``SLOW``.
             ServerError: as the gateway says.
         """
         if self._closed:
@@ -41,19 +58,31 @@ class Orders:
         outcome: asyncio.Future[gateway_pb2.OrderDone] = asyncio.get_running_loop().create_future()
         self._waiting[order.number] = outcome
         try:
-            async with asyncio.timeout(within_s):
-                await self.outbox.put(order)
-                done = await outcome
-        except TimeoutError:
-            raise UnavailableError(
-                "node.slow", f"{self._name} did not answer within {within_s:g} s", "try again", retry_after_s=1.0
-            ) from None
+            await self._send(order)
+            done = await self._outcome(outcome, within_s)
         finally:
             self._waiting.pop(order.number, None)
         if done.status:
             code = _STATUSES.get(done.status, grpc.StatusCode.INTERNAL)
             raise server_error(code, detail_from_proto(done.error))
         return done
+
+    async def _send(self, order: gateway_pb2.WorkResponse) -> None:
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await self.outbox.put(order)
+        except TimeoutError:
+            raise self._slow(STALLED_S) from None
+
+    async def _outcome(self, outcome: asyncio.Future[gateway_pb2.OrderDone], within_s: float) -> gateway_pb2.OrderDone:
+        """Wait for an outcome for as long as the gateway makes progress."""
+        began = self._clock()
+        while not outcome.done():
+            left_s = min(began + within_s, max(began, self._moved_at) + STALLED_S) - self._clock()
+            if left_s <= 0:
+                raise self._slow(min(within_s, STALLED_S))
+            await asyncio.wait({outcome}, timeout=left_s)
+        return outcome.result()
 
     def take(self, message: gateway_pb2.WorkRequest) -> None:
         """Handle one message of the gateway.
@@ -63,9 +92,12 @@ class Orders:
         """
         if message.WhichOneof("message") != "done":
             raise InvalidRequestError("gateway.order", "after hello only outcomes are expected on this stream")
-        outcome = self._waiting.get(message.done.number)
+        done = message.done
+        outcome = self._waiting.get(done.number)
+        if done.steps != self._steps:
+            self._steps, self._moved_at = done.steps, self._clock()
         if outcome is not None and not outcome.done():
-            outcome.set_result(message.done)
+            outcome.set_result(done)
 
     def close(self) -> None:
         """The gateway has disconnected: fail what it has not answered."""
@@ -73,6 +105,10 @@ class Orders:
         for outcome in self._waiting.values():
             if not outcome.done():
                 outcome.set_exception(self._lost())
+
+    def _slow(self, waited_s: float) -> UnavailableError:
+        message = f"{self._name} did not answer within {waited_s:g} s"
+        return UnavailableError(SLOW, message, "look whether its disk and its process work", retry_after_s=1.0)
 
     def _lost(self) -> UnavailableError:
         return UnavailableError("node.away", f"{self._name} has disconnected", "start it again", retry_after_s=1.0)

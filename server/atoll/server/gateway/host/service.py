@@ -17,8 +17,9 @@ from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
 from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.gateway.host.node import HostedNode
-from atoll.server.gateway.host.orders import Orders
+from atoll.server.gateway.host.orders import STALLED_S, Orders
 from atoll.server.gateway.host.receipts import Receipts
+from atoll.server.gateway.host.streams import end, ended_with_certificate
 from atoll.server.gateway.pieces import Piece
 from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.ingest.node_pool import NodePool
@@ -36,9 +37,11 @@ log = logging.getLogger(__name__)
 SERVICE = "atoll.wire.v1.GatewayService"
 MAX_ADDRESS_CHARS = 300
 ASK_S = 2.0
-"""Seconds between two questions whether a server that stands by answers."""
+"""Seconds between two questions whether a gateway answers, and how far its work is."""
 SILENT_S = 10.0
 """Seconds without an answer after which its work goes to another node: all of its uploads are in the bucket."""
+AGGREGATOR_SILENT_S = STALLED_S
+"""The same for an aggregator, whose line may be slow and busy with a sum; it then counts as disconnected."""
 
 
 class Driving(CoordinatorApi, CheckInApi, Protocol):
@@ -98,8 +101,7 @@ class GatewayService(GatewayServiceServicer):
         """The server is about to stop: gateways connect to the next one, and their participants stay with them."""
         self._leaving = True
         for attendance in self._attending.values():
-            with contextlib.suppress(asyncio.QueueFull):
-                attendance.outbox.put_nowait(None)
+            end(attendance.outbox)
 
     def _refuse_when_leaving(self) -> None:
         if self._leaving:
@@ -121,9 +123,10 @@ class GatewayService(GatewayServiceServicer):
         log.info("%s connected, enrolment address %s", gateway, address)
         reader = asyncio.create_task(_read(request_iterator, attendance))
         try:
-            yield _welcome()
-            async for response in _sent(attendance):
-                yield response
+            with ended_with_certificate(context, lambda: end(attendance.outbox)):
+                yield _welcome()
+                async for response in _sent(attendance):
+                    yield response
             if reader.done():
                 reader.result()
         finally:
@@ -140,8 +143,7 @@ class GatewayService(GatewayServiceServicer):
         older, self._attending[gateway] = self._attending.get(gateway), attendance
         if older is not None:
             await older.close()
-            with contextlib.suppress(asyncio.QueueFull):
-                older.outbox.put_nowait(None)
+            end(older.outbox)
 
     async def Work(
         self, request_iterator: AsyncIterator[gateway_pb2.WorkRequest], context: Context
@@ -154,13 +156,12 @@ class GatewayService(GatewayServiceServicer):
         node = HostedNode(gateway, orders, self._receipts, self._executor)
         reader = asyncio.create_task(_outcomes(request_iterator, orders))
         keeping = asyncio.create_task(_keep_only(node, runs))
-        tasks = [reader, keeping]
-        if gateway.is_server:
-            tasks.append(asyncio.create_task(_end_when_silent(orders)))
+        tasks = [reader, keeping, asyncio.create_task(self._end_when_silent(gateway, node, orders))]
         self._nodes.add_gateway(node)
         try:
-            while (order := await orders.outbox.get()) is not None:
-                yield order
+            with ended_with_certificate(context, lambda: end(orders.outbox)):
+                while (order := await orders.outbox.get()) is not None:
+                    yield order
             if reader.done():
                 reader.result()
         finally:
@@ -169,6 +170,23 @@ class GatewayService(GatewayServiceServicer):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_when_silent(self, gateway: Gateway, node: HostedNode, orders: Orders) -> None:
+        """Do without a gateway that no longer answers, and end its streams."""
+        silent_s = SILENT_S if gateway.is_server else AGGREGATOR_SILENT_S
+        try:
+            while True:
+                await orders.do(gateway_pb2.WorkResponse(), silent_s)
+                await asyncio.sleep(ASK_S)
+        except UnavailableError as error:
+            log.warning("%s; it counts as disconnected", error.detail.message)
+        self._nodes.remove_gateway(node)
+        orders.close()
+        end(orders.outbox)
+        attendance = self._attending.get(gateway)
+        if attendance is not None:
+            end(attendance.outbox)
+            await attendance.close()
 
     async def GetPartialStatus(
         self, request: gateway_pb2.GetPartialStatusRequest, context: Context
@@ -230,8 +248,7 @@ async def _read(requests: AsyncIterator[gateway_pb2.AttendRequest], attendance: 
         async for request in requests:
             await attendance.take(request)
     finally:
-        with contextlib.suppress(asyncio.QueueFull):
-            attendance.outbox.put_nowait(None)
+        end(attendance.outbox)
 
 
 async def _sent(attendance: Attendance) -> AsyncIterator[gateway_pb2.AttendResponse]:
@@ -255,21 +272,7 @@ async def _outcomes(requests: AsyncIterator[gateway_pb2.WorkRequest], orders: Or
         async for request in requests:
             orders.take(request)
     finally:
-        with contextlib.suppress(asyncio.QueueFull):
-            orders.outbox.put_nowait(None)
-
-
-async def _end_when_silent(orders: Orders) -> None:
-    """End the stream of a gateway that no longer answers."""
-    try:
-        while True:
-            await orders.do(gateway_pb2.WorkResponse(), SILENT_S)
-            await asyncio.sleep(ASK_S)
-    except UnavailableError as error:
-        log.warning("%s; others do its work", error.detail.message)
-        orders.close()
-        with contextlib.suppress(asyncio.QueueFull):
-            orders.outbox.put_nowait(None)
+        end(orders.outbox)
 
 
 async def _keep_only(node: HostedNode, runs: list[str]) -> None:

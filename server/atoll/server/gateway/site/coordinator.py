@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from atoll.server.errors import UnauthenticatedError
+from atoll.server.errors import ForbiddenError, UnauthenticatedError
 from atoll.server.gateway.site.link import Link
 from atoll.server.gateway.site.models import Models
 from atoll.server.gateway.site.relay import Certified, Relay
 from atoll.server.identity import Peer, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, ReportReceipt, UploadGrant
+from atoll.server.rpc.coordinator_service import RemoteCoordinator
 
+T = TypeVar("T")
 _CACHED = 65_536
 
 
@@ -63,24 +67,39 @@ class SiteCoordinator:
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """See ``CoordinatorApi``."""
-        caller = await self._link.line().coordinator.identify(certificate_pem)
+        caller = await self._asked(lambda server: server.identify(certificate_pem))
         if caller.role is Role.PARTICIPANT:
             self._certificates.note(caller.name, certificate_pem)
         return caller
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``CoordinatorApi``."""
-        return await self._link.line().coordinator.grant_upload(participant, run, round_number, attempt)
+        return await self._asked(lambda server: server.grant_upload(participant, run, round_number, attempt))
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
         """See ``CoordinatorApi``; returns when the blob is here."""
-        await self._link.line().coordinator.grant_download(caller, blob)
-        if self._models is not None:
-            await self._models.ensure(blob)
+        await self._asked(lambda server: server.grant_download(caller, blob))
+        models = self._models
+        if models is not None:
+            await self._asked(lambda _: models.ensure(blob))
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""
-        receipt = await self._link.line().coordinator.commit(commit)
+        receipt = await self._asked(lambda server: server.commit(commit))
         at = commit.report.round
         self._relay.reported(commit.participant, (at.run, at.round, at.attempt))
         return receipt
+
+    async def _asked(self, call: Callable[[RemoteCoordinator], Awaitable[T]]) -> T:
+        """Ask the server for a participant.
+
+        Raises:
+            UnavailableError: also if the server refuses this gateway itself, which is no refusal of the participant.
+            ServerError: as the server says.
+        """
+        try:
+            return await call(self._link.line().coordinator)
+        except (UnauthenticatedError, ForbiddenError) as error:
+            if await self._link.stands():
+                raise
+            raise self._link.lost() from error

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from atoll.server.errors import ForbiddenError, ServerError, UnauthenticatedError, UnavailableError
+from atoll.server.errors import ForbiddenError, NotFoundError, ServerError, UnauthenticatedError, UnavailableError
 from atoll.server.gateway.site.relay import Relay
 from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
@@ -29,6 +29,8 @@ SERVER = "server"
 IDENTITY_S = 30.0
 """Seconds for which a participant's identity is remembered. The server says when one is revoked."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 10.0
+EXPIRED = "certificate.expired"
+CALL_S = 30.0
 WELCOME_S = 30.0
 """The longest wait for the server to accept the link."""
 _OPTIONS = (
@@ -111,10 +113,30 @@ class Link:
             UnavailableError: while there is none.
         """
         if self._line is None:
-            raise UnavailableError(
-                "gateway.link", f"{self._name} has no connection to its server now", "try again", retry_after_s=1.0
-            )
+            raise self.lost()
         return self._line
+
+    def lost(self) -> UnavailableError:
+        """The error for what needs the server while there is no connection."""
+        return UnavailableError(
+            "gateway.link", f"{self._name} has no connection to its server now", "try again", retry_after_s=1.0
+        )
+
+    async def stands(self) -> bool:
+        """Whether the server still takes calls of this gateway.
+
+        Raises:
+            UnavailableError: if there is no connection.
+            ServerError: if it does not answer.
+        """
+        try:
+            async with as_server_errors(SERVER):
+                await self.line().gateway.GetPartialStatus(gateway_pb2.GetPartialStatusRequest(), timeout=CALL_S)
+        except NotFoundError:
+            return True
+        except (UnauthenticatedError, ForbiddenError):
+            return False
+        return True
 
     def reconnect(self) -> None:
         """Make the connection anew, with a renewed certificate."""
@@ -139,7 +161,8 @@ class Link:
         """Keep the link until cancelled.
 
         Raises:
-            UnauthenticatedError, ForbiddenError: if the server does not accept this gateway: it was revoked.
+            UnauthenticatedError, ForbiddenError: if the server does not accept this gateway: it was revoked. That its
+                certificate has ended is no such reason: it may still be renewed.
         """
         failures = 0
         while True:
@@ -147,8 +170,10 @@ class Link:
             try:
                 await self._connect()
                 log.info("connecting to the server anew")
-            except (UnauthenticatedError, ForbiddenError):
-                raise
+            except (UnauthenticatedError, ForbiddenError) as error:
+                if error.detail.code != EXPIRED:
+                    raise
+                log.warning("connecting again with a renewed certificate: %s", error.logged)
             except ServerError as error:
                 log.warning("no connection to the server: %s", error.logged)
             failures = failures + 1 if before == self.connected else 0

@@ -24,12 +24,16 @@ class PartialUpload:
         line: the connection to the server.
         executor: threads that read, hash and pack.
         sent: called with the payload bytes of each piece.
+
+    Attributes:
+        steps: pieces hashed, and packed unless the server had them; at most a few wait in the connection to be sent.
     """
 
     def __init__(self, line: Callable[[], Line], executor: Executor, sent: Callable[[int], None]) -> None:
         self._line = line
         self._executor = executor
         self._sent = sent
+        self.steps = 0
 
     async def send(self, name: str, partial: PartialSum) -> None:
         """Send the sum that the server calls ``name``, or the rest of it.
@@ -60,6 +64,7 @@ class PartialUpload:
 
         for index in range(piece_count(partial.size)):
             message = await loop.run_in_executor(self._executor, piece, index)
+            self.steps += 1
             if message is not None:
                 if index == first:
                     message.name = name

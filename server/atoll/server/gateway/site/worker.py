@@ -59,20 +59,28 @@ class Worker:
         self._executor = executor
         self._upload = upload
         self._shut_out = shut_out
+        self._done = 0
 
     async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         """Perform an order; its error, if there is one, is in the answer."""
+        done = await self._outcome(order)
+        self._done += order.WhichOneof("order") is not None
+        done.steps = self._done + self._node.steps + self._upload.steps
+        return done
+
+    async def _outcome(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         try:
-            flaw = await self._perform(order)
+            done = await self._perform(order)
         except (ServerError, AggregationError) as error:
             log.warning("order %s of the server failed: %s", order.WhichOneof("order"), error)
             return _failed(order.number, error)
         except Exception as error:
             log.exception("order %s of the server failed", order.WhichOneof("order"))
             return _failed(order.number, error)
-        return gateway_pb2.OrderDone(number=order.number, flaw=flaw)
+        done.number = order.number
+        return done
 
-    async def _perform(self, order: gateway_pb2.WorkResponse) -> str:
+    async def _perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         match order.WhichOneof("order"):
             case "fold":
                 await self._call(self._node.fold, key_of(order.fold), items_of(order.fold.items))
@@ -89,12 +97,16 @@ class Worker:
                 self._shut_out(Caller(role_of(said.role), said.name), RevokedError(said.message))
             case "flaw":
                 item = fold_item_from_proto(order.flaw.item)
-                return await self._call(
+                flaw = await self._call(
                     self._spool.flaw, item.run, item.round, item.attempt, item.participant, item.digest
                 )
+                return gateway_pb2.OrderDone(flaw=flaw)
+            case "norms":
+                norms = await self._call(self._node.norms, items_of(order.norms.items))
+                return gateway_pb2.OrderDone(norms=norms)
             case _:  # a question whether this gateway answers, or an order of a later version of the server
                 pass
-        return ""
+        return gateway_pb2.OrderDone()
 
     async def _sum(self, order: gateway_pb2.PartialOrder) -> None:
         """Send a sum from a file, so that later folds into it change nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from blake3 import blake3
@@ -55,6 +55,11 @@ class DifferentialPrivacy(RunPrivacy):
         self._budgets = budgets
         self._planned = planned
         self._verified = False  # the whole ledger, by this server, for this run
+
+    @property
+    def needs_norms(self) -> bool:
+        """See ``RunPrivacy``: adaptive clipping counts them."""
+        return self.contract.adaptive is not None
 
     @property
     def contract(self) -> Contract:
@@ -130,10 +135,12 @@ class DifferentialPrivacy(RunPrivacy):
         """
         items = summed.items
         binding = blake3(json.dumps(sorted((item.update_id, item.weight) for item in items)).encode()).digest()
-        norms = [] if self.contract.adaptive is None else [self._norm(item) for item in items]
+        norms = [self._norm(item, summed.norms) for item in items] if self.needs_norms else []
         return Summed(summed.key.grid, summed.key.elements, binding, norms, len(items))
 
-    def _norm(self, item: FoldItem) -> float:
+    def _norm(self, item: FoldItem, known: Mapping[str, float]) -> float:
+        if item.update_id in known:
+            return known[item.update_id]
         spool = self._services.spool
         with spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
             return norm_of(upload.records)

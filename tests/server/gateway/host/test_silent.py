@@ -1,0 +1,67 @@
+"""A gateway that is connected and answers nothing, or whose certificate ends, counts as gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from atoll.server.gateway.host import service
+from atoll.wire.v1 import gateway_pb2
+from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
+from tests.patience import WAIT_S
+from tests.server.gateway.host.gateways import Aggregator, short_lived
+from tests.server.rpc.world import World, job
+
+LIFETIME_S = 3.0
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with World(tmp_path / "data", silence_s=600.0) as opened:
+        yield opened
+
+
+async def read_to_the_end(call: Any) -> Any:
+    """Read a stream until the server ends it; the status."""
+    async with asyncio.timeout(WAIT_S):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        return await call.code()
+
+
+async def test_one_that_answers_no_question_loses_its_streams_and_its_sessions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "AGGREGATOR_SILENT_S", 0.2)
+    north = await Aggregator.of(world)
+    participant = await north.participant()
+    await world.submit(job())
+    await north.open(1, participant)
+    await north.invited(1)
+    working = GatewayServiceStub(north.channel).Work()
+    await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
+    for call in (working, north.attending):
+        assert await read_to_the_end(call) is grpc.StatusCode.OK
+    assert world.daemon._sessions.get(participant.name) is None
+
+
+async def test_the_streams_of_one_end_with_its_certificate(world: World) -> None:
+    with short_lived(world, LIFETIME_S):
+        north = await Aggregator.of(world)
+    participant = await north.participant()
+    await world.submit(job())
+    await north.open(1, participant)
+    await north.invited(1)
+    working = GatewayServiceStub(north.channel).Work()
+    await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
+    for call in (working, north.attending):
+        assert await read_to_the_end(call) is grpc.StatusCode.OK
+    assert world.daemon._sessions.get(participant.name) is None

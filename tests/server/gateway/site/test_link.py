@@ -1,0 +1,188 @@
+"""The link at a real server: made again when it breaks, ended when the gateway is revoked.
+
+What the server has against a gateway is no refusal of its participants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
+from atoll.server.gateway.site.link import Line, Link
+from atoll.server.gateway.site.relay import Relay
+from atoll.server.identity import Role
+from atoll.server.rpc.coordinator_service import RemoteCoordinator
+from atoll.server.runs.sessions import Sessions
+from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2
+from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
+from tests.patience import WAIT_S
+from tests.server.gateway.host.gateways import short_lived
+from tests.server.rpc.world import Key, World
+
+LIFETIME_S = 3.0
+
+
+class Watched(Relay):
+    """Tells when the link comes and goes."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        super().__init__(Sessions(), certificates.of, time.time)
+        self.up, self.down = asyncio.Event(), asyncio.Event()
+
+    def attach(self) -> asyncio.Queue[gateway_pb2.AttendRequest | None]:
+        self.up.set()
+        return super().attach()
+
+    def detach(self) -> None:
+        self.down.set()
+        super().detach()
+
+
+class Site:
+    """A gateway's link, and what its services ask the server over it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.name = ""
+        self._credentials = grpc.ssl_channel_credentials(world.ca)
+        certificates = Certificates()
+        self.relay = Watched(certificates)
+        hello = gateway_pb2.GatewayHello(protocol=1, enrolment_address=world.addresses.enrolment)
+        self.link = Link(world.addresses.main, lambda: self._credentials, hello, self.relay)
+        self.coordinator = SiteCoordinator(self.link, certificates, self.relay, None)
+        self.running: asyncio.Task[None] | None = None
+
+    async def enrol(self) -> None:
+        """Get a certificate: of a new aggregator, which is as good for a link."""
+        kind, key = enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR, Key()
+        token = await self.world.token(kind=kind, hosts=["127.0.0.1"])
+        answer = await self.world.enrol_with(token, key, aggregator=True)
+        self.name = answer.participant
+        self._credentials = grpc.ssl_channel_credentials(self.world.ca, key.pem, answer.certificate_pem)
+
+    async def connect(self) -> None:
+        self.running = asyncio.create_task(self.link.run())
+        await self.connected()
+
+    async def connected(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            await self.relay.up.wait()
+        self.relay.up.clear()
+
+    async def disconnected(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            await self.relay.down.wait()
+        self.relay.down.clear()
+
+    async def participant(self) -> bytes:
+        """The certificate of a participant that is bound to it."""
+        token, key = await self.world.token(through=self.name), Key()
+        return (await self.world.enrol_with(token, key)).certificate_pem
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with World(tmp_path / "data", silence_s=600.0) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def site(world: World) -> AsyncIterator[Site]:
+    made = Site(world)
+    yield made
+    if made.running is not None:
+        made.running.cancel()
+        await asyncio.gather(made.running, return_exceptions=True)
+
+
+async def test_a_revoked_participant_is_refused_by_a_gateway_that_stands(world: World, site: Site) -> None:
+    await site.enrol()
+    await site.connect()
+    pem = await site.participant()
+    caller = await site.coordinator.identify(pem)
+    assert caller.role is Role.PARTICIPANT
+    revoke = control_pb2.RevokeParticipantRequest(participant=caller.name, reason="left")
+    await world.operator.control.RevokeParticipant(revoke, timeout=WAIT_S)
+    site.link.forget()
+    with pytest.raises(UnauthenticatedError, match="revoked: left"):
+        await site.coordinator.identify(pem)
+
+
+async def test_a_gateway_whose_certificate_ends_connects_again_and_refuses_nobody_for_it(
+    world: World, site: Site
+) -> None:
+    with short_lived(world, LIFETIME_S):
+        await site.enrol()
+    await site.connect()
+    pem = await site.participant()
+    async with site.link.open_channel() as kept:
+        late = Line(kept, RemoteCoordinator(kept), GatewayServiceStub(kept))
+        assert await late.coordinator.identify(pem)
+        late.coordinator.forget()
+        await site.disconnected()  # the server ended the streams
+        site.link._line = late  # a call that was faster than that
+        with pytest.raises(UnauthenticatedError, match="expired"):
+            await late.coordinator.identify(pem)
+        for call in (
+            lambda: site.coordinator.identify(pem),
+            lambda: site.coordinator.grant_upload("p" + "a" * 12, "r" + "a" * 12, 0, 0),
+        ):
+            with pytest.raises(UnavailableError, match="no connection to its server"):
+                await call()
+    site.link._line = None
+    await site.enrol()
+    site.relay.up.clear()
+    site.link.reconnect()
+    await site.connected()
+    assert site.running is not None
+    assert not site.running.done()
+    with pytest.raises(ForbiddenError, match="was enrolled for aggregator"):  # it is another aggregator now
+        await site.coordinator.identify(pem)
+
+
+async def test_revoked_it_ends_and_says_why(world: World, site: Site) -> None:
+    await site.enrol()
+    await site.connect()
+    revoke = control_pb2.RevokeParticipantRequest(participant=site.name, reason="the contract ended")
+    await world.operator.control.RevokeParticipant(revoke, timeout=WAIT_S)
+    assert site.running is not None
+    with pytest.raises(UnauthenticatedError, match="the contract ended"):
+        async with asyncio.timeout(WAIT_S):
+            await site.running
+
+
+async def test_it_is_made_again_at_another_server(world: World, site: Site) -> None:
+    await site.enrol()
+    await site.connect()
+    site.link.go_to("127.0.0.1:1", "")
+    await site.disconnected()
+    with pytest.raises(UnavailableError):
+        site.link.line()
+    site.link.go_to(world.addresses.main, "")
+    await site.connected()
+    assert await site.link.stands()
+    assert site.link.connected == 2
+
+
+async def test_an_order_that_fails_costs_no_link(site: Site) -> None:
+    """What the server asks while it keeps the runs of a gateway that comes back."""
+    asked = asyncio.Event()
+
+    async def fail(order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+        asked.set()
+        return gateway_pb2.OrderDone(number=order.number, status=14)
+
+    site.link.perform = fail
+    await site.enrol()
+    await site.connect()
+    async with asyncio.timeout(WAIT_S):
+        await asked.wait()
+    assert await site.link.stands()
+    assert site.link.connected == 1
