@@ -76,12 +76,12 @@ def _rates(options: Options, settings: str) -> Iterator[Figure]:
 def _spent_s(place: Federation, callers: int, way: str, calls: int) -> float:
     """Processor seconds of the server for so many calls."""
     assert place.server is not None
-    starting, telling = os.pipe()
-    with _crowd(place, callers, way, str(calls), start=starting) as told, os.fdopen(telling, "w") as start:
+    starting, announcing = os.pipe()
+    with _crowd(place, callers, way, str(calls), start=starting) as channel, os.fdopen(announcing, "w") as start:
         before = cpu_s(place.server.pid)
         start.write("go\n")
         start.flush()
-        _expect(place, told, "done")
+        _expect(place, channel, "done")
         return cpu_s(place.server.pid) - before
 
 
@@ -93,10 +93,10 @@ def _streams(options: Options, settings: str) -> Iterator[Figure]:
             pass
         before = memory_of(place.server.pid).anonymous
         progress(f"{count} streams")
-        with _crowd(place, count, "stream") as told:
+        with _crowd(place, count, "stream") as channel:
             share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
             each = (memory_of(place.server.pid).anonymous - before) / count
-            invited_s, spent_s = _invited(place, told, count)
+            invited_s, spent_s = _invited(place, channel, count)
     name = f"{count} idle streams"
     if options.smoke:
         yield Figure.stated(f"{name}: server memory each", each / 1e3, "KB", command)
@@ -111,14 +111,14 @@ def _streams(options: Options, settings: str) -> Iterator[Figure]:
     yield Figure.stated(f"a cohort of {count}: server CPU of its invitations", spent_s, "s", command)
 
 
-def _invited(place: Federation, told: IO[str], count: int) -> tuple[float, float]:
+def _invited(place: Federation, channel: IO[str], count: int) -> tuple[float, float]:
     """Seconds from the start of the draw to the last invitation, and processor seconds of the server meanwhile."""
     assert place.server is not None
     (place.place / "job.toml").write_text(_JOB.format(clients=count))
     write_zeros(place.place / "init.safetensors", ELEMENTS)
     before = cpu_s(place.server.pid)
     run = place.call("run", "submit", str(place.place / "job.toml"))["run"]
-    last = float(_line(place, told))
+    last = float(_line(place, channel))
     spent_s = cpu_s(place.server.pid) - before
     shown = place.call("run", "show", run)
     place.call("run", "cancel", run)
@@ -141,22 +141,22 @@ def _crowd(
     os.close(writing)
     if start is not None:
         os.close(start)
-    with os.fdopen(reading) as told:
-        _expect(place, told, "ready", name)
+    with os.fdopen(reading) as channel:
+        _expect(place, channel, "ready", name)
         try:
-            yield told
+            yield channel
         finally:
             process.terminate()
             process.wait(LEAVE_S)
 
 
-def _expect(place: Federation, told: IO[str], word: str, name: str = "") -> None:
-    if (line := told.readline().strip()) != word:
+def _expect(place: Federation, channel: IO[str], word: str, name: str = "") -> None:
+    if (line := channel.readline().strip()) != word:
         raise RuntimeError(f"{line!r} instead of {word!r}: {place.log(name)[-2000:] if name else ''}")
 
 
-def _line(place: Federation, told: IO[str]) -> str:
-    line = told.readline()
+def _line(place: Federation, channel: IO[str]) -> str:
+    line = channel.readline()
     if not line:
         raise RuntimeError(f"the streams ended: {place.log('stream')[-2000:]}")
     return line

@@ -115,8 +115,8 @@ def _start(place: Federation, name: str, tokens: list[str]) -> None:
     reading, writing = os.pipe()
     process = place.start_process([*_CROWD, str(folder), str(listed), str(writing)], name, keep_open=(writing,))
     os.close(writing)
-    with os.fdopen(reading) as told:
-        if told.readline().strip() != "ready":
+    with os.fdopen(reading) as channel:
+        if channel.readline().strip() != "ready":
             raise RuntimeError(f"{name} ended with status {process.wait()}")
 
 

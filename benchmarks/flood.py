@@ -57,8 +57,8 @@ def _flood(place: Federation, answers: dict[str, int]) -> Iterator[None]:
     process = place.start_process([*arguments, str(writing)], "flooder", keep_open=(writing,))
     os.close(writing)
     try:
-        with os.fdopen(reading) as told:
-            if not told.readline():
+        with os.fdopen(reading) as channel:
+            if not channel.readline():
                 raise RuntimeError(f"the flooder ended with status {process.wait()}")
         yield
     finally:

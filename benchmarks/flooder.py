@@ -85,16 +85,16 @@ async def main(token: str, state: Path, counts: Path, ready_fd: int) -> None:
     identity = await asyncio.to_thread(enrol, token, state)
     running = asyncio.ensure_future(flood(identity, answers))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    telling = asyncio.create_task(_tell(answers, ready_fd))
+    announcing = asyncio.create_task(_announce(answers, ready_fd))
     await asyncio.gather(running, return_exceptions=True)
-    telling.cancel()
+    announcing.cancel()
     await asyncio.to_thread(counts.write_text, json.dumps(answers))
 
 
-async def _tell(answers: Answers, ready_fd: int) -> None:
+async def _announce(answers: Answers, ready_fd: int) -> None:
     await answers.refused.wait()
-    with os.fdopen(ready_fd, "w") as told:
-        told.write("refused\n")
+    with os.fdopen(ready_fd, "w") as pipe:
+        pipe.write("refused\n")
 
 
 if __name__ == "__main__":

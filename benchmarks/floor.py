@@ -112,12 +112,12 @@ def _calls(size_bytes: int, repeats: int) -> float:
         server.join(10)
 
 
-def _serve(told: Connection) -> None:
+def _serve(pipe: Connection) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     echo: Any = grpc.unary_unary_rpc_method_handler(lambda request, _: request[:64])
     service, method = _METHOD.strip("/").split("/")
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: echo}),))
-    told.send(server.add_insecure_port("127.0.0.1:0"))
+    pipe.send(server.add_insecure_port("127.0.0.1:0"))
     server.start()
-    told.recv()
+    pipe.recv()
     server.stop(None)

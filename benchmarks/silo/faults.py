@@ -46,8 +46,8 @@ def killed(folder: Path, *, ranks: int, command: str) -> list[Figure]:
         os.kill(pid, signal.SIGKILL)
         _expect_end(job.wait(), job.said)
     again = next(number for number, line in enumerate(job.lines) if "all ranks restart from" in line)
-    told = zip(job.lines[again:], job.times[again:], strict=True)
-    back_s = next(at for line, at in told if line.startswith("step "))
+    seen = zip(job.lines[again:], job.times[again:], strict=True)
+    back_s = next(at for line, at in seen if line.startswith("step "))
     wanted, found = (tensors_of(folder / name, _STEPS) for name in ("undisturbed", "killed"))
     different = sum(found[name] != digest for name, digest in wanted.items())
     return [

@@ -46,8 +46,8 @@ def run(options: Options) -> list[Figure]:
 def run_million(options: Options) -> list[Figure]:
     """A million participants."""
     size = options.or_else(options.clients, 10_000, 10)
-    people = 1000 if options.smoke else 1_000_000
-    return _population(people, size, options.or_else(options.rounds, 3, 1), options.command("simulation-million"))
+    population = 1000 if options.smoke else 1_000_000
+    return _population(population, size, options.or_else(options.rounds, 3, 1), options.command("simulation-million"))
 
 
 def run_peers(options: Options) -> list[Figure]:

@@ -40,7 +40,7 @@ def play(workload: Workload) -> torch.nn.Module:
     """Train without evaluation."""
     random = np.random.default_rng(1)
     net = _Net(workload.module())
-    people = FederatedDataset(
+    population = FederatedDataset(
         lambda number: Dataset(raw_data=list(workload.rows(number))), lambda: int(random.integers(workload.population))
     )
     FederatedAveraging().run(
@@ -50,7 +50,7 @@ def play(workload: Workload) -> torch.nn.Module:
             train_cohort_size=workload.size,
             val_cohort_size=0,
         ),
-        backend=SimulatedBackend(training_data=people, val_data=people, postprocessors=[WeightByDatapoints()]),
+        backend=SimulatedBackend(training_data=population, val_data=population, postprocessors=[WeightByDatapoints()]),
         model=PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0)),
         model_train_params=NNTrainHyperParams(
             local_num_epochs=1, local_learning_rate=LEARNING_RATE, local_batch_size=BATCH

@@ -104,7 +104,7 @@ class Crowd:
         return sorted(person for person, process in self._processes.items() if process.poll() is None)
 
     def stir(self, now_s: float) -> None:
-        """Something happens to somebody."""
+        """A fault of one participant."""
         for person in [who for who, until in self._suspended.items() if until <= now_s]:
             del self._suspended[person]
             self._signal(person, signal.SIGCONT)

@@ -113,10 +113,10 @@ def test_two_ranks_end_with_the_weights_of_one_process(
 
 
 def test_held_out_data_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = tmp_path / "log.jsonl"
-    sections: dict[str, Any] = {"evaluation": {"every_steps": 30}, "metrics": {"json_lines": str(told)}}
+    log_file = tmp_path / "log.jsonl"
+    sections: dict[str, Any] = {"evaluation": {"every_steps": 30}, "metrics": {"json_lines": str(log_file)}}
     summary = fit(Net(), examples(), steps=60, batch=32, lr=1e-2, held_out=examples(1), **sections)
-    found = [json.loads(line)["evaluation"] for line in told.read_text().splitlines() if "evaluation" in line]
+    found = [json.loads(line)["evaluation"] for line in log_file.read_text().splitlines() if "evaluation" in line]
     assert [(one["step"], one["tokens"]) for one in found] == [(0, 256), (30, 256), (60, 256)]
     assert summary.held_out_loss == found[-1]["loss"] < found[0]["loss"] / 2
     assert f"step 60/60  held-out loss {summary.held_out_loss:.4f}" in capsys.readouterr().err

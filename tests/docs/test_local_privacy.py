@@ -63,8 +63,8 @@ def test_the_participant_trains_and_spends_what_the_page_says(names: dict[str, A
         task = replace(task, key=RoundKey("r1", number, 0))
         assert participant.objection(task) is None
         assert participant.fit(model, task).weight == 1000
-    told = status._spent(status._ledger(participant.ledger.path))
-    assert printed("privacy") == [told]
+    seen = status._spent(status._ledger(participant.ledger.path))
+    assert printed("privacy") == [seen]
 
 
 def test_the_policy_of_noise_needs_the_job_that_the_page_gives(names: dict[str, Any], tmp_path: Path) -> None:

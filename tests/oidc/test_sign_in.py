@@ -56,10 +56,10 @@ async def invoke(*arguments: str) -> Result:
 
 
 def told_to(person: Person) -> Callable[[str], None]:
-    def told(words: str) -> None:
+    def note(words: str) -> None:
         person.open(words.split()[1])
 
-    return told
+    return note
 
 
 def mode_of(path: Path) -> int | None:

@@ -95,12 +95,12 @@ def test_a_process_that_does_not_listen_is_killed_after_the_grace(tmp_path: Path
     ],
 )
 def test_a_process_that_ends_is_a_failure_with_the_end_of_its_log(tmp_path: Path, code: str, words: str) -> None:
-    told = threading.Event()
+    failed = threading.Event()
     with Processes(tmp_path) as processes:
-        processes.on_failure = told.set
+        processes.on_failure = failed.set
         processes.start("good", python(SLEEPER))
         processes.start("bad", python(code))
-        assert told.wait(WAIT_S)
+        assert failed.wait(WAIT_S)
         with pytest.raises(ChildFailedError, match=words) as caught:
             processes.check()
         assert "  | no disk left" in str(caught.value)

@@ -170,10 +170,10 @@ def test_a_strict_run_stops_at_the_first_failure() -> None:
     ],
 )
 def test_an_evaluation_that_raises_ends_the_run_with_its_exception(judge: Callable[..., Any], said: str) -> None:
-    with pytest.raises(EvaluateError, match=f"evaluate raised {said}") as told:
+    with pytest.raises(EvaluateError, match=f"evaluate raised {said}") as raised:
         played(evaluate=judge)
-    assert type(told.value.__cause__).__name__ in said
-    assert "in judged" in told.value.traceback
+    assert type(raised.value.__cause__).__name__ in said
+    assert "in judged" in raised.value.traceback
 
 
 def test_a_value_that_is_not_finite_is_warned_of_and_named_in_the_history() -> None:

@@ -147,11 +147,11 @@ def test_runs_of_a_sweep_at_the_same_time_are_not_dealt_the_same_devices() -> No
 
 def test_workers_of_a_run_that_goes_on_get_their_shares_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, tmp_path, devices=1)
-    federation, told = Federation(participants=Seeing, population=PEOPLE), list[object]()
+    federation, calls = Federation(participants=Seeing, population=PEOPLE), list[object]()
 
     def judge(model: object) -> dict[str, float]:
-        told.append(model)
-        if len(told) == 1:
+        calls.append(model)
+        if len(calls) == 1:
             raise ZeroDivisionError
         return {}
 

@@ -74,9 +74,9 @@ def test_a_notebook_draws_a_bar_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_function_is_called_with_the_rounds() -> None:
-    told: list[tuple[int, int]] = []
-    played(progress=lambda *rounds: told.append(rounds))
-    assert (told[0], told[-1]) == ((0, 2), (2, 2))
+    calls: list[tuple[int, int]] = []
+    played(progress=lambda *rounds: calls.append(rounds))
+    assert (calls[0], calls[-1]) == ((0, 2), (2, 2))
 
 
 def test_what_is_no_progress_is_refused() -> None:

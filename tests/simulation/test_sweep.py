@@ -64,12 +64,12 @@ def swept(grid: Mapping[str, Any] | None = None, **options: Any) -> Comparison:
 
 
 def test_a_grid_is_played_with_repeats_of_other_seeds() -> None:
-    told: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     kept: list[Result | None] = []
     found = swept(
         {"optimiser.lr": [0.5, 1.0], "cohort.size": [3]},
         repeat=2,
-        progress=lambda *one: told.append(one),
+        progress=lambda *one: reports.append(one),
         done=lambda *ended: kept.append(ended[1]),
     )
     labels = ["optimiser.lr = 0.5, cohort.size = 3", "optimiser.lr = 1, cohort.size = 3"]
@@ -80,7 +80,7 @@ def test_a_grid_is_played_with_repeats_of_other_seeds() -> None:
     assert len({run.model for run in found.runs}) == 4
     assert [one.runs for one in found.variants] == [2, 2]
     assert found.rows()[2]["optimiser.lr"] == 1.0
-    assert (told[-1][:2], {one[2] for one in told}) == ((8, 8), set(labels))
+    assert (reports[-1][:2], {one[2] for one in reports}) == ((8, 8), set(labels))
     assert [one.digest for one in kept if one is not None] == [run.model for run in found.runs]
     assert all(run.sent_bytes > 0 and run.virtual_s is not None for run in found.runs)
 
@@ -180,7 +180,7 @@ def test_a_run_that_failed_stays_failed_in_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_runs_at_the_same_time_give_the_table_of_runs_one_after_the_other(tmp_path: Path, kept: bool) -> None:
-    told: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     models: list[bytes] = []
 
     def done(row: ComparedRun, result: Result | None) -> None:
@@ -193,13 +193,13 @@ def test_runs_at_the_same_time_give_the_table_of_runs_one_after_the_other(tmp_pa
     expected, in_order = swept(**options), list(models)
     models.clear()
     folder = tmp_path / "kept" if kept else None
-    found = swept(**options, jobs=3, workers=1, folder=folder, progress=lambda *one: told.append(one))
+    found = swept(**options, jobs=3, workers=1, folder=folder, progress=lambda *one: reports.append(one))
     assert [replace(one, run="", seconds=None) for one in found.runs] == [
         replace(one, run="", seconds=None) for one in expected.runs
     ]
     assert models == in_order
-    assert told[-1][:2] == (8, 8)
-    assert [one[0] for one in told] == sorted(one[0] for one in told)
+    assert reports[-1][:2] == (8, 8)
+    assert [one[0] for one in reports] == sorted(one[0] for one in reports)
     assert not kept or len(list((tmp_path / "kept").iterdir())) == 4
 
 

@@ -24,8 +24,8 @@ class HeldWatch(Watch):
         super().enter(step, phase)
         for *place, fifo in json.loads(os.environ["HOLD"]):
             if place == [self._world.rank, step, phase] and Path(fifo).exists():
-                with Path(fifo).open("w", encoding="utf-8") as told:
-                    told.write(str(os.getpid()))
+                with Path(fifo).open("w", encoding="utf-8") as pipe:
+                    pipe.write(str(os.getpid()))
                 signal.sigwait({signal.SIGCONT})
 
 

@@ -63,7 +63,7 @@ def test_the_page_fine_tunes_a_model(processes: Nursery, serve: Serve, monkeypat
     exec(compile(blocks("python")[0], "fine-tuning.md", "exec"), {})  # noqa: S102  # the page is ours
     silo.job_file.rename("tune.toml")
     silo.job_file = Path("tune.toml").absolute()
-    Path("tune.toml").write_text(tune + '[metrics]\njson_lines = "told.jsonl"\n', encoding="utf-8")
+    Path("tune.toml").write_text(tune + '[metrics]\njson_lines = "metrics.jsonl"\n', encoding="utf-8")
     write_texts(silo.folder)
 
     invoke(*command("atoll silo initial"))
@@ -75,8 +75,8 @@ def test_the_page_fine_tunes_a_model(processes: Nursery, serve: Serve, monkeypat
     server.operator.finished(run, WAIT_S)
     assert silo.process.wait() == 0
 
-    told = [json.loads(line) for line in Path("told.jsonl").read_text().splitlines()]
-    losses = [line["evaluation"]["loss"] for line in told if "evaluation" in line]
+    records = [json.loads(line) for line in Path("metrics.jsonl").read_text().splitlines()]
+    losses = [line["evaluation"]["loss"] for line in records if "evaluation" in line]
     assert len(losses) == 3
     assert losses[-1] < losses[0] - 0.1
 

@@ -43,8 +43,8 @@ def test_cancelled_in_mid_round_everyone_is_told_and_the_last_release_stays(shar
     run = operator.submit(JOB, MODEL)
     held.wait("held")
     operator.cancel(run, "the data were mislabelled")
-    told, why = held.wait("told_to_stop"), "the run has ended (cancelled): the data were mislabelled"
-    assert (told["should_stop"], told["reason"]) == (True, why)
+    stop, why = held.wait("told_to_stop"), "the run has ended (cancelled): the data were mislabelled"
+    assert (stop["should_stop"], stop["reason"]) == (True, why)
     assert held.wait("stopped")["reason"] == why
     summary = operator.ended(run)
     assert (summary.status, summary.reason) == (CANCELLED, "the data were mislabelled")

@@ -148,8 +148,8 @@ def test_near_the_deadline_a_trainer_that_listens_reports_what_it_has(shared_ser
         straggler={"report_window_s": window, "max_attempts": 3, "retry_delay_s": 0.0},
     )
     run = operator.submit(toml, MODEL)
-    told = listening.wait("told_to_stop")
-    assert (told["should_stop"], told["reason"]) == (True, "the deadline is near")
+    stop = listening.wait("told_to_stop")
+    assert (stop["should_stop"], stop["reason"]) == (True, "the deadline is near")
     operator.finished(run)
     assert_close(operator.arrays(run), averaged(MODEL, shares_of([0, 1]), 0))
     assert listening.wait("reported")["disposition"] == "counted"
@@ -168,8 +168,8 @@ def test_over_selected_it_is_told_to_stop(shared_server: Server, hire: Hire) -> 
     for client in quick:
         client.go()
     operator.finished(run)
-    told = surplus.wait("told_to_stop")
-    assert (told["should_stop"], told["reason"]) == (True, "the goal of 2 is reached")
+    stop = surplus.wait("told_to_stop")
+    assert (stop["should_stop"], stop["reason"]) == (True, "the goal of 2 is reached")
     assert surplus.wait("stopped")["reason"] == "the goal of 2 is reached"
     assert fates(operator.rounds(run)[0], surplus) == [("over_selected", "the goal of 2 is reached")]
     assert_released_from(operator, run, 0, [0, 1])

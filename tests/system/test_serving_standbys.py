@@ -148,10 +148,11 @@ def test_a_standby_passes_on_what_only_the_server_at_work_answers(
 ) -> None:
     """Operators and participants without streams may come to any server."""
     second = stand_by("second")
-    told = second.nursery.folder / "operator.json"
-    told.write_text(json.dumps(json.loads((first.data / "operator.json").read_text()) | {"address": second.address}))
-    told.chmod(0o600)
-    operator = Operator.of(told)
+    credential = second.nursery.folder / "operator.json"
+    known = json.loads((first.data / "operator.json").read_text())
+    credential.write_text(json.dumps(known | {"address": second.address}))
+    credential.chmod(0o600)
+    operator = Operator.of(credential)
     try:
         crew = hire(first)
         clients = [crew.start("Steady", *at(second), "--check-in", "unary", index=index) for index in range(SIZE)]

@@ -159,7 +159,7 @@ class TestFull:
         assert_says(server, "Read-only file system")
 
 
-def assert_says(server: Server, told: str) -> None:
+def assert_says(server: Server, expected: str) -> None:
     """It does not start, says why on a line or two, and shows no traceback."""
     done = subprocess.run(
         [*server.prefix, *ATOLL, "server", "start", *server.arguments()],
@@ -170,7 +170,7 @@ def assert_says(server: Server, told: str) -> None:
     )
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
-    assert re.search(told, said), said
+    assert re.search(expected, said), said
     assert "Traceback" not in said
 
 

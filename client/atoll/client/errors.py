@@ -1,4 +1,4 @@
-"""Errors of the client, and what the server is told of them.
+"""Errors of the client, and how much of an error the server gets to see.
 
 ::
 
@@ -17,7 +17,7 @@
     └── RefusedError                1  the server refused one request; states whose fault it is and what to do
         └── RoundGoneError          1  the round moved on; there is nothing to do
 
-The server is told the type of an error alone: the text of an exception often quotes data (``could not convert string to
+The server gets the type of an error alone: the text of an exception often quotes data (``could not convert string to
 float: 'Jane Doe'``). The text goes too where it cannot hold data (``ClientError.public_text``), and always with the
 policy ``errors = "text"``. The participant's own log has the whole text.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atoll.wire.status import ErrorDetail
 
 ErrorDetails = Literal["type", "text"]
-"""How much of an error the server is told: its type, or its text too."""
+"""How much of an error the server gets: its type, or its text too."""
 ERROR_DETAILS: tuple[ErrorDetails, ...] = ("type", "text")
 _MAX_TYPE_CHARS = 64
 _STAYS = "(its text stays in the participant's log)"
@@ -148,7 +148,7 @@ class RoundGoneError(RefusedError):
 
 
 def text_for_server(error: BaseException, details: ErrorDetails) -> str:
-    """What the server is told of an error."""
+    """The description of an error that the server gets."""
     if details == "text":
         return f"{type_name(error)}: {error}"
     return error.public_text if isinstance(error, ClientError) else f"{type_name(error)} {_STAYS}"

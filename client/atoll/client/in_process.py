@@ -120,7 +120,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Completed:
-    """What a participant would send.
+    """The answer that a participant would send.
 
     Attributes:
         report: the report, with the digest of the update.
@@ -161,7 +161,7 @@ class Performer:
         return work.completed[0]
 
     def text_for_server(self, error: Exception) -> str:
-        """What the server is told of a failure."""
+        """The description of a failure that the server gets."""
         return self._protection.text_for_server(error)
 
 

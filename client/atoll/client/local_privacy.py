@@ -8,10 +8,10 @@
     local = LocalPrivacy(Gaussian(epsilon=1.0, delta=1e-7, clip_norm=1.0), limit=Limit(epsilon=8.0, delta=1e-5))
     run(participant, join_token, policy=Policy(local_privacy=local))
 
-The unit of privacy is the participant: no two updates that it might send can be told apart better than epsilon and
+The unit of privacy is the participant: no two updates that it might send can be distinguished better than epsilon and
 delta allow. A ledger in the state directory adds up what all rounds and runs spend; a round beyond the limit is
 declined before training. Metrics are not sent, the weight is the declared one, and an update that is not finite is sent
-as if it were zero, because a failure would tell of the data.
+as if it were zero, because a failure would reveal something of the data.
 """
 
 from atoll.client._privacy.ledger import Limit

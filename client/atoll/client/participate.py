@@ -144,7 +144,7 @@ def run(
     """Join a federation and take part until interrupted, terminated, or ``max_rounds`` are done.
 
     ``access`` is a join token or an ``Access``; it may be left out if the default state directory has an identity. The
-    first Ctrl-C gives up the current task and tells the server; a second one ends the process at once.
+    first Ctrl-C abandons the current task and reports that to the server; a second one ends the process at once.
 
     With ``check_in="unary"`` the participant holds no connection while it has no task: it checks in with single calls,
     at the times that the server says. That is for phones and other devices in large numbers.

@@ -1,4 +1,4 @@
-"""What a silo is built from: the parts of the client that the ranks of a datacenter use side by side.
+"""The parts of the client from which a silo is built, used by all ranks of a datacenter side by side.
 
 An edge client calls ``run``. A silo's session is the same, but the work on an invitation is shared: rank 0 holds the
 check-in stream (``Session`` with a ``MakeWork`` of its own), every rank downloads and uploads its own part of the model

@@ -112,7 +112,7 @@ class PersonalTorchParticipant(TorchParticipant):
         save(file, {name: to_array(tensor) for name, tensor in self.personal().items()})
 
     def _keep_finite(self, file: Path) -> None:
-        """Write the tensors that stay, unless they diverged: an error would tell of data under local privacy."""
+        """Write the tensors that stay, unless they diverged: an error would reveal data under local privacy."""
         diverged = [name for name, tensor in self.personal().items() if not bool(torch.isfinite(tensor).all())]
         if diverged:
             log.warning("local tensor %r is not finite after training: what was kept before stays", diverged[0])

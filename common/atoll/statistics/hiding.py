@@ -49,7 +49,7 @@ class Hiding:
         return np.where(hidden, SUPPRESSED, counts.astype(np.float64))
 
     def _hide_each_other(self, counts: Integers, holders: Floats) -> bool:
-        """Whether the sum of these cells tells none of them, and is no small cell itself.
+        """Whether the sum of these cells reveals none of them, and is no small cell itself.
 
         Different cells may be of the same participants: those of all cells are at least those of the widest held.
         """

@@ -54,7 +54,7 @@ class _Given:
 
 @dataclass(frozen=True)
 class _Fields:
-    """What ``fit`` is given besides sections."""
+    """Arguments of ``fit`` besides sections."""
 
     steps: int
     batch: int

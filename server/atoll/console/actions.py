@@ -1,4 +1,4 @@
-"""What changes something: start, pause, resume, cancel and extend runs. Each comes from a form of the console's own."""
+"""Actions: start, pause, resume, cancel and extend runs. Each comes from a form of the console."""
 
 from __future__ import annotations
 

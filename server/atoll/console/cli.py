@@ -26,7 +26,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--tls-certificate", type=_file, help="Serve HTTPS with this certificate chain (PEM).")
 @click.option("--tls-key", type=_file, help="Its key (PEM).")
 @click.option("--plaintext", is_flag=True, help="Plain HTTP even on another address than loopback, for a TLS proxy.")
-@click.option("--origin", default="", metavar="URL", help="What browsers call it, if that is not the address above.")
+@click.option("--origin", default="", metavar="URL", help="Address that browsers use, if it is not the one above.")
 @click.option("--json", "json_output", is_flag=True, help="Print each link as JSON.")
 @connected
 def console(

@@ -1,4 +1,4 @@
-"""What the console's own forms send."""
+"""The fields that the console's forms send."""
 
 from __future__ import annotations
 

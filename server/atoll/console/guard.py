@@ -1,4 +1,4 @@
-"""What every request must pass before a page sees it, and the headers that every answer has."""
+"""Checks that every request must pass before a page sees it, and the headers that every answer has."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NOTES = {
     "extend": "The run goes on from its newest model.",
     "start": "The run has begun.",
 }
-"""What is said once an action is done."""
+"""Notices after an action."""
 
 
 class Pages:
@@ -86,7 +86,7 @@ class Pages:
         return self._page(request, "statistics.html.j2", run=run.summary(), findings=run.statistics())
 
     def participants(self, request: Request) -> Response:
-        """Who has enrolled."""
+        """The page of enrolled participants."""
         connected = request.query_params.get("connected") == "yes"
         organisation = request.query_params.get("organisation", "").strip()
         number = page_number(request.query_params.get("page"))
@@ -114,7 +114,7 @@ class Pages:
         return self._page(request, "log.html.j2", lines=lines, level=level, most=MAX_LOG_LINES)
 
     async def run_events(self, request: Request) -> Response:
-        """That a run has changed."""
+        """Event stream: a run has changed."""
         run = await run_in_threadpool(self._reader.operator.run, request.path_params["run"])
 
         async def changes() -> AsyncIterator[str]:
@@ -124,15 +124,15 @@ class Pages:
         return self._events(request, changes())
 
     async def runs_events(self, request: Request) -> Response:
-        """That the list of runs has changed."""
+        """Event stream: the list of runs has changed."""
         return self._events(request, polled(self._runs_seen, LIST_INTERVAL_S))
 
     async def participants_events(self, request: Request) -> Response:
-        """That participants have come or gone."""
+        """Event stream: participants have come or gone."""
         return self._events(request, polled(self._connected_seen, LIST_INTERVAL_S))
 
     async def log_events(self, request: Request) -> Response:
-        """That the log has a new line."""
+        """Event stream: the log has a new line."""
         return self._events(request, polled(self._log_seen, LIST_INTERVAL_S))
 
     def _events(self, request: Request, changes: AsyncIterator[str]) -> Response:

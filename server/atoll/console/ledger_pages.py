@@ -26,7 +26,7 @@ class LedgerPages:
         self._reader = reader
 
     def populations(self, request: Request) -> Response:
-        """What each population has spent."""
+        """The page of the privacy that each population has spent."""
         return self._page(request, "populations.html.j2", populations=self._reader.operator.populations())
 
     def population(self, request: Request) -> Response:
@@ -35,7 +35,7 @@ class LedgerPages:
         return self._page(request, "population.html.j2", found=found)
 
     def run(self, request: Request) -> Response:
-        """What a run has spent, release by release."""
+        """The page of the privacy that a run has spent, release by release."""
         operator = self._reader.operator
         run = operator.run(request.path_params["run"])
         charges = operator.newest_charges(run=run.id, limit=MAX_CHARGES)

@@ -1,4 +1,4 @@
-"""Server-sent events: a page is told that what it shows has changed, and fetches itself again.
+"""Server-sent events: a page learns that its contents have changed, and fetches itself again.
 
 A stream ends with ``ended``, or with ``away`` if the page should open another one in a while.
 """
@@ -30,7 +30,7 @@ MAX_STREAMS = 32
 
 
 class _Stream:
-    """What one page is to be told next: the newest change alone, however many there were."""
+    """The next event for one page: the newest change alone, however many there were."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()

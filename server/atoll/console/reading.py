@@ -1,4 +1,4 @@
-"""What pages ask the server for, with what need not be fetched twice. Safe to use from several threads."""
+"""Questions of the pages to the server, and a cache of lasting answers. Safe to use from several threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll.operator.history import ENDED_PHASES, Rounds
 MAX_KEPT_RUNS = 16
 """Maximum number of runs whose rounds are kept, about 2 MB for 1,000 rounds."""
 MAX_RECENT_MEMBERS = 2000
-"""Maximum number of members that are looked through for those that did not count."""
+"""Maximum number of members that are searched for members that did not count."""
 MAX_RECENT_ROUNDS = 20
 MAX_ROLE_AGE_S = 5.0
 """The server refuses what a role does not allow; buttons may be offered or missing for this many seconds more."""

@@ -1,4 +1,4 @@
-"""What a round's page shows: where its time went, who reported, and why others did not."""
+"""Contents of a round's page: how long each phase took, which members reported, and why others did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's page shows, made of what the server says."""
+"""Contents of a run's page, made from the server's answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run_view(detail: RunDetail, recent: Sequence[RoundSummary], number: int) -> 
 
 
 def absent(recent: Sequence[RoundSummary]) -> tuple[Absent, ...]:
-    """Who did not count in these rounds: those that never did, then those that missed most."""
+    """Participants that did not count in these rounds: first those that never did, then those that missed most."""
     names = names_of(recent)
     never = [
         Absent(one.participant, names[one.participant], one.rounds, one.rounds, one.status, one.detail)

@@ -34,7 +34,7 @@ class Session:
 
 
 class Access:
-    """Who may use the console: browsers that came with a link, each link once. Safe to use from several threads.
+    """Sessions of browsers, each begun with a one-time link. Safe to use from several threads.
 
     Args:
         now_s: seconds that only grow.

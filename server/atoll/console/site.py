@@ -58,7 +58,7 @@ class Listening:
 
 @dataclass(frozen=True)
 class Site:
-    """What a listening console is called.
+    """Addresses under which a listening console is reached.
 
     Attributes:
         origin: the one that links have, as browsers write it.

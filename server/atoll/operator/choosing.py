@@ -1,4 +1,4 @@
-"""Which metrics to draw, of those that were measured."""
+"""The choice of metrics to draw from all that were measured."""
 
 from __future__ import annotations
 

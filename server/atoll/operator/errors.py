@@ -1,4 +1,4 @@
-"""What can go wrong for an operator. Each error says what to do, and has the exit code of a command that ends with it.
+"""Errors that an operator meets. Each says what to do, and has the exit code of a command that ends with it.
 
 ::
 

@@ -48,7 +48,7 @@ def follow(
 ) -> Iterator[Progress]:
     """The run now and at every change until it has ended.
 
-    ``lost`` is told when the connection breaks; the server then has ``Timeouts.reconnect_s`` to come back.
+    ``lost`` is called when the connection breaks; the server then has ``Timeouts.reconnect_s`` to come back.
 
     Raises:
         TimedOutError: if the run has not ended in time.
@@ -129,7 +129,7 @@ def _completed(following: Following, message: control_pb2.WatchRunResponse) -> P
 
 
 class _Course:
-    """What to do next to follow a run: for how long, after which pause, and when to give up.
+    """Retries while a run is followed: for how long, after which pause, and when to give up.
 
     Attributes:
         ended: whether the run has ended.

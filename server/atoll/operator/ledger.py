@@ -27,7 +27,7 @@ LATEST: Final = "latest"
 
 @dataclass(frozen=True)
 class RunLedger:
-    """What a private run has charged to its population.
+    """A private run's charges to its population.
 
     Attributes:
         run: the run's id.
@@ -41,7 +41,7 @@ class RunLedger:
 
     @property
     def spending(self) -> RunSpending | None:
-        """What this run has spent; None before its first release."""
+        """This run's spending; None before its first release."""
         return next((one for one in self.population.runs if one.run == self.run), None)
 
     @property
@@ -60,7 +60,7 @@ class LedgerQueries(ABC):
 
     @abstractmethod
     def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
-        """What has been spent of each population's privacy: a page of all, or one."""
+        """Spending of each population: a page of all, or one."""
 
     @abstractmethod
     def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
@@ -92,12 +92,12 @@ class LedgerQueries(ABC):
         return found
 
     def populations(self, *, verify: bool = False) -> tuple[PopulationSummary, ...]:
-        """What has been spent of each population's privacy; ``verify`` has their chains verified from the beginning."""
+        """Spending of each population; ``verify`` has their chains verified from the beginning."""
         answers = pages(self._list_populations, control_pb2.ListPopulationsRequest(verify=verify))
         return tuple(one for answer in answers for one in values_of(PopulationSummary, answer.populations))
 
     def population(self, name: str, *, verify: bool = False) -> PopulationSummary:
-        """What has been spent of one population's privacy.
+        """Spending of one population.
 
         Raises:
             OperatorError: if there is no such population.

@@ -82,7 +82,7 @@ class Model(Mapping[str, npt.NDArray[np.generic]]):
         return f"<Model after round {self.round}: {shapes}{more}>"
 
     def save(self, path: Path | str) -> None:
-        """Write a safetensors file, whole or not at all.
+        """Write a safetensors file atomically.
 
         Raises:
             BadInputError: if it cannot be written.
@@ -165,7 +165,7 @@ def fetched(calls: Calls, ref: ModelRef, steps: Steps) -> Iterator[bytes]:
 
 
 def write(path: Path, layout: Layout, chunks: Iterable[bytes]) -> None:
-    """Write a safetensors file, whole or not at all.
+    """Write a safetensors file atomically.
 
     Raises:
         BadInputError: if the file cannot be written.

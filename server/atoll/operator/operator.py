@@ -239,7 +239,7 @@ class Operator(ServerLedger, ServerAudit):
         return participant_called(text, self.participants)
 
     def revoke(self, participant: str, reason: str = "") -> ParticipantSummary:
-        """Shut a participant out, at once and for good; ``participant`` is its id."""
+        """Revoke a participant, at once and permanently; ``participant`` is its id."""
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
         return value_of(ParticipantSummary, self._calls.call(self._control.RevokeParticipant, request).participant)
 
@@ -334,7 +334,7 @@ class Operator(ServerLedger, ServerAudit):
         return value_of(OperatorSummary, self._calls.call(self._control.SetOperatorRole, request).operator)
 
     def whoami(self) -> Myself:
-        """Who the server takes you for, and what you may do."""
+        """The identity that the server sees, and the actions that it allows."""
         return value_of(Myself, self._calls.call(self._control.WhoAmI, control_pb2.WhoAmIRequest()))
 
     def revoke_operator(self, name: str, reason: str = "") -> RevokedOperator:

@@ -35,7 +35,7 @@ class TokenRefusedError(NotPermittedError):
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a provider gave: the token that the server takes, one that brings the next, and when the first ends."""
+    """A provider's tokens: the one that the server takes, one that brings the next, and when the first ends."""
 
     bearer: str
     refresh_token: str

@@ -209,7 +209,7 @@ class Run(Exportable):
         return self._changed(self._calls.control.ResumeRun, control_pb2.ResumeRunRequest(run=self.id))
 
     def cancel(self, reason: str = "") -> RunSummary:
-        """End the run now; models that are released stay. Participants are told the reason."""
+        """End the run now; released models stay. Participants get the reason."""
         return self._changed(self._calls.control.CancelRun, control_pb2.CancelRunRequest(run=self.id, reason=reason))
 
     def extend(self, rounds: int) -> RunSummary:
@@ -227,7 +227,7 @@ class Run(Exportable):
         return self._changed(self._calls.control.ExtendRun, request)
 
     def delete(self) -> tuple[PrunedStorage, ...]:
-        """Delete the run, which must have ended, for good; what was removed."""
+        """Delete the run permanently, which must have ended; returns what was removed."""
         request = control_pb2.DeleteRunRequest(run=self.id)
         answer = self._calls.call(self._calls.control.DeleteRun, request, self._calls.timeouts.delete_s)
         return values_of(PrunedStorage, answer.removed)
@@ -243,7 +243,7 @@ class Run(Exportable):
         return Model(ref, b"".join(models.fetched(self._calls, ref, steps)))
 
     def save_model(self, path: Path | str, which: Which = "latest", steps: Steps = silent) -> ModelRef:
-        """Fetch a released model into a safetensors file, whole or not at all; holds a few chunks at a time.
+        """Fetch a released model into a safetensors file, written atomically; holds a few chunks at a time.
 
         Raises:
             BadInputError: if the file cannot be written.

@@ -31,14 +31,14 @@ def job_of(detail: RunDetail) -> JobSpec:
 
 @dataclass(frozen=True)
 class Promises:
-    """What a job says about privacy: whether its draws are secret, and whether it promises differential privacy."""
+    """A job's privacy: whether its draws are secret, and whether it promises differential privacy."""
 
     secret: bool
     private: bool
 
 
 def promises(detail: RunDetail) -> Promises:
-    """What a run's job says about privacy; the most cautious answer if it cannot be read here."""
+    """The privacy of a run's job; the most cautious answer if the job cannot be read here."""
     try:
         spec = parse_job(detail.job_toml)
     except JobFileError:

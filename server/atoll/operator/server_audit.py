@@ -35,7 +35,7 @@ class ServerAudit:
         since: float | None = None,
         until: float | None = None,
     ) -> Iterator[AuditEntry]:
-        """What operators did, the newest first; page by page.
+        """Actions of operators, the newest first; page by page.
 
         Args:
             limit: how many entries at most; None: all that are kept.

@@ -82,7 +82,7 @@ def ask_server(address: str, ca_certificate: str) -> Place:
 
 
 def by_device(place: Place, tell: Callable[[str], None]) -> SignIn:
-    """Sign in on another device: ``tell`` is called with what the person has to do.
+    """Sign in on another device: ``tell`` is called with an instruction for the person.
 
     Raises:
         NotPermittedError: if the person, or the provider, refuses.

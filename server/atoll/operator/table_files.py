@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_csv(table: Table, path: Path) -> None:
-    """Write RFC 4180 CSV in UTF-8, whole or not at all.
+    """Write RFC 4180 CSV in UTF-8, atomically.
 
     Text that a spreadsheet would run as a formula gets an apostrophe before it.
 
@@ -33,7 +33,7 @@ def write_csv(table: Table, path: Path) -> None:
 
 
 def write_parquet(table: Table, path: Path) -> None:
-    """Write Parquet, whole or not at all.
+    """Write Parquet atomically.
 
     Raises:
         BadInputError: if the file cannot be written.

@@ -1,4 +1,4 @@
-"""What the jobs of runs differ in, which names the variants of a comparison."""
+"""Differences between the jobs of runs, which name the variants of a comparison."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@
     │   ├── UnauthenticatedError    no certificate, or one that is not in force
     │   ├── ForbiddenError          the certificate is good, but not for this
     │   └── LimitExceededError      more bytes, streams or messages than allowed
-    ├── TooLateError                nobody's fault: the round moved on
+    ├── TooLateError                no party's fault: the round moved on
     ├── UnavailableError            the server is starting, stopping or overloaded; try again
     ├── StorageError                disk or database failed; nothing was acknowledged
     │   └── StorageFullError        there is no room: what waits goes on once there is
     ├── CorruptDataError            bytes on disk do not match their digest
-    └── SetupError                  the server cannot start where and how it was told to
+    └── SetupError                  the server cannot start with these settings
 
 The RPC shell turns each into a gRPC status with an ``ErrorDetail`` (``rpc/errors.py``).
 """
@@ -122,7 +122,7 @@ class LimitExceededError(CallerError):
 
 
 class TooLateError(ServerError):
-    """Nobody's fault: the round moved on."""
+    """No party's fault: the round moved on."""
 
     fault = Fault.TIMING
 

@@ -29,7 +29,7 @@ def set_aside(load: Callable[[], object]) -> Iterator[None]:
     """Inside the block no collection looks at what was there before it, nor at what ``load`` makes.
 
     Garbage among those objects waits until the block has ended. Objects that the caller had frozen (``gc.freeze``) are
-    looked at again afterwards: Python cannot tell them apart.
+    looked at again afterwards: Python cannot distinguish them.
 
     Args:
         load: loads modules; nothing is collected meanwhile.

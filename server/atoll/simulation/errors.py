@@ -17,7 +17,7 @@ class SimulationError(Exception):
 
 
 class SetupError(SimulationError, ValueError):
-    """What was asked for cannot be simulated."""
+    """The job or its settings cannot be simulated."""
 
 
 class ParticipantError(SimulationError):

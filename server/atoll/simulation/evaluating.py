@@ -28,7 +28,7 @@ def evaluator_of(evaluate: Evaluate, fail: Callable[[EvaluateError], None]) -> E
 
     Args:
         evaluate: gives figures by name, or one number.
-        fail: told of the error that ends the simulation.
+        fail: called with the error that ends the simulation.
     """
 
     def judged(model: Mapping[str, npt.NDArray[np.generic]]) -> Mapping[str, float]:

@@ -49,7 +49,7 @@ class Federation:
         examples: how many examples each declares, one number for all or one for each. None: every participant is made
             once before the run to say it, as each says it to a server when it checks in.
         policy: what participants send besides updates; the SDK's default if None.
-        behaviour: how they behave in virtual time; by default everyone is there and reports at once.
+        behaviour: how they behave in virtual time; by default all are available and report at once.
         keep: participants' objects that each process keeps; more are closed, and made again when they are drawn.
         batched: participants that are trained in one call of their class's ``fit_together``, in this process; 1: each
             alone. Not the same bits: sums are made in another order.
@@ -72,9 +72,9 @@ class Federation:
                 f"participants = {self.participants!r}: give a function that makes a participant from its number, "
                 "or a class whose constructor takes it"
             )
-        people = Population(self.population)
-        if isinstance(self.examples, Sequence) and len(self.examples) != len(people):
-            raise SetupError(f"examples: {len(self.examples)} numbers for a population of {len(people)}")
+        population = Population(self.population)
+        if isinstance(self.examples, Sequence) and len(self.examples) != len(population):
+            raise SetupError(f"examples: {len(self.examples)} numbers for a population of {len(population)}")
         least = min(self.examples) if isinstance(self.examples, Sequence) else self.examples
         if least is not None and least < int(isinstance(self.examples, int)):
             raise SetupError(f"examples = {least}: give 1 or more; in a list, 0 says that a participant is not drawn")
@@ -116,29 +116,29 @@ class Federation:
             EvaluateError: if ``evaluate`` raises.
             RunFailedError: if the run fails, with the server's reason.
         """
-        people = Population(self.population)
+        population = Population(self.population)
         check_job(job)
         check_progress(progress)
-        played = fitting(job, people, evaluated=evaluate is not None)
+        played = fitting(job, population, evaluated=evaluate is not None)
         model = initial_model(first_of(job, initial))
         placed = workers if isinstance(workers, RayWorkers) else Workers.of(workers)
         if self.batched > 1 and placed != Workers(0):
             raise SetupError(f"batched = {self.batched} is for one process: give workers = 0, not {workers}")
         if folder is None:
             with temporary_folder() as path:
-                plan = Plan(path, played, model, people, evaluate, self.examples)
+                plan = Plan(path, played, model, population, evaluate, self.examples)
                 return self._shown(plan, placed, progress, strict=strict)
-        asked = self._asked(played, people, model, evaluate)
+        asked = self._asked(played, population, model, evaluate)
         with ResultsFolder.taken(Path(folder), asked) as results:
-            plan = Plan(results.path, played, model, people, evaluate, self.examples, results, asked)
+            plan = Plan(results.path, played, model, population, evaluate, self.examples, results, asked)
             result = finished(plan) or self._shown(plan, placed, progress, strict=strict)
             results.tidy()
             return result
 
-    def _asked(self, job: JobSpec, people: Population, model: Initial, evaluate: Evaluate | None) -> dict[str, Any]:
+    def _asked(self, job: JobSpec, population: Population, model: Initial, evaluate: Evaluate | None) -> dict[str, Any]:
         asked = asked_for(
             job,
-            people,
+            population,
             model,
             self.behaviour,
             participants=self.participants,
@@ -152,8 +152,8 @@ class Federation:
         if not isinstance(progress, bool):
             return self._play(plan, workers, progress, strict=strict)
         with showing(f"simulating {plan.job.job.name}", asked=progress) as bar:
-            told = None if bar is None else lambda done, total: bar(done, total, "in work")
-            return self._play(plan, workers, told, strict=strict)
+            progress_bar = None if bar is None else lambda done, total: bar(done, total, "in work")
+            return self._play(plan, workers, progress_bar, strict=strict)
 
     def _play(self, plan: Plan, workers: Workers | RayWorkers, progress: Progress | None, *, strict: bool) -> Result:
         with set_aside(lambda: _load(plan, workers.count if isinstance(workers, Workers) else 0)):
@@ -161,7 +161,7 @@ class Federation:
 
             async def main(loop: VirtualLoop) -> Result:
                 states = ParticipantStates(plan.participant_folders, commits=plan.results is not None)
-                participants = VirtualParticipants(pool, plan.people, self.behaviour, states, strict=strict)
+                participants = VirtualParticipants(pool, plan.population, self.behaviour, states, strict=strict)
                 return await Simulation(plan, loop, pool, participants, progress).run()
 
             return play(main)
@@ -215,7 +215,7 @@ def _asks_others_each_round(job: JobSpec, population: int) -> bool:
     return several and len(cohort.required_names) < cohort.size and cohort.invited < population
 
 
-def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
+def fitting(job: JobSpec, population: Population, *, evaluated: bool) -> JobSpec:
     """The job as this federation plays it.
 
     Raises:
@@ -223,16 +223,16 @@ def fitting(job: JobSpec, people: Population, *, evaluated: bool) -> JobSpec:
             statistics would ask different participants.
     """
     needed = max(job.cohort.invited, job.cohort.min_available)
-    if needed > len(people):
+    if needed > len(population):
         raise SetupError(
-            f"population = {len(people)} is smaller than a round, which needs {needed} (cohort.size "
+            f"population = {len(population)} is smaller than a round, which needs {needed} (cohort.size "
             f"{job.cohort.size}, over_selection {job.cohort.over_selection:g}, min_available "
             f"{job.cohort.min_available}); raise population, or lower cohort.size"
         )
-    if _asks_others_each_round(job, len(people)):
+    if _asks_others_each_round(job, len(population)):
         raise SetupError(
-            f"population = {len(people)} is larger than cohort.size {job.cohort.size}: rounds of statistics would ask "
-            f"different participants, and count different rows; set cohort.size = {len(people)}, or name "
+            f"population = {len(population)} is larger than cohort.size {job.cohort.size}: rounds of statistics would "
+            f"ask different participants, and count different rows; set cohort.size = {len(population)}, or name "
             f"{job.cohort.size} of them in cohort.required"
         )
     if evaluated and job.evaluation.server is None:

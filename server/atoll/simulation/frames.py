@@ -1,4 +1,4 @@
-"""What a simulation and its workers say to each other: JSON in frames, and nothing that could run.
+"""Messages between a simulation and its workers: JSON in frames, and no code.
 
 A frame is the length of its text (u32, little-endian) and the text. Bytes travel in base64.
 """
@@ -57,7 +57,7 @@ def request_from(parts: Sequence[Any]) -> TaskRequest:
 
 
 def outcome_to(outcome: Outcome) -> list[Any]:
-    """What a worker has done; in the order of ``Outcome``'s fields."""
+    """A finished task as a message, in the order of ``Outcome``'s fields."""
     return [
         outcome.participant,
         outcome.seconds,

@@ -23,7 +23,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class GpuShare:
-    """What one worker gets.
+    """One worker's GPU and its share of it.
 
     Attributes:
         devices: the GPUs that it sees, as ``CUDA_VISIBLE_DEVICES`` names them.
@@ -62,7 +62,7 @@ def limit_memory(share: float) -> None:
 
 
 def gpu_shares(workers: Workers) -> list[GpuShare]:
-    """What each worker gets; empty if no GPUs are asked for.
+    """Each worker's GPU and share; empty if no GPUs are asked for.
 
     Raises:
         SetupError: if PyTorch is not installed, sees too few GPUs, or has initialised CUDA in this process.

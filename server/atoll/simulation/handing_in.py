@@ -1,4 +1,4 @@
-"""The reports of virtual participants: their tasks are done, and the run is told what became of them."""
+"""Hands in the reports of virtual participants whose tasks are done, and posts the outcomes to the run."""
 
 from __future__ import annotations
 

@@ -30,13 +30,15 @@ class _Process:
     status: int | None = field(default=None)
 
 
-def played_aside(plays: Sequence[Play], jobs: int, told: Callable[[int, int], object] | None = None) -> Generator[int]:
+def played_aside(
+    plays: Sequence[Play], jobs: int, progress: Callable[[int, int], object] | None = None
+) -> Generator[int]:
     """Play runs in processes, at most so many at a time.
 
     Args:
         plays: the runs.
         jobs: how many at a time.
-        told: called with the rounds that all of them have released, and the place of the run that released one.
+        progress: called with the rounds that all of them have released, and the place of the run that released one.
 
     Yields:
         How each run's process ended, in their order: 0, 1 if it raised, or a signal's number below 0. What it raised is
@@ -51,8 +53,8 @@ def played_aside(plays: Sequence[Play], jobs: int, told: Callable[[int, int], ob
                     running[begun] = _begun(plays[begun])
                     begun += 1
                 for heard in _wait(running):
-                    if told is not None:
-                        told(sum(one.released for one in running.values()), heard)
+                    if progress is not None:
+                        progress(sum(one.released for one in running.values()), heard)
             yield found.status
     finally:
         for one in running.values():

@@ -47,13 +47,13 @@ Examples = int | Sequence[int]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is played, and where its state is.
+    """The run that is played, and where its state is.
 
     Attributes:
         folder: takes the state.
         job: what to play.
         model: the first one.
-        people: the population.
+        population: all participants.
         evaluate: judges released models.
         examples: what each declares; None: each is asked.
         results: the folder as one that a later call goes on from; None: it is temporary.
@@ -63,7 +63,7 @@ class Plan:
     folder: Path
     job: JobSpec
     model: Initial
-    people: Population
+    population: Population
     evaluate: Evaluate | None
     examples: Examples | None
     results: ResultsFolder | None = None
@@ -83,7 +83,7 @@ class Simulation:
         loop: the virtual time.
         pool: does the tasks.
         participants: play the rounds.
-        progress: told of the released rounds and of all, after each change.
+        progress: called with the number of released rounds and of all, after each change.
     """
 
     def __init__(
@@ -156,11 +156,11 @@ class Simulation:
         """Begin the run; its id."""
         plan = self._plan
         await server.coordinator.start()
-        await server.enrol(plan.people.names)
+        await server.enrol(plan.population.names)
         facts = await self._facts()
         self._participants.enter(_introductions(facts))
         if self._boundaries is not None:
-            await server.services.writer.run(put_begin, plan.asked, [facts[name] for name in plan.people.names])
+            await server.services.writer.run(put_begin, plan.asked, [facts[name] for name in plan.population.names])
         with server.services.blobs.create(expected_bytes=plan.model.layout.size_bytes) as writer:
             for piece in plan.model.pieces():
                 writer.write(piece)
@@ -180,7 +180,7 @@ class Simulation:
         if kept is None or boundaries is None:
             raise SimulationError("there is no commit to go on from")
         boundaries.hold(kept.boundary.run, kept.tasks)
-        facts = dict(zip(self._plan.people.names, kept.facts, strict=True))
+        facts = dict(zip(self._plan.population.names, kept.facts, strict=True))
         await self._participants.go_on(_introductions(facts), kept.boundary.attended, kept.tasks)
         await server.coordinator.start()
         self._participants.go_on_reporting()
@@ -195,13 +195,15 @@ class Simulation:
         await server.coordinator.extend(run.id, self._plan.job.job.rounds - run.rounds_released)
 
     async def _facts(self) -> dict[str, Facts]:
-        people, examples = self._plan.people, self._plan.examples
+        population, examples = self._plan.population, self._plan.examples
         if examples is None:
-            return await self._pool.facts(dict(people.seeds()))
-        first = people.names[0]
-        shown = (await self._pool.facts({first: people.seed_of(first)}))[first]
-        counts = [examples] * len(people) if isinstance(examples, int) else examples
-        return {name: Facts(int(count), shown.can_evaluate) for name, count in zip(people.names, counts, strict=True)}
+            return await self._pool.facts(dict(population.seeds()))
+        first = population.names[0]
+        shown = (await self._pool.facts({first: population.seed_of(first)}))[first]
+        counts = [examples] * len(population) if isinstance(examples, int) else examples
+        return {
+            name: Facts(int(count), shown.can_evaluate) for name, count in zip(population.names, counts, strict=True)
+        }
 
     async def _ended(self, server: SimulatedServer, run_id: str) -> None:
         """Wait until the run has ended or pauses.

@@ -1,4 +1,4 @@
-"""Who there is: the participants' names, and what each is made from."""
+"""The participants' names, and the seed or value that each is made from."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Population:
         return self._numbers[name]
 
     def seed_of(self, name: str) -> int | str:
-        """What a participant is made from."""
+        """The seed or value that a participant is made from."""
         return name if self._named else self._numbers[name]
 
     def seeds(self) -> Iterator[tuple[str, int | str]]:

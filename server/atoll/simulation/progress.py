@@ -19,7 +19,7 @@ SweepProgress = Callable[[int, int, str], object]
 
 @contextlib.contextmanager
 def showing(label: str, *, asked: bool) -> Iterator[SweepProgress | None]:
-    """What shows progress here, if it is asked for; None where there is neither a terminal nor a notebook.
+    """The progress bar for this terminal or notebook, if one is asked for; None without either.
 
     It begins with the first call, so that workers which are forked before that have no part in it.
     """

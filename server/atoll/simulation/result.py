@@ -1,4 +1,4 @@
-"""What a simulation has made: the model, the history of its rounds, the ledger, the report."""
+"""The result of a simulation: the model, the history of its rounds, the ledger, the report."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDet
     for row in rounds.newest(connection, run_id, limit=ALL):
         found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
         names = sorted({member.participant for member in found})
-        people = participants.of(connection, names)
-        answer.rounds.append(numbering.numbered(views.past_round(row, found, people), row.version))
+        enrolled = participants.of(connection, names)
+        answer.rounds.append(numbering.numbered(views.past_round(row, found, enrolled), row.version))
     return detail_of(answer)
 
 

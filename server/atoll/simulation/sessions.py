@@ -1,4 +1,4 @@
-"""Sessions of participants that are in this process: what they are told goes straight to the virtual participants."""
+"""Sessions of participants in this process: instructions go directly to the virtual participants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VirtualSessions(Sessions):
 
     Args:
         clock: epoch seconds.
-        tell: hears each instruction.
+        tell: called with each instruction.
     """
 
     def __init__(self, clock: Callable[[], float], tell: Tell) -> None:

@@ -96,7 +96,7 @@ class SimulatedServer:
         Args:
             folder: has database, models and ledger; or is empty.
             clock: epoch seconds, of the virtual time.
-            tell: hears what participants are told.
+            tell: called with each instruction to a participant.
             forget: has the runners forget updates.
             evaluators: judge released models, by name.
             learns: whether histories of participants are kept, for jobs that look back.

@@ -115,10 +115,10 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     plan = list(_planned(federations, job, axes, repeat, evaluated=evaluate is not None))
     played = partial(_played, initial=initial, evaluate=evaluate, strict=strict, workers=workers)
     with contextlib.ExitStack() as stack:
-        told: SweepProgress | None = None if isinstance(progress, bool) else progress
+        shown: SweepProgress | None = None if isinstance(progress, bool) else progress
         if isinstance(progress, bool):
-            told = stack.enter_context(showing(f"simulating {job.job.name}", asked=progress))
-        made = _one_by_one(plan, played, told, folder) if jobs == 1 else _aside(plan, played, told, folder, jobs)
+            shown = stack.enter_context(showing(f"simulating {job.job.name}", asked=progress))
+        made = _one_by_one(plan, played, shown, folder) if jobs == 1 else _aside(plan, played, shown, folder, jobs)
         rows = stack.enter_context(contextlib.closing(made))
         runs = []
         for row, result in rows:
@@ -145,8 +145,8 @@ def _one_by_one(
 ) -> Generator[_Row]:
     total, before = sum(one.job.job.rounds for one in plan), 0
     for one in plan:
-        told = False if progress is None else _told(progress, before, total, one.variant)
-        yield played(one, progress=told, folder=None if folder is None else Path(folder) / one.folder_name)
+        shown = False if progress is None else _of_one_run(progress, before, total, one.variant)
+        yield played(one, progress=shown, folder=None if folder is None else Path(folder) / one.folder_name)
         before += one.job.job.rounds
 
 
@@ -157,12 +157,12 @@ def _aside(
     total = sum(one.job.job.rounds for one in plan)
     folders = [new_folder() if folder is None else Path(folder) / one.folder_name for one in plan]
 
-    def told(released: int, place: int) -> None:
+    def show(released: int, place: int) -> None:
         if progress is not None:
             progress(released, total, plan[place].variant)
 
     plays = [partial(_in_child, played, one, at) for one, at in zip(plan, folders, strict=True)]
-    with contextlib.closing(played_aside(plays, jobs, told)) as ended:
+    with contextlib.closing(played_aside(plays, jobs, show)) as ended:
         for one, at, status in zip(plan, folders, ended, strict=True):
             if status < 0:
                 yield _failed(one, f"its process was ended by signal {-status}; the machine may have run out of memory")
@@ -261,7 +261,7 @@ def _row(result: Result) -> ComparedRun:
     return compared_run(result.detail(), result.ledger, seconds=result.seconds, virtual_s=result.virtual_s)
 
 
-def _told(progress: SweepProgress, before: int, total: int, variant: str) -> Progress:
+def _of_one_run(progress: SweepProgress, before: int, total: int, variant: str) -> Progress:
     return lambda released, _: progress(before + released, total, variant)
 
 
@@ -279,7 +279,7 @@ def _tables(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _shown(values: Sequence[object]) -> list[object]:
-    """The values as labels have them: whole sections by their names alone where these tell them apart."""
+    """The values as labels have them: whole sections by their names alone where these are distinct."""
     tables = [as_table(value) for value in values]
     names = [table.get("name") if isinstance(table, Mapping) else None for table in tables]
     return list(names) if all(names) and len(set(names)) == len(names) else tables

@@ -66,7 +66,7 @@ class TaskRunner:
         self._ahead: dict[tuple[tuple[str, int, int], str], Trained] = {}
 
     def facts(self, participant: str, seed: int | str) -> Facts:
-        """What a participant declares."""
+        """A participant's declarations."""
         folders = self._folders
         folder = None if folders is None else lambda: folders.first(participant)
         with self._objects.used(participant, seed, folder) as found:
@@ -120,7 +120,7 @@ class TaskRunner:
         return replace(outcome, seconds=time.perf_counter() - began)
 
     def _worked(self, live: _Round, request: TaskRequest, ahead: Trained | None) -> Outcome:
-        """What becomes of a task."""
+        """The outcome of a task."""
         name, found, keeps = request.participant, list[Inspection](), False
 
         def look(header: ChunkHeader, payload: npt.NDArray[Any]) -> None:
@@ -189,7 +189,7 @@ class TaskRunner:
         self._objects.close()
 
     def _folder(self, request: TaskRequest, *, begun: bool) -> Callable[[], Path] | None:
-        """What makes the folder that a task works in; one that was begun before has it."""
+        """A factory of the folder that a task works in; a task that was begun before has one."""
         folders = self._folders
         if folders is None:
             return None

@@ -1,4 +1,4 @@
-"""What passes between a simulation and the processes that do its tasks: values."""
+"""Values that pass between a simulation and the processes that do its tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll.simulation.errors import SimulationError
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a participant says of itself when it checks in."""
+    """A participant's declarations at check-in."""
 
     examples: int
     can_evaluate: bool
@@ -21,7 +21,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One attempt at a round, as its members are told of it.
+    """One attempt at a round, as its invitations describe it.
 
     Attributes:
         key: run, round and attempt.
@@ -77,7 +77,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a task; exactly one of ``report``, ``declined`` and ``failure`` is not empty.
+    """The outcome of a task; exactly one of ``report``, ``declined`` and ``failure`` is not empty.
 
     Attributes:
         participant: its name.
@@ -87,7 +87,7 @@ class Outcome:
         squares: sums of squares of the update's chunks, by which its norm is known.
         rejection: why the update is refused on its arrival.
         declined: the participant's reason for not taking the task.
-        failure: what the server is told of a failure.
+        failure: the description of a failure that the server gets.
         traceback: of the participant's code, if it failed.
         keeps_files: whether the participant has files, which are now in the state ``TaskRequest.after``.
     """

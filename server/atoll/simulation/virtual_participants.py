@@ -1,4 +1,4 @@
-"""What participants do when they are invited, in virtual time: work, and report when their time has come.
+"""Virtual participants: after an invitation they work and report, in virtual time.
 
 One coroutine plays each attempt at a round. It asks for outcomes in the order in which they arrive, so a round that
 closes at its goal has the same members on every machine, and tasks whose reports could not count are never begun.
@@ -126,7 +126,7 @@ class VirtualParticipants:
         return self.failed.done()
 
     def in_work(self, state: RunState) -> TasksInWork:
-        """What participants are at, as the run needs it in this state."""
+        """Participants' tasks in work, as the run needs them in this state."""
         carried = () if state.status.ended else (*state.carried, *(state.round.carried if state.round else ()))
         waiting = {(one.update.key.round, one.update.key.attempt, one.update.participant) for one in carried}
         rounds = [one.only(waiting) for _, one in sorted(self._rounds.items()) if one.opening.keep]
@@ -152,7 +152,7 @@ class VirtualParticipants:
             self.failed.set_exception(error)
 
     def tell(self, participant: str, instruction: Instruction) -> None:
-        """What a participant is told over its session."""
+        """Take an instruction for a participant from its session."""
         if not isinstance(instruction, Invitation):
             return
         key = self._key_of(instruction.shared)
@@ -224,7 +224,7 @@ class VirtualParticipants:
             self._rounds.pop(live.opening.key, None)
 
     def _arrivals(self, key: Key, requests: Sequence[TaskRequest], planned: int, *, carries: bool) -> list[Arrival]:
-        """When each member reports or drops out; without those that never do.
+        """The time at which each member reports or drops out; members that never do are left out.
 
         Behaviour follows from the number that the round was ``planned`` with, as the draw does.
         """

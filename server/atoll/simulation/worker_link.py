@@ -17,8 +17,8 @@ from atoll.simulation.frames import LENGTH, Message, framed, outcome_from, reque
 from atoll.simulation.task_queue import QueuedTask
 from atoll.simulation.tasks import Outcome, RoundOverError
 
-Told = Callable[[Sequence[Outcome]], None]
-"""Hears which tasks a worker has done."""
+OnDone = Callable[[Sequence[Outcome]], None]
+"""Called with the tasks that a worker has done."""
 
 
 class WorkerLink(asyncio.Protocol):
@@ -28,20 +28,20 @@ class WorkerLink(asyncio.Protocol):
         name: the worker's.
         pid: its process.
         connection: leads to it.
-        told: hears which tasks it has done.
+        on_done: called with the tasks that it has done.
 
     Attributes:
         tasks: those that it has in hand, in its order.
         participants: those that it has made.
     """
 
-    def __init__(self, name: str, pid: int, connection: socket.socket, told: Told) -> None:
+    def __init__(self, name: str, pid: int, connection: socket.socket, on_done: OnDone) -> None:
         self.name = name
         self.pid = pid
         self.tasks: deque[QueuedTask] = deque()
         self.participants: set[str] = set()
         self._connection = connection
-        self._told = told
+        self._on_done = on_done
         self._awaited: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._lost: WorkerError | None = None
@@ -104,7 +104,7 @@ class WorkerLink(asyncio.Protocol):
                 self._answered(message)
         del self._received[:place]
         if outcomes:
-            self._told(outcomes)
+            self._on_done(outcomes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``: the worker has ended."""

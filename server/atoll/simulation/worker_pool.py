@@ -1,4 +1,4 @@
-"""Who does the tasks: one runner in this process, or one in each worker process."""
+"""Runners of tasks: one in this process, or one in each worker process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerPool(Protocol):
         ...
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
-        """What these participants declare, each given with its seed."""
+        """The declarations of these participants, each given with its seed."""
         ...
 
     async def open(self, opening: Opening) -> None:
@@ -40,7 +40,7 @@ class WorkerPool(Protocol):
         ...
 
     async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
-        """What became of a task, done now if it was not expected; and the node that holds its update.
+        """The outcome of a task, which is done now if it was not expected; and the node that holds its update.
 
         Raises:
             RoundOverError: if its round was forgotten or dropped before it began.

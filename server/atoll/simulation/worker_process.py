@@ -31,7 +31,7 @@ from atoll.simulation.tasks import RoundOverError
 from atoll.simulation.threads import one_thread
 
 TELL_EVERY_S = 0.02
-"""A worker tells what it has done at least this often, unless a single task takes longer."""
+"""A worker sends its outcomes at least this often, unless a single task takes longer."""
 
 
 def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket.socket]:
@@ -80,19 +80,19 @@ def _serve(runner: TaskRunner, connection: socket.socket) -> None:
 def _done(runner: TaskRunner, message: Message) -> Iterator[list[list[Any] | Message | None]]:
     """Do the tasks of a message; what became of them, several at a time.
 
-    The last but one is told of at once, so that more tasks arrive while the worker is at the last.
+    The outcome of the last task but one is sent at once, so that more tasks arrive while the last one is done.
     """
     key, tasks = tuple(message["key"]), message["tasks"]
-    told, found = time.monotonic(), list[list[Any] | Message | None]()
+    sent_at, found = time.monotonic(), list[list[Any] | Message | None]()
     for left, task in zip(reversed(range(len(tasks))), tasks, strict=True):
         found.append(_outcome(runner, key, task))
-        if left <= 1 or time.monotonic() - told >= TELL_EVERY_S:
+        if left <= 1 or time.monotonic() - sent_at >= TELL_EVERY_S:
             yield found
-            told, found = time.monotonic(), []
+            sent_at, found = time.monotonic(), []
 
 
 def _outcome(runner: TaskRunner, key: tuple[str, int, int], task: list[Any]) -> list[Any] | Message | None:
-    """What became of a task; None if its round is over."""
+    """The outcome of a task; None if its round is over."""
     try:
         return outcome_to(runner.work(key, request_from(task)))
     except RoundOverError:
@@ -107,7 +107,7 @@ def _failure(error: Exception) -> Message:
 
 
 class _Answers:
-    """What a runner answers to each message but tasks; None where no answer is awaited."""
+    """A runner's answer to each message but tasks; None where no answer is awaited."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner

@@ -1,4 +1,4 @@
-"""What a user asks for: how many worker processes on this machine, and what each may use of its GPUs."""
+"""The user's settings: how many worker processes on this machine, and each one's share of its GPUs."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ async def test_what_is_spent_ends_taking_part(server: Federation, start: Start) 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({}, "fit raised KeyError"),
         ({"policy": Policy(errors="text")}, "Smith"),
@@ -178,7 +178,7 @@ async def test_what_is_spent_ends_taking_part(server: Federation, start: Start) 
     ],
 )
 async def test_a_participants_own_words(
-    server: Federation, start: Start, tmp_path: Path, options: dict[str, Any], told: str
+    server: Federation, start: Start, tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     """Objections are checked before training; if only noise may leave, the text of a failure is not sent."""
     trainer = Secretive()
@@ -192,5 +192,5 @@ async def test_a_participants_own_words(
     assert (await server.reply()).verdict == ACCEPTED
     reply = await server.reply()
     assert reply.verdict == FAILED
-    assert told in reply.reason
-    assert ("Smith" in reply.reason) == (told == "Smith")
+    assert expected in reply.reason
+    assert ("Smith" in reply.reason) == (expected == "Smith")

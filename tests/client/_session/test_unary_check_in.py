@@ -111,8 +111,8 @@ class TestTimes:
     async def test_it_sleeps_until_the_time_that_the_server_says(self, server: Federation, start: Start) -> None:
         server.return_after_s = 1e6
         run = unary(start, AddOne(), limits=dataclasses.replace(AT_ONCE, return_after_cap_s=500.0))
-        (told,) = await run.saw(CheckedIn)
-        assert 500.0 <= told.next_in_s <= 500.0 * (1 + JITTER)
+        (found,) = await run.saw(CheckedIn)
+        assert 500.0 <= found.next_in_s <= 500.0 * (1 + JITTER)
         assert server.unary.qsize() == 1
 
     async def test_it_checks_in_again_and_again(self, server: Federation, start: Start) -> None:

@@ -31,7 +31,7 @@ def test_several_machines_do_not_spend_one_token(tmp_path: Path, capfd: pytest.C
     words = [str(SILO / "join.toml"), "--nnodes", "2", "--meet", "localhost:29555", "--state", str(tmp_path), "--json"]
     done = CliRunner().invoke(join, [*words, "--join", "token", "--logs", str(tmp_path / "logs")])
     assert done.exit_code == 2
-    told = json.loads(done.stdout)
-    assert told["outcome"] == "failed"
-    assert f"atoll silo enrol --join TOKEN --state {tmp_path}" in told["error"]
+    answer = json.loads(done.stdout)
+    assert answer["outcome"] == "failed"
+    assert f"atoll silo enrol --join TOKEN --state {tmp_path}" in answer["error"]
     assert capfd.readouterr().err == ""

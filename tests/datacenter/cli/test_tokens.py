@@ -43,10 +43,10 @@ def test_a_tokenizer_with_an_end_token_is_told_as_json(
     out = folder / "a.tokens"
     options = ("--tokenizer", folder / "tokenizer.json", "--end-token", "<|end|>", "--threads", str(threads), "--json")
     assert run(folder / "text", "--out", out, *options) == 0
-    told = json.loads(capsys.readouterr().out)["files"][0]
+    answer = json.loads(capsys.readouterr().out)["files"][0]
     found, tokenizer = open_token_file(out), HuggingFaceTokenizer(folder / "tokenizer.json")
-    assert (told["tokens"], told["documents"], told["vocab"]) == (found.tokens.size, 47, 280)
-    assert (told["digest"], told["tokenizer"]) == (found.digest, tokenizer.digest)
+    assert (answer["tokens"], answer["documents"], answer["vocab"]) == (found.tokens.size, 47, 280)
+    assert (answer["digest"], answer["tokenizer"]) == (found.digest, tokenizer.digest)
     assert [int(found.tokens[end - 1]) for end in found.offsets[1:]] == [0] * 47
     text = f"document 2: {TEXT * 2}".encode()
     assert found.tokens[found.offsets[2] : found.offsets[3] - 1].tolist() == tokenizer.encode(text).tolist()

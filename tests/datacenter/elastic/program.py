@@ -61,8 +61,8 @@ def until_signalled(fifo: Path) -> None:
     with woken, waking:
         before = signal.set_wakeup_fd(waking.fileno())
         try:
-            with fifo.open("w", encoding="utf-8") as told:
-                told.write(str(os.getpid()))
+            with fifo.open("w", encoding="utf-8") as pipe:
+                pipe.write(str(os.getpid()))
             woken.recv(1)
         finally:
             signal.set_wakeup_fd(before)

@@ -61,8 +61,8 @@ def test_when_everybody_is_there_the_network_is_to_blame() -> None:
 
 
 def test_a_beat_comes_back_from_the_store_as_it_went() -> None:
-    told = beat(3, waiting=WAITED, begun={"0": 5})
-    assert Beat.decoded(told.encoded()) == told
+    sent = beat(3, waiting=WAITED, begun={"0": 5})
+    assert Beat.decoded(sent.encoded()) == sent
     assert Beat.decoded(beat(3).encoded()) == beat(3)
 
 

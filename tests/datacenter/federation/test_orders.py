@@ -114,8 +114,8 @@ def test_what_failed_on_one_rank_failed_on_all(together: Together, failing: int)
     def phase(rank: int, orders: Orders) -> Any:
         return orders.agree(order(1), "fetched", OSError("disk full") if rank == failing else b"")
 
-    told = f"rank {failing}: OSError (its text stays in the participant's log)"
-    assert together(phase) == [(f"rank {failing}: disk full", told)] * RANKS
+    public = f"rank {failing}: OSError (its text stays in the participant's log)"
+    assert together(phase) == [(f"rank {failing}: disk full", public)] * RANKS
     assert together(lambda _, orders: orders.agree(order(1), "sent", b"")) == [[b""] * RANKS, [], []]
 
 

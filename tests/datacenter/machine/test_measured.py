@@ -22,12 +22,12 @@ CPU = torch.device("cpu")
 
 def measured(ranks_per_node: int) -> dict[str, Any]:
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_node)
-    told: list[int] = []
+    calls: list[int] = []
     with join_world(WAIT_S) as world:
         found = measure_machine(
             world,
             TINY,
-            lambda _, done, total: told.append(total - done),
+            lambda _, done, total: calls.append(total - done),
             inter=Link(alpha_s=1e-5, bytes_per_s=1e9) if ranks_per_node > 1 else None,
         )
     return {
@@ -35,7 +35,7 @@ def measured(ranks_per_node: int) -> dict[str, Any]:
         "inter": [[point.collective, point.ranks] for point in found.inter],
         "rates": found.rates.model_dump(exclude={"source"}),
         "source": found.rates.source,
-        "left": told[-1],
+        "left": calls[-1],
     }
 
 

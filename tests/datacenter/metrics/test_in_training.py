@@ -19,11 +19,11 @@ from tests.datacenter.ranks import run_ranks
 from tests.patience import WAIT_S
 
 JOB: dict[str, Any] = {
-    "job": {"name": "told", "steps": 6},
+    "job": {"name": "measured", "steps": 6},
     "model": {"layers": 2, "dim": 32, "heads": 4},
     "batch": {"sequence": 32, "global_batch": 4, "micro_batch": 2},
     "data_parallel": {"method": "ddp"},
-    "metrics": {"every_steps": 2, "json_lines": "told.jsonl", "profile_steps": [3, 4], "rates": "rates.json"},
+    "metrics": {"every_steps": 2, "json_lines": "metrics.jsonl", "profile_steps": [3, 4], "rates": "rates.json"},
 }
 
 
@@ -36,7 +36,7 @@ def train_and_tell(folder: str) -> int:
 def test_records_add_up_and_a_trace_is_told_of_in_the_next_record(tmp_path: Path) -> None:
     save_rates(DATA_SHEETS["a100"], tmp_path / "rates.json")
     assert run_ranks(train_and_tell, 2, str(tmp_path)) == [0, 1]
-    facts, *records = map(json.loads, (tmp_path / "told.jsonl").read_text().splitlines())
+    facts, *records = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (facts["run"]["world_size"], facts["run"]["layout"]) == (2, "dp_shard 2")
     assert facts["run"]["peak_flops_per_s"] == 19.5e12
     assert [(record["step"], record["steps"]) for record in records] == [(2, 2), (4, 2), (6, 2)]
@@ -47,7 +47,7 @@ def test_records_add_up_and_a_trace_is_told_of_in_the_next_record(tmp_path: Path
         "rank0-steps3-4.json.gz",
         "rank1-steps3-4.json.gz",
     }
-    (run,) = read_runs([tmp_path / "told.jsonl"])
+    (run,) = read_runs([tmp_path / "metrics.jsonl"])
     assert (run.ranks, run.parameters) == (2, facts["run"]["parameters"])
     assert run.loss == pytest.approx(records[-1]["loss"])
 

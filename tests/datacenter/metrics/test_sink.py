@@ -25,15 +25,15 @@ class Recorder:
         self.evaluations: list[int] = []
         self.closed = 0
 
-    def step(self, told: StepRecord) -> None:
-        if told.step in self.failing:
+    def step(self, shown: StepRecord) -> None:
+        if shown.step in self.failing:
             raise OSError(28, "No space left on device")
-        self.steps.append(told.step)
+        self.steps.append(shown.step)
 
-    def evaluated(self, told: Evaluation) -> None:
-        if told.step in self.failing:
+    def evaluated(self, shown: Evaluation) -> None:
+        if shown.step in self.failing:
             raise OSError(28, "No space left on device")
-        self.evaluations.append(told.step)
+        self.evaluations.append(shown.step)
 
     def close(self) -> None:
         self.closed += 1
@@ -67,8 +67,8 @@ def test_an_evaluation_reaches_every_sink_that_works(tmp_path: Path) -> None:
     with Sinks([bad, good, JsonLines(path, FACTS)]) as sinks:
         sinks.evaluated(EVALUATION)
     assert (good.evaluations, bad.evaluations, bad.closed) == ([7], [], 1)
-    told = json.loads(path.read_text().splitlines()[1])["evaluation"]
-    assert told == {"step": 7, "loss": 2.0, "tokens": 2048, "seconds": 1.25, "perplexity": math.exp(2)}
+    answer = json.loads(path.read_text().splitlines()[1])["evaluation"]
+    assert answer == {"step": 7, "loss": 2.0, "tokens": 2048, "seconds": 1.25, "perplexity": math.exp(2)}
 
 
 def test_an_evaluation_is_a_line() -> None:
@@ -86,15 +86,15 @@ def test_a_line_shows_what_is_known() -> None:
     assert line(RECORD, FACTS) == (
         "step   7/100  loss 3.2500  lr 0.0003  gradient 1.5  4,096 tokens/s  MFU 1.2%  memory 123 MB  data wait 25.0%"
     )
-    told = line(record(grad_norm=None, bubble_share=0.125, communication_share=0.25, expert_load=1.5), FACTS)
-    assert told.endswith("data wait 25.0%  bubble 12.5%  communication 25.0% (traced)  busiest expert 1.50x")
+    answer = line(record(grad_norm=None, bubble_share=0.125, communication_share=0.25, expert_load=1.5), FACTS)
+    assert answer.endswith("data wait 25.0%  bubble 12.5%  communication 25.0% (traced)  busiest expert 1.50x")
     assert line(record(loss_scale=1024.0), FACTS).endswith("data wait 25.0%  loss scale 1024")
-    assert "gradient" not in told
+    assert "gradient" not in answer
 
 
 def test_sizes_are_short() -> None:
-    told = [size(count) for count in (0, 999, 1000, 999_600, 12_345_678, 3e9, 3e15)]
-    assert told == ["0 B", "999 B", "1 kB", "1 MB", "12.3 MB", "3 GB", "3e+03 TB"]
+    answer = [size(count) for count in (0, 999, 1000, 999_600, 12_345_678, 3e9, 3e15)]
+    assert answer == ["0 B", "999 B", "1 kB", "1 MB", "12.3 MB", "3 GB", "3e+03 TB"]
 
 
 def test_the_console_prints_whole_lines_into_a_pipe() -> None:

@@ -121,8 +121,8 @@ def test_relatives_of_llama_have_the_logits_of_transformers_there_and_back(tmp_p
     section = section_of(tmp_path / "theirs")
     model = ModelSection.model_validate(section)
     check_weights(model)
-    told = (model.rope_scaling is not None, model.attention_bias, model.qk_norm, model.norm_offset)
-    assert told == (kind == "llama", kind == "qwen2", kind == "qwen3", kind == "gemma")
+    seen = (model.rope_scaling is not None, model.attention_bias, model.qk_norm, model.norm_offset)
+    assert seen == (kind == "llama", kind == "qwen2", kind == "qwen3", kind == "gemma")
     module = ours(model, tmp_path / "theirs")
     tokens = torch.randint(64, (2, 128), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():

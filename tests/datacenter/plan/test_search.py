@@ -18,9 +18,9 @@ H100 = Machine.of(DATA_SHEETS["h100"])
 
 def test_what_is_found_fits_divides_and_is_ranked() -> None:
     job = example("llama-8b")
-    told: list[tuple[int, int]] = []
-    found = search(Task.of(job), 8, H100, progress=lambda done, of: told.append((done, of)))
-    assert told[-1][0] == told[-1][1] == len(told)
+    calls: list[tuple[int, int]] = []
+    found = search(Task.of(job), 8, H100, progress=lambda done, of: calls.append((done, of)))
+    assert calls[-1][0] == calls[-1][1] == len(calls)
     steps = [one.step.value for one in found.best]
     assert steps == sorted(steps)
     assert len({one.layout.dims for one in found.best}) == len(found.best)

@@ -155,14 +155,14 @@ class TestIdentify:
             return revoke(*args, **kwargs)
 
         monkeypatch.setattr(participants, "revoke", slow)
-        told = asyncio.Event()
-        rig.book.listen(lambda _caller, _error: told.set())
+        seen = asyncio.Event()
+        rig.book.listen(lambda _caller, _error: seen.set())
         revoking = asyncio.create_task(rig.book.revoke(participant, "lost"))
         assert await asyncio.to_thread(began.wait, WAIT_S)
         revoking.cancel()
         await asyncio.gather(revoking, return_exceptions=True)
         go.set()
-        await asyncio.wait_for(told.wait(), WAIT_S)
+        await asyncio.wait_for(seen.wait(), WAIT_S)
         with pytest.raises(UnauthenticatedError, match="was revoked: lost"):
             await rig.book.identify(pem)
 

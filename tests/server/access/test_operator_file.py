@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-class Told(logging.Handler):
+class Recorder(logging.Handler):
     """Waits for log records."""
 
     def __init__(self) -> None:
@@ -79,23 +79,23 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[Told]:
+def log_lines(caplog: pytest.LogCaptureFixture) -> Iterator[Recorder]:
     caplog.set_level(logging.INFO, module.log.name)
-    handler = Told()
+    handler = Recorder()
     module.log.addHandler(handler)
     yield handler
     module.log.removeHandler(handler)
 
 
-async def test_it_is_renewed_while_the_server_runs(rig: Rig, told: Told) -> None:
+async def test_it_is_renewed_while_the_server_runs(rig: Rig, log_lines: Recorder) -> None:
     """A server that is up for a year never locks its operator out, and copies have a month to be replaced."""
     await rig.file.start()
-    assert "written" in await told.next()
+    assert "written" in await log_lines.next()
     before = rig.certificate()
     for _ in range(6):
         before = rig.certificate()
         rig.clock.now += 61 * DAY_S
-        assert "written" in await told.next()
+        assert "written" in await log_lines.next()
         assert rig.remaining_s() > 89 * DAY_S
         for certificate in (before, rig.certificate()):
             assert (await rig.book.identify(certificate)).role is Role.OPERATOR
@@ -112,14 +112,14 @@ async def test_it_stays_while_it_is_good(rig: Rig) -> None:
     assert await rig.start_again() != first
 
 
-async def test_what_cannot_be_renewed_is_told_and_tried_again(rig: Rig, told: Told) -> None:
+async def test_what_cannot_be_renewed_is_told_and_tried_again(rig: Rig, log_lines: Recorder) -> None:
     await rig.file.start()
-    assert "written" in await told.next()
+    assert "written" in await log_lines.next()
     rig.path.unlink()
     rig.path.mkdir()
-    assert "tried again later" in await told.next()
+    assert "tried again later" in await log_lines.next()
     rig.path.rmdir()
-    while "written" not in await told.next():
+    while "written" not in await log_lines.next():
         pass
     assert rig.remaining_s() > 89 * DAY_S
 

@@ -154,9 +154,9 @@ def test_a_restoration_tells_what_to_compare(data: Path, tmp_path: Path) -> None
     store.close()
     kept, again, other = tmp_path / "kept", tmp_path / "again", tmp_path / "other"
     back_up(data, kept, now=MADE_AT)
-    told = CliRunner().invoke(server, ["restore", str(kept), "--data", str(again), "--json"])
-    assert told.exit_code == 0, told.output
-    (found,) = json.loads(told.stdout)["ledgers"]
+    seen = CliRunner().invoke(server, ["restore", str(kept), "--data", str(again), "--json"])
+    assert seen.exit_code == 0, seen.output
+    (found,) = json.loads(seen.stdout)["ledgers"]
     assert found == {"population": "clinic", "charges": 5, "last_charged_at": NOW + 2, "head": head, "flaw": ""}
     words = CliRunner().invoke(server, ["restore", str(kept), "--data", str(other)]).stdout
     assert head in words

@@ -62,9 +62,9 @@ def command(*arguments: str) -> Result:
 
 def test_there_and_back(data: Path, s3: BucketPlace) -> None:
     before, rows_before = contents(data), rows(data)
-    told: list[tuple[int, int]] = []
-    gone = move_blobs(data, s3, lambda done, total: told.append((done, total)))
-    assert told == [(done, 5) for done in range(6)]
+    note: list[tuple[int, int]] = []
+    gone = move_blobs(data, s3, lambda done, total: note.append((done, total)))
+    assert note == [(done, 5) for done in range(6)]
     assert (gone.blobs, gone.copied, gone.target) == (5, 5, str(s3))
     assert find(data) == s3
     empty_cache(data)

@@ -35,14 +35,14 @@ def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 def test_steps_are_shown_where_there_is_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with steps("working") as told:
-        told(0, 4, "the first")
+    with steps("working") as show:
+        show(0, 4, "the first")
     assert capsys.readouterr() == ("", "working\n")
     screen = StringIO()
     monkeypatch.setattr(output, "console", lambda **_: Console(file=screen, force_terminal=True, width=100))
-    with steps("working") as told:
+    with steps("working") as show:
         for done, step in enumerate(("the first", "the second")):
-            told(done, 4, step)
+            show(done, 4, step)
     assert "working: the second" in screen.getvalue()
     assert "1/4" in screen.getvalue()
 

@@ -28,13 +28,13 @@ def test_the_label_comes_first(terminal: io.StringIO, context: Callable[[str], A
 
 
 def test_a_transfer_has_a_bar_below_it(terminal: io.StringIO) -> None:
-    with output.transfers("submitting job.toml") as told:
-        told("send", 5, 10)
+    with output.transfers("submitting job.toml") as show:
+        show("send", 5, 10)
     assert "submitting job.toml" in terminal.getvalue()
     assert "sending the model" in terminal.getvalue()
 
 
 def test_a_pipe_gets_neither(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.transfers("submitting job.toml") as told:
-        told("send", 5, 10)
+    with output.transfers("submitting job.toml") as show:
+        show("send", 5, 10)
     assert capsys.readouterr().err == ""

@@ -122,7 +122,7 @@ async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
     assert f"{SHOWN}" in sound.stdout
     assert json.loads(verify(str(file), "--head", head.partition("=")[2], "--json").stdout)["flaws"] == []
     lines = file.read_text().splitlines(keepends=True)
-    for edited, told in (
+    for edited, answer in (
         ([*lines[:2], lines[2].replace("1.0", "9.0", 1), *lines[3:]], "ledger.jsonl:3: was changed"),
         ([*lines[:2], *lines[3:]], "ledger.jsonl:3: charge 1 of population clinic should come before it"),
         (lines[:-1], "the last charges are missing"),
@@ -131,15 +131,15 @@ async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
         file.write_text("".join(edited))
         bad = verify(str(file), "--head", head)
         assert bad.exit_code == 1
-        assert told in bad.stdout
+        assert answer in bad.stdout
     file.write_text("".join(lines[:-1]))
     assert "is not what was exported: 1 flaw\n" in verify(str(file), "--head", head).stderr
     assert verify(str(file)).exit_code == 0  # what was cut off cleanly, only the head tells
 
 
 async def test_a_limit_is_set_and_taken_away(ask: Ask, tmp_path: Path) -> None:
-    told = (await ask("limit", CLINIC, "--epsilon", "50", "--delta", "1e-5")).stdout
-    assert f"{remainder(50 - SPENT)} left of a limit of 50" in told
+    answer = (await ask("limit", CLINIC, "--epsilon", "50", "--delta", "1e-5")).stdout
+    assert f"{remainder(50 - SPENT)} left of a limit of 50" in answer
     shown = (await ask("ledger", "--population", CLINIC)).stdout
     assert "left of a limit of 50 at delta 1e-05, set by admin on 20" in shown
     file = tmp_path / "ledger.jsonl"
@@ -195,8 +195,8 @@ async def test_a_run_without_budget_waits_until_the_limit_is_raised(world: World
         task = await stream.next("participate")
         await alice.report(task.key, update_values(1))
         await world.until(made, "finished")
-    told = (await ask("ledger", "--population", "people")).stdout
-    assert " spent in 1 release of 1 run; " in told
+    answer = (await ask("ledger", "--population", "people")).stdout
+    assert " spent in 1 release of 1 run; " in answer
 
 
 async def runs(world: World, *arguments: str) -> Result:
@@ -264,8 +264,8 @@ async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask,
     before, after = sound.read_text().splitlines(), file.read_text().splitlines()
     assert [number for number, (one, other) in enumerate(zip(before, after, strict=True), 1) if one != other] == [3, 5]
     assert verify(str(file)).exit_code == 1
-    told = json.loads((await ask("ledger", "--export", str(file), "--json")).stdout)
-    assert (told["damaged"], [one["population"] for one in told["populations"]]) == ([CLINIC], ["school"])
+    answer = json.loads((await ask("ledger", "--export", str(file), "--json")).stdout)
+    assert (answer["damaged"], [one["population"] for one in answer["populations"]]) == ([CLINIC], ["school"])
     alone = await ask("ledger", "--population", "school", "--export", str(file))
     assert (alone.exit_code, alone.stdout.startswith("school=")) == (0, True)
 
@@ -286,34 +286,34 @@ async def test_a_population_that_is_gone_is_named(world: World, ask: Ask) -> Non
     alice = await world.participant()
     await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
     await write(world, forget)
-    told = "the privacy ledger of population clinic is damaged: it is not on record, though runs name it"
+    answer = "the privacy ledger of population clinic is damaged: it is not on record, though runs name it"
     for options in ([], ["--run", FIRST], ["--participant", alice.name], ["--population", CLINIC]):
         found = await ask("ledger", *options)
         assert found.exit_code == 1
-        assert told in found.stderr
+        assert answer in found.stderr
         assert "was charged nothing" not in found.stdout
     person = await ask("ledger", "--participant", alice.name, "--json")
-    assert [item["flaw"] for item in json.loads(person.stdout)["populations"]] == [told]
+    assert [item["flaw"] for item in json.loads(person.stdout)["populations"]] == [answer]
     assert "population 'school'" in (await ask("ledger", "--population", "school")).stderr
 
 
 async def test_charges_that_are_gone_are_missed(world: World, ask: Ask) -> None:
     await write(world, cut, 0)
-    told = "run rfirst has released 3 models, 0 charges for them are here"
+    answer = "run rfirst has released 3 models, 0 charges for them are here"
     for options in ([], ["--run", FIRST], ["--population", CLINIC]):
         found = await ask("ledger", *options)
         assert found.exit_code == 1
-        assert told in found.stderr
+        assert answer in found.stderr
         assert "was charged nothing" not in found.stdout
 
 
 async def test_a_run_that_was_charged_nothing(world: World, ask: Ask) -> None:
     open_run = await world.submit(job())
-    told = await ask("ledger", "--run", open_run)
-    assert (told.exit_code, "has no [privacy] section" in told.stdout) == (0, True)
+    answer = await ask("ledger", "--run", open_run)
+    assert (answer.exit_code, "has no [privacy] section" in answer.stdout) == (0, True)
     private = await world.submit(capped(2, most=2))
-    told = await ask("ledger", "--run", private)
-    assert (told.exit_code, "of population people was charged nothing: it has released" in told.stdout) == (0, True)
+    answer = await ask("ledger", "--run", private)
+    assert (answer.exit_code, "of population people was charged nothing: it has released" in answer.stdout) == (0, True)
 
 
 async def test_a_data_directory_answers_as_its_server_does(world: World, ask: Ask, tmp_path: Path) -> None:
@@ -341,12 +341,12 @@ async def test_a_data_directory_answers_as_its_server_does(world: World, ask: As
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
-    for options, told in (
+    for options, answer in (
         (["--data", str(tmp_path)], "is no server's data directory: it has no database"),
         ([], "atoll-data is no server's data directory"),
     ):
         found = CliRunner().invoke(privacy, ["ledger", "--offline", *options], env={"ATOLL_DATA": None})
-        assert (found.exit_code, told in found.stderr) == (2, True)
+        assert (found.exit_code, answer in found.stderr) == (2, True)
     (tmp_path / DATABASE_FILE).write_bytes(b"no database at all, and longer than a page's header is")
     found = CliRunner().invoke(privacy, ["ledger", "--offline", "--data", str(tmp_path)])
     assert (found.exit_code, "damaged" in found.stderr) == (1, True)

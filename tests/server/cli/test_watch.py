@@ -17,7 +17,7 @@ from atoll.server.cli.picture import Picture, sparkline
 from atoll.server.cli.watch import LineSink, finish, follow
 from atoll.server.control import MemberSummary, Progress, RoundSummary, RunDetail, RunSummary
 from atoll.wire.v1 import control_pb2
-from tests.server.cli.conftest import a_round as told
+from tests.server.cli.conftest import a_round as summary_of
 
 if TYPE_CHECKING:
     pass
@@ -119,7 +119,7 @@ def test_only_new_rounds_are_fetched(
     messages = [change() for _ in range(5)]
     for number, message in enumerate(messages):
         message.round.round = number
-    fake.control.rounds = [told(number, version=number) for number in range(4)]
+    fake.control.rounds = [summary_of(number, version=number) for number in range(4)]
     fake.control.watches = [[*messages, change(control_pb2.RUN_STATUS_FINISHED)]]
     follow(followed(fake), Recorder())
     first, *rest = [request.since for request in fake.control.asked]

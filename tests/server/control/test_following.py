@@ -3,13 +3,13 @@ from atoll.wire.v1 import control_pb2
 
 
 def message(number: int, *members: tuple[str, str], more: bool = False) -> control_pb2.WatchRunResponse:
-    told = [control_pb2.MemberSummary(participant=name, status=status) for name, status in members]
-    return control_pb2.WatchRunResponse(round=control_pb2.RoundSummary(round=number, members=told), more=more)
+    found = [control_pb2.MemberSummary(participant=name, status=status) for name, status in members]
+    return control_pb2.WatchRunResponse(round=control_pb2.RoundSummary(round=number, members=found), more=more)
 
 
-def members(told: control_pb2.WatchRunResponse | None) -> dict[str, str]:
-    assert told is not None
-    return {member.participant: member.status for member in told.round.members}
+def members(found: control_pb2.WatchRunResponse | None) -> dict[str, str]:
+    assert found is not None
+    return {member.participant: member.status for member in found.round.members}
 
 
 def test_members_that_are_not_told_again_stand_as_they_did() -> None:

@@ -145,13 +145,13 @@ def test_old_bytes_are_written_over_soon(spent: Path, tmp_path: Path, monkeypatc
     scrubbed = threading.Event()
     rename = Path.rename
 
-    def told(self: Path, target: Path) -> Path:
+    def note(self: Path, target: Path) -> Path:
         renamed = rename(self, target)
         if Path(target).suffix == ".clean":
             scrubbed.set()
         return renamed
 
-    monkeypatch.setattr(Path, "rename", told)
+    monkeypatch.setattr(Path, "rename", note)
     free = FreeFiles(tmp_path / "free", scrub=True)
     free.give(spent)
     assert scrubbed.wait(WAIT_S)

@@ -158,10 +158,10 @@ async def test_a_lost_update_is_told_as_such(rig: Rig) -> None:
 
 async def test_a_revocation_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.calls["worker-0"].gone = True
-    told = Caller(Role.PARTICIPANT, ALICE), RevokedError.of(ALICE)
-    await rig.pool.end_calls(*told)
+    seen = Caller(Role.PARTICIPANT, ALICE), RevokedError.of(ALICE)
+    await rig.pool.end_calls(*seen)
     assert "worker-0 learns a moment later" in caplog.text
-    assert rig.calls["worker-1"].ended == [told]
+    assert rig.calls["worker-1"].ended == [seen]
 
 
 async def test_dropping_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

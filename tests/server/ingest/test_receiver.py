@@ -315,11 +315,11 @@ async def test_files_stay_open_until_the_write_under_way_has_ended(
     closed = threading.Event()
     close = Segment.close
 
-    def told(segment: Segment) -> None:
+    def note(segment: Segment) -> None:
         close(segment)
         closed.set()
 
-    monkeypatch.setattr(Segment, "close", told)
+    monkeypatch.setattr(Segment, "close", note)
     receiver = Receiver(spool, ref(), grant(), executor)
     sending = asyncio.create_task(send(receiver, CHUNKS))
     assert await asyncio.to_thread(gate.entered.wait, WAIT_S)

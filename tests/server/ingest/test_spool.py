@@ -154,11 +154,11 @@ class TestVerified:
         """Bytes of each payload that was compared."""
         found: list[int] = []
 
-        def told(view: memoryview) -> bytes:
+        def note(view: memoryview) -> bytes:
             found.append(view.nbytes)
             return stored_checksum(view)
 
-        monkeypatch.setattr(committed_uploads, "stored_checksum", told)
+        monkeypatch.setattr(committed_uploads, "stored_checksum", note)
         return found
 
     def test_asking_again_reads_nothing(self, spool: Spool, compared: list[int]) -> None:
@@ -311,9 +311,9 @@ class TestOutage:
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, "open", refuse)
-            with pytest.raises(StorageError, match=re.escape(os.strerror(number))) as told:
+            with pytest.raises(StorageError, match=re.escape(os.strerror(number))) as raised:
                 spool.flaw(RUN, 0, 0, ALICE, digest)
-            assert str(spool.root) not in str(told.value.detail)
+            assert str(spool.root) not in str(raised.value.detail)
         assert spool.flaw(RUN, 0, 0, ALICE, digest) == ""
 
     def test_a_disk_that_is_gone_has_lost_no_update(self, spool: Spool, tmp_path: Path, file: str) -> None:

@@ -136,6 +136,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_section_that_is_not_allowed_is_told_as_in_a_file(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(JobFileError) as told:
+    with pytest.raises(JobFileError) as raised:
         make()
-    assert said in str(told.value)
+    assert said in str(raised.value)

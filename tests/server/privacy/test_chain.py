@@ -32,7 +32,7 @@ def a_chain(count: int, name: str = "clinic") -> list[str]:
     return lines
 
 
-def told(lines: Sequence[str], **heads: str) -> list[tuple[int, str]]:
+def problems_of(lines: Sequence[str], **heads: str) -> list[tuple[int, str]]:
     return [(flaw.line, flaw.what) for flaw in verified(lines, heads).flaws]
 
 
@@ -84,76 +84,76 @@ def test_a_limit_that_does_not_fit_is_named() -> None:
     lines = a_chain(3)
     line = limited(lines)
     beside = f"the limit stands beside 3 charges up to {head_of(lines)}, not beside those before it"
-    assert told([*lines[:3], line]) == [(4, beside)]
-    assert told([*lines, line.replace("8.0", "80.0")]) == [(5, "was changed: its digest does not fit")]
-    assert told([*lines, line, line]) == [(6, "the limit of population clinic is here twice")]
-    assert told([line]) == [(1, "population clinic has no first line before it")]
-    assert told([*lines, redigested(line, limited_by=5)]) == [(5, "is no line of a ledger")]
+    assert problems_of([*lines[:3], line]) == [(4, beside)]
+    assert problems_of([*lines, line.replace("8.0", "80.0")]) == [(5, "was changed: its digest does not fit")]
+    assert problems_of([*lines, line, line]) == [(6, "the limit of population clinic is here twice")]
+    assert problems_of([line]) == [(1, "population clinic has no first line before it")]
+    assert problems_of([*lines, redigested(line, limited_by=5)]) == [(5, "is no line of a ledger")]
 
 
 def test_an_export_without_charges() -> None:
     lines = a_chain(0)
-    assert told(lines, clinic=head_of(lines)) == []
-    assert told([]) == []
+    assert problems_of(lines, clinic=head_of(lines)) == []
+    assert problems_of([]) == []
 
 
 def test_a_changed_line_is_named() -> None:
     lines = a_chain(4)
     lines[2] = lines[2].replace('"noise_multiplier":1.1', '"noise_multiplier":9.1')
-    assert told(lines) == [(3, "was changed: its digest does not fit")]
+    assert problems_of(lines) == [(3, "was changed: its digest does not fit")]
 
 
 def test_a_changed_line_with_a_new_digest_breaks_the_next() -> None:
     lines = a_chain(4)
     lines[2] = redigested(lines[2], round=7)
-    assert told(lines) == [(4, FOLLOWS)]
+    assert problems_of(lines) == [(4, FOLLOWS)]
 
 
 def test_a_changed_first_line_breaks_the_first_charge() -> None:
     lines = a_chain(2)
     lines[0] = redigested(lines[0], adjacency="replace_one")
-    assert told(lines) == [(2, FOLLOWS)]
+    assert problems_of(lines) == [(2, FOLLOWS)]
 
 
 def test_removed_lines_are_named() -> None:
     lines = a_chain(6)
-    assert told([*lines[:3], *lines[4:]]) == [
+    assert problems_of([*lines[:3], *lines[4:]]) == [
         (4, "charge 2 of population clinic should come before it: removed, or out of order")
     ]
-    assert told([*lines[:2], *lines[5:]]) == [
+    assert problems_of([*lines[:2], *lines[5:]]) == [
         (3, "charges 1 to 3 of population clinic should come before it: removed, or out of order")
     ]
-    assert told(lines[1:])[0] == (1, "population clinic has no first line before it")
+    assert problems_of(lines[1:])[0] == (1, "population clinic has no first line before it")
 
 
 def test_moved_and_repeated_lines_are_named() -> None:
     lines = a_chain(5)
     lines[3], lines[4] = lines[4], lines[3]
-    assert told(lines) == [
+    assert problems_of(lines) == [
         (4, "charge 2 of population clinic should come before it: removed, or out of order"),
         (5, "charge 2 of population clinic is out of its order, or here twice"),
     ]
     lines = a_chain(3)
-    assert told([*lines, lines[2]]) == [(5, "charge 1 of population clinic is out of its order, or here twice")]
-    assert told([*lines, lines[0]]) == [(5, "population clinic begins again")]
+    assert problems_of([*lines, lines[2]]) == [(5, "charge 1 of population clinic is out of its order, or here twice")]
+    assert problems_of([*lines, lines[0]]) == [(5, "population clinic begins again")]
 
 
 def test_a_line_cut_off_is_named() -> None:
     lines = a_chain(3)
-    assert told([*lines[:-1], lines[-1][:50]]) == [(4, "is cut off")]
-    assert told([*lines[:-1], lines[-1][:-1]]) == [(4, "is cut off")]
+    assert problems_of([*lines[:-1], lines[-1][:50]]) == [(4, "is cut off")]
+    assert problems_of([*lines[:-1], lines[-1][:-1]]) == [(4, "is cut off")]
 
 
 def test_the_end_is_told_by_the_head() -> None:
     lines = a_chain(4)
     head = head_of(lines)
-    assert told(lines[:-1]) == []
-    ((line, what),) = told(lines[:-1], clinic=head)
+    assert problems_of(lines[:-1]) == []
+    ((line, what),) = problems_of(lines[:-1], clinic=head)
     assert line == 0
     assert f"not with {head}: the last charges are missing or replaced" in what
-    ((_, beyond),) = told(lines, clinic=head_of(lines[:-1]))
+    ((_, beyond),) = problems_of(lines, clinic=head_of(lines[:-1]))
     assert "charges follow the one noted" in beyond
-    assert told(lines, school=head) == [(0, "nothing of population school is here")]
+    assert problems_of(lines, school=head) == [(0, "nothing of population school is here")]
 
 
 def test_a_rewritten_history_is_told_by_the_head() -> None:
@@ -162,14 +162,14 @@ def test_a_rewritten_history_is_told_by_the_head() -> None:
     for line in lines[1:]:
         before = json.loads(forged[-1])["digest"]
         forged.append(redigested(line, previous=before, charged_at=1.9e9))
-    assert told(forged) == []
-    assert len(told(forged, clinic=head_of(lines))) == 1
+    assert problems_of(forged) == []
+    assert len(problems_of(forged, clinic=head_of(lines))) == 1
 
 
 def test_spaces_are_a_change() -> None:
     lines = a_chain(1)
     lines[1] = json.dumps(json.loads(lines[1])) + "\n"
-    assert told(lines) == [(2, "was changed: it is not written as it was exported")]
+    assert problems_of(lines) == [(2, "was changed: it is not written as it was exported")]
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_spaces_are_a_change() -> None:
     ["{}", "[]", "1", "null", "", "{", '{"seq":1}', '{"population":1,"digest":"x"}', "NaN", "[" * 5000, '{"seq":NaN}'],
 )
 def test_other_text_is_no_line(line: str) -> None:
-    assert told([line + "\n"]) == [(1, "is no line of a ledger")]
+    assert problems_of([line + "\n"]) == [(1, "is no line of a ledger")]
 
 
 def test_a_charge_that_says_no_cost() -> None:
     lines = a_chain(1)
     lines[1] = redigested(lines[1], cost={"free": True})
-    assert told(lines) == [(2, "charge 0 does not say what it cost")]
+    assert problems_of(lines) == [(2, "charge 0 does not say what it cost")]
 
 
 def test_flaws_are_bounded() -> None:
@@ -194,7 +194,7 @@ def test_flaws_are_bounded() -> None:
 
 def test_populations_may_follow_one_another_in_one_file() -> None:
     lines = [*a_chain(3), *a_chain(2, "school")]
-    assert told(lines) == []
+    assert problems_of(lines) == []
     assert [tally.charges for tally in verified(lines).tallies] == [3, 2]
 
 

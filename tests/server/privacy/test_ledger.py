@@ -298,7 +298,7 @@ def test_damage_is_named(clinic: Store) -> None:
     second = clinic.reader.submit(charges.get, FIRST, 1).result()
     assert second is not None
     cheaper = second.body.replace("1.0", "9.0")
-    for change, told in (
+    for change, shown in (
         (update(rows).where(rows.c.seq == 1).values(body=cheaper), "charge 1 was changed"),
         (update(rows).where(rows.c.seq == 1).values(charged_at=1.0), "charge 1 was changed"),
         (rows.delete().where(rows.c.seq == 1), "charge 1 is missing: charge 2 comes in its place"),
@@ -306,7 +306,7 @@ def test_damage_is_named(clinic: Store) -> None:
         (update(rows).where(rows.c.seq == 2).values(previous="0" * 64), "charge 2 does not follow"),
         (update(schema.populations).values(charges=3), "population clinic was changed on disk"),
     ):
-        with pytest.raises(RuntimeError, match=told):
+        with pytest.raises(RuntimeError, match=shown):
             clinic.writer.submit(damaged, change).result()
     assert spent(clinic).runs[0].releases == 4
 

@@ -76,16 +76,16 @@ def test_capped_participation_needs_people() -> None:
 
 
 def test_each_step_is_told_before_it_begins() -> None:
-    told: list[tuple[int, int, str]] = []
+    calls: list[tuple[int, int, str]] = []
     found = plan_of(
         job("poisson", f"{NOISE}\n{RDP}"),
         10_000,
         target=3.0,
-        progress=lambda done, total, step: told.append((done, total, step)),
+        progress=lambda done, total, step: calls.append((done, total, step)),
     )
     total = 4 + len(found.cohorts) + len(found.durations)
-    assert [(done, of) for done, of, _ in told] == [(number, total) for number in range(total)]
-    steps = [step for *_, step in told]
+    assert [(done, of) for done, of, _ in calls] == [(number, total) for number in range(total)]
+    steps = [step for *_, step in calls]
     assert steps[:3] == ["the job's noise", "epsilon by round", "how many rounds epsilon 3 lasts"]
     assert steps[3] == f"the noise of a cohort of {found.cohorts[0].cohort}"
     assert steps[-2:] == [

@@ -67,7 +67,7 @@ def test_a_ledger_that_agrees_is_in_order(clinic: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda connection: cut(connection, 4), "run rsecond has released 2 models, 1 charges for them are here"),
         (lambda connection: cut(connection, 0), "run rfirst has released 3 models, 0 charges for them are here; run r"),
@@ -80,10 +80,10 @@ def test_a_ledger_that_agrees_is_in_order(clinic: Store) -> None:
     ],
 )
 def test_a_ledger_that_was_made_to_fit_itself_is_found(
-    clinic: Store, change: Callable[[Connection], None], told: str
+    clinic: Store, change: Callable[[Connection], None], expected: str
 ) -> None:
     clinic.writer.submit(change).result()
-    assert told in clinic.reader.submit(ledger.flaws).result()[CLINIC]
+    assert expected in clinic.reader.submit(ledger.flaws).result()[CLINIC]
     with pytest.raises(StoreDamagedError, match="the privacy ledger of population clinic is damaged"):
         clinic.reader.submit(ledger.check, contract(), SECOND, 2).result()
     with pytest.raises(StoreDamagedError):
@@ -101,9 +101,9 @@ def test_no_more_than_a_few_disagreements_are_told_at_once(store: Store) -> None
         store.writer.submit(submit, f"r{number}", contract()).result()
     released = update(schema.runs).values(rounds_released=1)
     store.writer.submit(lambda connection: connection.execute(released)).result()
-    told = store.reader.submit(ledger.flaws).result()[CLINIC]
-    assert told.count("has released 1 models") == reconciling.MAX_TOLD
-    assert told.endswith("; 2 more runs disagree")
+    expected = store.reader.submit(ledger.flaws).result()[CLINIC]
+    assert expected.count("has released 1 models") == reconciling.MAX_TOLD
+    assert expected.endswith("; 2 more runs disagree")
 
 
 def test_a_job_that_cannot_be_read_names_nobody() -> None:

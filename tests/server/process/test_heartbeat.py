@@ -12,8 +12,8 @@ from sqlalchemy import Connection, text
 
 from atoll.server.process.heartbeat import Heartbeat
 from atoll.server.stores import Store
+from atoll.server.stores.server_turns import HOLDER
 from atoll.server.stores.standby import STANDBY_NAME
-from atoll.server.stores.turns import HOLDER
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 

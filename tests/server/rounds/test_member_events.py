@@ -174,7 +174,7 @@ def test_where_the_draw_is_secret_a_round_lasts_until_its_deadline_whoever_is_in
 @pytest.mark.parametrize("unreported", [True, False])
 def test_a_refused_report_may_take_its_place_with_nothing(unreported: bool) -> None:
     """The content of an update must never decide whether another one is summed."""
-    told = []
+    calls = []
     for wrong in (False, True):
         story = Story(policy(over_selection=1.5, refused_count=True)).training()
         if not wrong or not unreported:
@@ -185,8 +185,8 @@ def test_a_refused_report_may_take_its_place_with_nothing(unreported: bool) -> N
         story.on(story.report("pb"))
         assert story.stands() is Situation.CLOSING
         assert story.status("pc") is MemberStatus.OVER_SELECTED
-        told.append([t.participant for t in story.asked.contributions])
-    assert told == [["pa", "pb"], ["pb"]]
+        calls.append([t.participant for t in story.asked.contributions])
+    assert calls == [["pa", "pb"], ["pb"]]
 
 
 def test_a_refused_report_that_counts_is_not_missed_by_the_quorum_either() -> None:

@@ -16,7 +16,7 @@ def everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-def told(caplog: pytest.LogCaptureFixture, field: str, value: str) -> list[tuple[str, str]]:
+def log_lines(caplog: pytest.LogCaptureFixture, field: str, value: str) -> list[tuple[str, str]]:
     """(level, message) of the records that name this run or participant."""
     return [
         (record.levelname, record.getMessage()) for record in caplog.records if vars(record).get(field, "") == value
@@ -35,7 +35,7 @@ async def test_of_a_participant(world: World, caplog: pytest.LogCaptureFixture) 
     await world.operator.control.RevokeParticipant(request, timeout=WAIT_S)
     for _ in range(3):
         await refused_code(alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S))
-    assert sorted(told(caplog, "participant", name)) == sorted(
+    assert sorted(log_lines(caplog, "participant", name)) == sorted(
         [
             ("INFO", f"participant {name} enrolled: organisation acme, kind edge, token {token.token_id}"),
             ("DEBUG", r"connected, client version 1.0\nforged"),
@@ -58,7 +58,9 @@ async def test_of_a_run(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await control.ExtendRun(control_pb2.ExtendRunRequest(run=run, rounds=2), timeout=WAIT_S)
     await control.CancelRun(control_pb2.CancelRunRequest(run=run, reason="again"), timeout=WAIT_S)
     await control.DeleteRun(control_pb2.DeleteRunRequest(run=run), timeout=WAIT_S)
-    found = [message for level, message in told(caplog, "run", run) if level == "INFO" and "by operator" in message]
+    found = [
+        message for level, message in log_lines(caplog, "run", run) if level == "INFO" and "by operator" in message
+    ]
     assert found == [
         f"run {run} submitted by operator admin",
         f"run {run} paused by operator admin",
@@ -74,5 +76,5 @@ async def test_the_wrong_role_is_told_once(alice: Participant, caplog: pytest.Lo
     for _ in range(3):
         call = alice.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
         assert await refused_code(call) == ("PERMISSION_DENIED", "certificate.role")
-    (warning,) = [message for level, message in told(caplog, "participant", alice.name) if level == "WARNING"]
+    (warning,) = [message for level, message in log_lines(caplog, "participant", alice.name) if level == "WARNING"]
     assert "needs an operator's certificate" in warning

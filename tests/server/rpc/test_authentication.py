@@ -199,7 +199,7 @@ class TestInsecure:
             assert await refused_code(call) == ("INVALID_ARGUMENT", "identity.name")
 
 
-class Door:
+class Revocable:
     """A coordinator that knows one certificate, until it does not."""
 
     def __init__(self) -> None:
@@ -230,18 +230,18 @@ class FakeContext:
 
 
 @pytest.fixture
-def door() -> Door:
-    return Door()
+def fake() -> Revocable:
+    return Revocable()
 
 
-def watch_at(door: Door) -> Watch:
+def watch_at(fake: Revocable) -> Watch:
     context: Any = FakeContext()
-    coordinator: Any = door
+    coordinator: Any = fake
     return Watch(Authenticator(coordinator, Admission(Limits()), insecure=False), context)
 
 
-async def test_a_certificate_is_needed(door: Door) -> None:
-    coordinator: Any = door
+async def test_a_certificate_is_needed(fake: Revocable) -> None:
+    coordinator: Any = fake
     context: Any = FakeContext()
     context.auth_context = dict
     with pytest.raises(UnauthenticatedError, match="no client certificate"):
@@ -268,32 +268,34 @@ def test_only_a_server_may_pass_on_calls_of_others(tmp_path: Path) -> None:
 
 
 class TestWatch:
-    async def test_a_look_is_cheap(self, door: Door) -> None:
-        watch = watch_at(door)
+    async def test_a_look_is_cheap(self, fake: Revocable) -> None:
+        watch = watch_at(fake)
         for _ in range(100):
             await watch.check()
-        assert door.asked == 0
+        assert fake.asked == 0
 
-    async def test_messages_pass_until_the_end(self, door: Door) -> None:
-        assert [item async for item in watch_at(door).over(each([b"1", b"2", b"3"]))] == [b"1", b"2", b"3"]
+    async def test_messages_pass_until_the_end(self, fake: Revocable) -> None:
+        assert [item async for item in watch_at(fake).over(each([b"1", b"2", b"3"]))] == [b"1", b"2", b"3"]
 
     async def test_a_revoked_caller_is_cut_off_between_messages(
-        self, door: Door, monkeypatch: pytest.MonkeyPatch
+        self, fake: Revocable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also one that sends nothing."""
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
-        door.shut = True
+        fake.shut = True
 
         async def silent() -> AsyncIterator[bytes]:
             yield b"1"
             await asyncio.Event().wait()
 
-        messages = watch_at(door).over(silent())
+        messages = watch_at(fake).over(silent())
         await asyncio.wait_for(anext(messages), WAIT_S)
         with pytest.raises(UnauthenticatedError):
             await asyncio.wait_for(anext(messages), WAIT_S)
 
-    async def test_a_stream_that_sends_nothing_is_broken_off(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_stream_that_sends_nothing_is_broken_off(
+        self, fake: Revocable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         ended = asyncio.Event()
 
@@ -304,7 +306,7 @@ class TestWatch:
             finally:
                 ended.set()
 
-        messages = watch_at(door).over(silent(), idle_s=0.05)
+        messages = watch_at(fake).over(silent(), idle_s=0.05)
         assert await anext(messages) == b"1"
         started = time.monotonic()
         with pytest.raises(UnavailableError, match=r"0\.05 s") as refused:
@@ -313,33 +315,33 @@ class TestWatch:
         assert time.monotonic() - started >= 0.05
         await asyncio.wait_for(ended.wait(), WAIT_S)
 
-    async def test_a_stream_that_trickles_is_broken_off(self, door: Door) -> None:
+    async def test_a_stream_that_trickles_is_broken_off(self, fake: Revocable) -> None:
         async def trickle() -> AsyncIterator[bytes]:
             while True:
                 await asyncio.sleep(0.01)
                 yield b"x"
 
         with pytest.raises(LimitExceededError, match=r"at least 1024 bytes/s") as refused:
-            [_ async for _ in watch_at(door).over(trickle(), idle_s=0.1)]
+            [_ async for _ in watch_at(fake).over(trickle(), idle_s=0.1)]
         assert (refused.value.detail.code, refused.value.detail.retry_after_s) == ("stream.slow", 1.0)
 
-    async def test_only_the_time_that_the_server_waits_counts(self, door: Door) -> None:
+    async def test_only_the_time_that_the_server_waits_counts(self, fake: Revocable) -> None:
         """A server that is slow itself does not blame its participants."""
         taken = 0
-        async for _ in watch_at(door).over(each([b"x"] * 10), idle_s=0.1):
+        async for _ in watch_at(fake).over(each([b"x"] * 10), idle_s=0.1):
             await asyncio.sleep(0.02)
             taken += 1
         assert taken == 10
 
-    async def test_a_stream_that_brings_enough_goes_on(self, door: Door) -> None:
+    async def test_a_stream_that_brings_enough_goes_on(self, fake: Revocable) -> None:
         async def steady() -> AsyncIterator[bytes]:
             for _ in range(30):
                 await asyncio.sleep(0.01)
                 yield bytes(1024)
 
-        assert len([message async for message in watch_at(door).over(steady(), idle_s=0.1)]) == 30
+        assert len([message async for message in watch_at(fake).over(steady(), idle_s=0.1)]) == 30
 
-    async def test_a_stream_ends_once_it_is_not_wanted(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_stream_ends_once_it_is_not_wanted(self, fake: Revocable, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also one that sends nothing."""
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         monkeypatch.setattr(authentication, "WANTED_CHECK_S", 0.01)
@@ -351,19 +353,19 @@ class TestWatch:
         async def over() -> None:
             raise TooLateError("round.over", "round 1 is over")
 
-        watch = watch_at(door)
+        watch = watch_at(fake)
         watch.only_while(over)
         messages = watch.over(silent())
         with pytest.raises(TooLateError):
             [_ async for _ in messages]
 
     async def test_an_event_is_waited_for_as_long_as_the_caller_is_welcome(
-        self, door: Door, monkeypatch: pytest.MonkeyPatch
+        self, fake: Revocable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         event = asyncio.Event()
         event.set()
-        await asyncio.wait_for(watch_at(door).until(event), WAIT_S)
-        door.shut = True
+        await asyncio.wait_for(watch_at(fake).until(event), WAIT_S)
+        fake.shut = True
         with pytest.raises(UnauthenticatedError):
-            await asyncio.wait_for(watch_at(door).until(asyncio.Event()), WAIT_S)
+            await asyncio.wait_for(watch_at(fake).until(asyncio.Event()), WAIT_S)

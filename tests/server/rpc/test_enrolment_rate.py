@@ -12,9 +12,9 @@ from tests.server.rpc.world import Key, World, refusal, refused_code
 PEER = "ipv4:10.0.0.1:50000"
 
 
-def code_at(door: EnrolmentRate, peer: str = PEER, error: Exception | None = None) -> str:
+def code_at(rate: EnrolmentRate, peer: str = PEER, error: Exception | None = None) -> str:
     try:
-        with door.attempt(peer):
+        with rate.attempt(peer):
             if error is not None:
                 raise error
     except ServerError as refused:
@@ -24,30 +24,30 @@ def code_at(door: EnrolmentRate, peer: str = PEER, error: Exception | None = Non
 
 def test_attempts_in_a_minute() -> None:
     now = 0.0
-    door = EnrolmentRate(Limits(enrolments_per_minute=2), lambda: now)
-    assert [code_at(door) for _ in range(3)] == ["", "", "enrolment.rate"]
-    assert code_at(door, "ipv4:10.0.0.2:1") == ""
+    rate = EnrolmentRate(Limits(enrolments_per_minute=2), lambda: now)
+    assert [code_at(rate) for _ in range(3)] == ["", "", "enrolment.rate"]
+    assert code_at(rate, "ipv4:10.0.0.2:1") == ""
     now = 61.0
-    assert code_at(door) == ""
+    assert code_at(rate) == ""
 
 
 def test_wrong_tokens_in_an_hour() -> None:
     now = 0.0
-    door = EnrolmentRate(Limits(wrong_tokens_per_hour=2), lambda: now)
+    rate = EnrolmentRate(Limits(wrong_tokens_per_hour=2), lambda: now)
     wrong = TokenUnknownError("no such token")
-    assert [code_at(door, error=wrong) for _ in range(3)] == ["token.unknown", "token.unknown", "enrolment.guesses"]
-    assert code_at(door) == "enrolment.guesses"
-    with pytest.raises(LimitExceededError) as caught, door.attempt(PEER):
+    assert [code_at(rate, error=wrong) for _ in range(3)] == ["token.unknown", "token.unknown", "enrolment.guesses"]
+    assert code_at(rate) == "enrolment.guesses"
+    with pytest.raises(LimitExceededError) as caught, rate.attempt(PEER):
         pass
     now = caught.value.detail.retry_after_s or 0.0
     assert now > 0.0
-    assert code_at(door) == ""
+    assert code_at(rate) == ""
 
 
 def test_other_mistakes_are_no_guesses() -> None:
-    door = EnrolmentRate(Limits(wrong_tokens_per_hour=1))
+    rate = EnrolmentRate(Limits(wrong_tokens_per_hour=1))
     for _ in range(5):
-        assert code_at(door, error=CertificateRequestError("not PEM")) == "identity.request"
+        assert code_at(rate, error=CertificateRequestError("not PEM")) == "identity.request"
 
 
 @pytest.fixture

@@ -94,9 +94,9 @@ async def test_half_a_request_is_refused_once_its_time_is_over(
     with caplog.at_level(logging.WARNING):
         calls = await half_sent(await asyncio.to_thread(connection, world, alice), method)
     assert {call.code for call in calls} == {"request.slow"}
-    told = [record for record in caplog.records if "not whole within" in record.getMessage()]
-    assert len(told) == 1
-    assert told[0].participant == (alice.name if "atoll" in method else "127.0.0.1")  # type: ignore[attr-defined]
+    found = [record for record in caplog.records if "not whole within" in record.getMessage()]
+    assert len(found) == 1
+    assert found[0].participant == (alice.name if "atoll" in method else "127.0.0.1")  # type: ignore[attr-defined]
 
 
 async def test_of_a_revoked_participant_nothing_is_received(world: World, alice: Participant) -> None:

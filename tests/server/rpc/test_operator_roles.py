@@ -64,10 +64,10 @@ async def test_each_role_tries_everything(world: World, role: OperatorRole) -> N
             continue
         assert refused == (not may), method.name
     asked = control_pb2.ListAuditRequest(operator="dora", outcome="refused")
-    told = {(one.action, one.subject) for one in (await world.operator.control.ListAudit(asked)).entries}
+    seen = {(one.action, one.subject) for one in (await world.operator.control.ListAudit(asked)).entries}
     for name in set(OPERATIONS) - ALLOWED[role]:
         action = OPERATIONS[name].action
-        assert any(one == action if action else (one, about) == ("read", name) for one, about in told), name
+        assert any(one == action if action else (one, about) == ("read", name) for one, about in seen), name
 
 
 async def test_a_refusal_names_role_and_who_can_grant_it(world: World) -> None:

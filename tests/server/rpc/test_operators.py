@@ -49,8 +49,8 @@ async def test_each_operator_is_told_by_name_in_the_audit_log(world: World, capl
     await dora.control.CancelRun(control_pb2.CancelRunRequest(run=run, reason="mine"), timeout=WAIT_S)
     await revoke(world.operator, "dora", "lost\nlaptop")
     assert await listed(world) == {"admin": (1, ""), "dora": (0, r"lost\nlaptop")}
-    told = [message for message in caplog.messages if "operator dora" in message]
-    assert told == [
+    seen = [message for message in caplog.messages if "operator dora" in message]
+    assert seen == [
         "credential made for operator dora by operator admin",
         f"run {run} cancelled by operator dora: mine",
         "operator dora revoked by operator admin: lost\\nlaptop; 0 unused join tokens are void",

@@ -135,9 +135,9 @@ async def test_a_damaged_ledger_is_told(clinic: World, caplog: pytest.LogCapture
     rows = schema.charges
     await write(clinic, lambda connection: connection.execute(rows.delete().where(rows.c.seq == 4)))
     (found,) = (await populations(clinic)).populations
-    told = "the privacy ledger of population clinic is damaged: 5 charges are on record, the first 4 are here"
-    assert found.flaw == told
-    assert told in caplog.text
+    shown = "the privacy ledger of population clinic is damaged: 5 charges are on record, the first 4 are here"
+    assert found.flaw == shown
+    assert shown in caplog.text
 
 
 async def test_what_was_verified_before_is_verified_again_when_asked(clinic: World) -> None:

@@ -55,12 +55,12 @@ def after(method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, owner: ty
     """Set once ``method`` of ``owner`` has been called and has ended."""
     done = asyncio.Event()
 
-    async def told(*args: Any, **kwargs: Any) -> Any:
+    async def note(*args: Any, **kwargs: Any) -> Any:
         result = await method(*args, **kwargs)
         done.set()
         return result
 
-    monkeypatch.setattr(owner, method.__name__, told)
+    monkeypatch.setattr(owner, method.__name__, note)
     return done
 
 

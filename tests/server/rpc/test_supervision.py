@@ -22,7 +22,7 @@ async def entries(world: World, **asked: object) -> list[control_pb2.AuditEntry]
     return list(reversed(found.entries))
 
 
-async def told(world: World, **asked: object) -> list[tuple[str, str, str, str]]:
+async def audit_rows(world: World, **asked: object) -> list[tuple[str, str, str, str]]:
     return [(one.operator, one.action, one.subject, one.outcome) for one in await entries(world, **asked)]
 
 
@@ -72,7 +72,7 @@ async def test_people_and_their_credentials(world: World, alice: Participant) ->
     )
     await control.ListCharges(control_pb2.ListChargesRequest(population="p"), timeout=WAIT_S)
     await control.PruneStorage(control_pb2.PruneStorageRequest(), timeout=WAIT_S)
-    assert await told(world) == [
+    assert await audit_rows(world) == [
         ("admin", "token.create", "acme", "done"),
         ("admin", "operator.create", "dora", "done"),
         ("admin", "participant.revoke", alice.name, "done"),
@@ -89,7 +89,7 @@ async def test_reading_is_not_recorded(world: World) -> None:
     await control.ListPopulations(control_pb2.ListPopulationsRequest(), timeout=WAIT_S)
     await control.ListLogLines(control_pb2.ListLogLinesRequest(), timeout=WAIT_S)
     await control.PruneStorage(control_pb2.PruneStorageRequest(dry_run=True), timeout=WAIT_S)
-    assert await told(world) == []
+    assert await audit_rows(world) == []
 
 
 async def test_a_model_that_is_handed_out_is_recorded_once(world: World) -> None:
@@ -97,7 +97,7 @@ async def test_a_model_that_is_handed_out_is_recorded_once(world: World) -> None
     request = control_pb2.GetRunModelRequest(run=run, round=0)
     blob = (await world.operator.control.GetRunModel(request, timeout=WAIT_S)).model.blob
     await world.operator.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
-    assert await told(world, action="model") == [
+    assert await audit_rows(world, action="model") == [
         ("admin", "model.upload", blob, "done"),
         ("admin", "model.read", run, "done"),
     ]
@@ -109,12 +109,12 @@ async def test_a_download_without_asking_for_the_model_is_recorded_too(world: Wo
     blob = (await world.operator.control.GetRunModel(request, timeout=WAIT_S)).model.blob
     for _ in range(2):
         await dora.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
-    assert await told(world, operator="dora") == [("dora", "model.download", blob, "done")]
+    assert await audit_rows(world, operator="dora") == [("dora", "model.download", blob, "done")]
 
 
 async def test_participants_are_not_in_it(world: World, alice: Participant) -> None:
     await refused_code(alice.control.PauseRun(control_pb2.PauseRunRequest(run="r1"), timeout=WAIT_S))
-    assert await told(world, operator=alice.name) == []
+    assert await audit_rows(world, operator=alice.name) == []
 
 
 async def test_a_call_that_is_broken_off_is_recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ async def test_a_call_that_is_broken_off_is_recorded(world: World, monkeypatch: 
     await world.operator.control.PruneStorage(
         control_pb2.PruneStorageRequest(), timeout=WAIT_S
     )  # after it in the queue
-    assert ("admin", "run.pause", "r1", "interrupted") in await told(world)
+    assert ("admin", "run.pause", "r1", "interrupted") in await audit_rows(world)
 
 
 async def test_what_cannot_be_recorded_is_not_acknowledged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ class Client:
         return instruction
 
     @property
-    def told(self) -> int:
+    def pending(self) -> int:
         """Instructions that wait to be read."""
         assert self.session is not None
         return self.session.outbox.qsize()

@@ -96,13 +96,13 @@ class TestGrants:
         found = await federation.coordinator.grant_upload(alice.name, run, 0, 0)
         assert (found.elements, found.max_abs, found.max_weight, found.receipt) == (LAYOUT.size, 32.0, 10, None)
         assert found.max_bytes >= 2 * 8 * LAYOUT.size
-        assert bob.told == 1
+        assert bob.pending == 1
 
     async def test_a_stranger_may_not(self, federation: Federation) -> None:
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job())
         await federation.state(run, is_open)
-        stranger = bob if alice.told else alice
+        stranger = bob if alice.pending else alice
         with pytest.raises(ForbiddenError):
             await federation.coordinator.grant_upload(stranger.name, run, 0, 0)
 
@@ -244,7 +244,7 @@ class TestTwoRuns:
         for run in (first, second):
             task = await alice.next("participate")
             assert task.key.run == run
-            assert alice.told == 0
+            assert alice.pending == 0
             await alice.report(task.key, update_values(1))
             await federation.ended(run)
 
@@ -400,13 +400,13 @@ class TestRestart:
             assert federation.services.spool.runs() == [run]
 
     @pytest.mark.parametrize(
-        ("damage", "told"),
+        ("damage", "message"),
         [
             ("UPDATE events SET body = replace(body, '10', '11') WHERE kind = 'cohort_drawn'", "changed on disk"),
             ("DELETE FROM events WHERE kind = 'cohort_drawn'", "is missing from the log"),
         ],
     )
-    async def test_a_damaged_log_is_not_played_on(self, tmp_path: Path, damage: str, told: str) -> None:
+    async def test_a_damaged_log_is_not_played_on(self, tmp_path: Path, damage: str, message: str) -> None:
         async with opened(tmp_path / "data") as federation:
             await federation.clients("alice")
             run = await federation.submit(job())
@@ -414,7 +414,7 @@ class TestRestart:
             spool = federation.services.spool
             (await federation.client("alice")).spool(Key(run=run), update_values(1))
         damage_database(tmp_path / "data", damage)
-        with pytest.raises(CorruptDataError, match=told):
+        with pytest.raises(CorruptDataError, match=message):
             async with opened(tmp_path / "data"):
                 pass
         assert spool.runs() == [run]

@@ -103,11 +103,11 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
     old = [await federation.client(name) for name in ("bob", "carol")]
     for client in old:
         await client.check_in(encodings=PLAIN)
-    told: asyncio.Queue[str] = asyncio.Queue()
+    calls: asyncio.Queue[str] = asyncio.Queue()
     asked = parse_job(job(size=2).replace(b"[straggler]", b'[aggregation]\nencoding = "int4"\n[straggler]'))
     pool = federation.coordinator._pool
-    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(), "r", asked, told.put_nowait)))
-    why = await asyncio.wait_for(told.get(), WAIT_S)
+    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(), "r", asked, calls.put_nowait)))
+    why = await asyncio.wait_for(calls.get(), WAIT_S)
     assert "2 of 2 participants connected cannot send int4_block" in why
     assert "aggregation.encoding" in why
     names = {client.name for client in await federation.clients("alice", "dora")}
@@ -116,11 +116,11 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
 
 async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None:
     await federation.clients("alice")
-    told: asyncio.Queue[str] = asyncio.Queue()
+    calls: asyncio.Queue[str] = asyncio.Queue()
     waiting = asyncio.create_task(
-        waiting_for(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), told.put_nowait))
+        waiting_for(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), calls.put_nowait))
     )
-    assert await asyncio.wait_for(told.get(), WAIT_S) == ""
+    assert await asyncio.wait_for(calls.get(), WAIT_S) == ""
     await federation.clients("bob")
     await asyncio.wait_for(waiting, WAIT_S)
 
@@ -245,10 +245,10 @@ async def test_a_secret_draw_takes_no_participant_without_a_stream_and_says_so(f
     drawn = await draw(federation, wanted(3), private)
     assert {name for name, _ in drawn.members} == names
     federation.coordinator._pool.finish_draw("r")
-    told: asyncio.Queue[str] = asyncio.Queue()
+    calls: asyncio.Queue[str] = asyncio.Queue()
     pool = federation.coordinator._pool
-    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(3, needed=3), "r", private, told.put_nowait)))
-    assert "1 participants check in without a stream, and are not drawn" in await asyncio.wait_for(told.get(), WAIT_S)
+    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(3, needed=3), "r", private, calls.put_nowait)))
+    assert "1 participants check in without a stream, and are not drawn" in await asyncio.wait_for(calls.get(), WAIT_S)
     assert not federation.services.sessions.holds_unary, "it would wait in its call for nothing"
     waiting.cancel()
     public = await draw(federation, wanted(3), spec(size=2), "public")

@@ -455,8 +455,8 @@ class TestBreakdown:
             posts.append(rig.driver.post(PauseRequested()))
             with pytest.raises(ServerError):
                 await asyncio.wait_for(posts[-1], WAIT_S)
-        told = await asyncio.wait_for(asyncio.gather(*posts, return_exceptions=True), WAIT_S)
-        assert all(isinstance(error, ServerError) for error in told)
+        found = await asyncio.wait_for(asyncio.gather(*posts, return_exceptions=True), WAIT_S)
+        assert all(isinstance(error, ServerError) for error in found)
         assert rig.driver.stopped
 
     async def test_a_chain_that_cannot_be_stored_either_way_refuses_its_event_alone(self, rig: Rig) -> None:

@@ -357,12 +357,12 @@ class TestSums:
         monkeypatch.setattr(LocalNode, "fold", failing(99, OUTAGE, fold))
         trouble = EffectTasks.note_trouble
 
-        def told(tasks: EffectTasks, what: str, why: str) -> None:
+        def note(tasks: EffectTasks, what: str, why: str) -> None:
             if what == "aggregation" and "cannot be reached" in why:
                 waiting.set()
             trouble(tasks, what, why)
 
-        monkeypatch.setattr(EffectTasks, "note_trouble", told)
+        monkeypatch.setattr(EffectTasks, "note_trouble", note)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         tasks = [await client.next("participate") for client in (alice, bob)]

@@ -94,7 +94,7 @@ class TestInvitations:
         await alice.reply(task.key, "accepted")
         alice.leave()
         await alice.check_in(resuming=(task.key,))
-        assert alice.told == 0
+        assert alice.pending == 0
         await alice.report(task.key, update_values(1))
         assert (await federation.ended(run)).status == "finished"
 
@@ -105,14 +105,14 @@ class TestInvitations:
         await alice.report(task.key, update_values(1))
         alice.leave()
         await alice.check_in()
-        assert alice.told == 0
-        assert bob.told == 1
+        assert alice.pending == 0
+        assert bob.pending == 1
 
     async def test_who_is_no_member_is_not_invited(self, federation: Federation) -> None:
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job())
         await federation.state(run, is_open)
-        assert sorted([alice.told, bob.told]) == [0, 1]
+        assert sorted([alice.pending, bob.pending]) == [0, 1]
 
 
 class TestModel:
@@ -458,7 +458,7 @@ class TestStops:
         await federation.state(run, lambda state: state.version == 1)
         await alice.check_in(resuming=(task.key,))
         assert (await alice.next("participate")).key.round == 1
-        assert alice.told == 0
+        assert alice.pending == 0
         grant = await federation.coordinator.grant_upload(alice.name, run, 0, 0)
         assert grant.receipt == receipt
 

@@ -30,7 +30,7 @@ class Idle:
     def __init__(self, sessions: Sessions, number: int) -> None:
         self.session: Session = sessions.connect(f"p{number}", HELLO, lambda: None)
         self.spread_s = sessions.return_spread_s  # its welcome
-        self.told = 0
+        self.hints = 0
         self.backoff = Backoff(Limits().backoff_base_s, Limits().backoff_cap_s)
         self.backoff.random.seed(number)
 
@@ -40,7 +40,7 @@ class Idle:
             assert instruction is not None, "its stream was closed"
             message = participation_pb2.CheckInResponse.FromString(serialised(instruction))
             self.spread_s = message.return_spread.return_spread_s
-            self.told += 1
+            self.hints += 1
 
     def returns_after_s(self) -> float:
         return self.backoff.next_s(self.spread_s)
@@ -72,8 +72,8 @@ async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, mon
 async def test_a_growing_population_is_told_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPREADS_EVERY_S", 0.0)
     population = await joined(Sessions(), 10_000)
-    assert sum(idle.told for idle in population) <= 10_000 / (STEP - 1) * STEP
-    assert max(idle.told for idle in population) < OUTBOX_MESSAGES // 2
+    assert sum(idle.hints for idle in population) <= 10_000 / (STEP - 1) * STEP
+    assert max(idle.hints for idle in population) < OUTBOX_MESSAGES // 2
 
 
 async def test_they_are_told_a_few_at_a_time() -> None:

@@ -32,17 +32,17 @@ def test_of_a_fixed_number_all_others_know_whether_one_more_was_drawn() -> None:
 
 def test_under_poisson_sampling_the_others_draws_say_nothing_of_one_more() -> None:
     """For any number of others drawn, and any of them: the victim is drawn at the rate, within 5 deviations."""
-    told: Counter[object] = Counter()
+    seen: Counter[object] = Counter()
     drawn: Counter[object] = Counter()
     for others, victim in others_and_victim("poisson"):
         for fact in (len(others), *others, *((name, "not") for name, _ in _members() if name not in others)):
-            told[fact] += 1
+            seen[fact] += 1
             drawn[fact] += victim
-    often = [fact for fact, count in told.items() if count >= 100]
+    often = [fact for fact, count in seen.items() if count >= 100]
     assert len(often) > 2 * (len(EVERYONE) - 1)
     for fact in often:
-        deviation = math.sqrt(RATE * (1 - RATE) / told[fact])
-        assert abs(drawn[fact] / told[fact] - RATE) < 5 * deviation, fact
+        deviation = math.sqrt(RATE * (1 - RATE) / seen[fact])
+        assert abs(drawn[fact] / seen[fact] - RATE) < 5 * deviation, fact
 
 
 def _members() -> list[tuple[str, int]]:

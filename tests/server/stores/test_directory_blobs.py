@@ -251,7 +251,7 @@ def test_a_disk_that_takes_no_more_gives_a_clear_error_and_no_blob(blobs: Direct
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "told", "remedy"),
+    ("number", "kind", "message", "remedy"),
     [
         (errno.EIO, StoreUnavailableError, os.strerror(errno.EIO), "check the disk"),
         (errno.ENOSPC, StoreFullError, "disk is full", "free some space"),
@@ -262,7 +262,7 @@ def test_a_failing_fsync_is_no_commit(
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     kind: type[StorageError],
-    told: str,
+    message: str,
     remedy: str,
 ) -> None:
     def fail(_: int) -> None:
@@ -271,7 +271,7 @@ def test_a_failing_fsync_is_no_commit(
     with blobs.create() as writer:
         writer.write(b"weights")
         monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(kind, match=told) as refused:
+        with pytest.raises(kind, match=message) as refused:
             writer.commit()
     assert str(blobs.root) not in str(refused.value.detail)
     assert remedy in refused.value.detail.remedy
@@ -363,9 +363,9 @@ class TestDiskFailsOnTheWayOut:
     ) -> None:
         blobs.set_aside(_put(blobs, b"spare").name)
         monkeypatch.setattr(FreeFiles, "give", _refuse)
-        with pytest.raises(StoreUnavailableError, match="Read-only") as told:
+        with pytest.raises(StoreUnavailableError, match="Read-only") as raised:
             blobs.sweep()
-        assert str(blobs.root) not in str(told.value.detail)
+        assert str(blobs.root) not in str(raised.value.detail)
 
     def test_a_writer_that_cannot_remove_its_file_is_an_error_of_the_store(
         self, blobs: DirectoryBlobStore, monkeypatch: pytest.MonkeyPatch

@@ -18,8 +18,8 @@ from atoll.server.stores import CommitError, SchemaError, Store, StoreUnavailabl
 from atoll.server.stores.database_place import note
 from atoll.server.stores.dialects import parse_url
 from atoll.server.stores.directory_lock import DirectoryLock
+from atoll.server.stores.server_turns import WorkPlace, find_work_place
 from atoll.server.stores.standby import Standby, StandbyEndedError, standing_by
-from atoll.server.stores.turns import WorkPlace, find_work_place
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 from tests.server.stores.samples import RUN, run
@@ -41,7 +41,7 @@ class Waiting:
         self.sentences: list[str] = []
         self._said = threading.Condition()
         self.places: queue.Queue[WorkPlace] = queue.Queue()
-        self.standby = Standby("second:7400", silence_s, self._told, returns=returns, found=self.places.put)
+        self.standby = Standby("second:7400", silence_s, self._note, returns=returns, found=self.places.put)
         self.store: Future[Store] = threads.submit(Store.open, folder, standby=self.standby)
 
     def said(self, words: str) -> None:
@@ -49,7 +49,7 @@ class Waiting:
         with self._said:
             assert self._said.wait_for(lambda: any(words in line for line in self.sentences), WAIT_S), self.sentences
 
-    def _told(self, sentence: str) -> None:
+    def _note(self, sentence: str) -> None:
         with self._said:
             self.sentences.append(sentence)
             self._said.notify_all()

@@ -17,7 +17,7 @@ from atoll.server.rounds import Event, replay
 from atoll.server.stores import CommitError, event_log, runs, schema_version
 from atoll.server.stores.dialects import parse_url, writer_engine
 from atoll.server.stores.event_log import LoggedEvent
-from atoll.server.stores.turns import HOLDER, Turn
+from atoll.server.stores.server_turns import HOLDER, ServerTurn
 from atoll.server.stores.writer import Writer
 from tests.server.rounds.json_mapping import EVENTS
 from tests.server.rounds.schedules import play
@@ -32,7 +32,7 @@ class Server:
     """The writing side of a server, which begins its turn at once."""
 
     def __init__(self, url: str) -> None:
-        engine = writer_engine(parse_url(url), turn=Turn())
+        engine = writer_engine(parse_url(url), turn=ServerTurn())
         schema_version.upgrade(engine)
         self.writer = Writer(engine)
 

@@ -10,7 +10,7 @@ from tests.server.rounds.scenario import policy
 from tests.server.telemetry.test_rounds import ENDED, KEY
 
 
-def told(caplog: pytest.LogCaptureFixture, event: Event, *effects: Effect) -> logging.LogRecord:
+def log_record(caplog: pytest.LogCaptureFixture, event: Event, *effects: Effect) -> logging.LogRecord:
     state = RunState("r1", policy(), "m")
     with caplog.at_level(logging.INFO):
         log_stored(Entry(state, state, 0, (Played(event, 1.0, True, effects),)))
@@ -19,7 +19,7 @@ def told(caplog: pytest.LogCaptureFixture, event: Event, *effects: Effect) -> lo
 
 
 def test_a_round_that_ended_is_told_with_run_and_round(caplog: pytest.LogCaptureFixture) -> None:
-    line = told(caplog, Started(), RecordRound(ENDED))
+    line = log_record(caplog, Started(), RecordRound(ENDED))
     assert line.getMessage().startswith(
         "train round 1 released after 12.000 s, of which 1.000 s until its members were drawn: 1 of 2 reported"
     )
@@ -30,6 +30,6 @@ def test_a_round_that_ended_is_told_with_run_and_round(caplog: pytest.LogCapture
 def test_a_member_that_fails_is_told_on_one_line(
     caplog: pytest.LogCaptureFixture, kind: type[MemberFailed] | type[Rejected], level: str
 ) -> None:
-    line = told(caplog, kind(KEY, "pa", "out of\nmemory"))
+    line = log_record(caplog, kind(KEY, "pa", "out of\nmemory"))
     assert (line.levelname, line.__dict__["participant"], line.__dict__["run"]) == (level, "pa", "r1")
     assert r"out of\nmemory" in line.getMessage()

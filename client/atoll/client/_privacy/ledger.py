@@ -121,7 +121,7 @@ class Ledger:
         self._cost = cost
 
     def account(self) -> Account:
-        """What has been spent so far, at the limit's delta.
+        """Epsilon spent so far, at the limit's delta.
 
         Raises:
             UsageError: if the file is damaged or about another unit.

@@ -164,7 +164,7 @@ class CheckInStream:
 
 
 def hello_of(runner: TaskRunner, labels: Mapping[str, str]) -> participation_pb2.Hello:
-    """What a participant declares when it checks in."""
+    """A participant's declarations at check-in."""
     return participation_pb2.Hello(
         protocol=PROTOCOL,
         client_version=version("atoll"),

@@ -115,7 +115,7 @@ class OwnFields(TypedDict):
 
 
 def own_fields(message: participation_pb2.Participate) -> OwnFields:
-    """What an invitation says to one member alone.
+    """The part of an invitation that is for one member alone.
 
     Raises:
         WireError: for a seed out of range.

@@ -147,7 +147,7 @@ class LocalProtection(Protection):
     def objection(self, task: Task) -> str | None:
         """See ``Protection``."""
         if task.kind is TaskKind.EVALUATE:
-            return "privacy: metrics would tell of this participant's data, and only noised updates are sent"
+            return "privacy: metrics would reveal this participant's data, and only noised updates are sent"
         if task.kind is TaskKind.STATISTICS:
             return "privacy: only noised updates are sent, and noise would ruin the sums of statistics"
         if not self._mechanism.reach <= task.max_abs:

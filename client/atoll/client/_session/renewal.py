@@ -107,9 +107,9 @@ class Renewal:
         if identity is None:
             return math.inf
         lifetime_s = identity.lifetime_s
-        told = remaining_s >= 0  # false for NaN
-        left_s = bounded_s(remaining_s if told else identity.validity[1].timestamp() - wall_s(), lifetime_s)
-        self._ends_s = now_s() + left_s if told else None
+        is_stated = remaining_s >= 0  # false for NaN
+        left_s = bounded_s(remaining_s if is_stated else identity.validity[1].timestamp() - wall_s(), lifetime_s)
+        self._ends_s = now_s() + left_s if is_stated else None
         due_s = due_in_s(lifetime_s, left_s, random.random())  # noqa: S311  # spreads load, needs no secrecy
         return max(due_s, self._not_before_s - now_s())
 

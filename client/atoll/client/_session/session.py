@@ -81,7 +81,7 @@ class Session:
         self._ending = asyncio.Event()
 
     def stop(self, reason: str = "stopped") -> None:
-        """End the session soon: the current task is given up and the server is told. Call it from any thread."""
+        """End the session soon: the current task is abandoned and reported to the server. Call it from any thread."""
         self._stop_reason = self._stop_reason or reason
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended already
@@ -90,7 +90,7 @@ class Session:
     def leave(self, reason: str = "stopped") -> None:
         """End the session soon, but keep the current task for a later session with this identity.
 
-        The work on it ends, and the server is told nothing: it invites the participant to the round again when it
+        The work on it ends without a message to the server, which invites the participant to the round again when it
         returns, until the round is over. Call it from any thread.
         """
         self._returns = True

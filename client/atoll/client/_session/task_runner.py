@@ -190,13 +190,13 @@ class TaskRunner:
             control.abandon(reason)
 
     def give_up(self, reason: str) -> None:
-        """Give up the current task and tell the server."""
+        """Abandon the current task and report that to the server."""
         job = self._job
         if self.lay_down(reason) and job is not None:
             self._finish(job.key, FAILED, reason)
 
     def lay_down(self, reason: str) -> bool:
-        """End the work on the current task without telling the server; return whether there was any to end."""
+        """End the work on the current task without a report to the server; return whether there was any."""
         self._next = None
         if self._job is None or self._job.given_up:
             return False
@@ -212,7 +212,7 @@ class TaskRunner:
                 async with asyncio.timeout(self._limits.drain_s):
                     await job.done.wait()
             except TimeoutError:
-                log.warning("fit did not return within %.0f s of being told to stop", self._limits.drain_s)
+                log.warning("fit did not return within %.0f s of the request to stop", self._limits.drain_s)
         if self._calls is not None:
             self._calls.close()
         self.participant.close()

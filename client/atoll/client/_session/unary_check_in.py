@@ -37,7 +37,7 @@ JITTER = 0.05
 
 
 def until_next_s(asked_s: float, chance: float) -> float:
-    """Seconds until the next check-in; ``chance`` in [0, 1) spreads participants that were told the same."""
+    """Seconds until the next check-in; ``chance`` in [0, 1) spreads participants that got the same time."""
     return asked_s * (1.0 + JITTER * chance)
 
 

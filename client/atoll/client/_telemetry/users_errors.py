@@ -1,4 +1,4 @@
-"""What is said of an exception of the participant's own code: where it was raised, and the shapes of the model."""
+"""Log text for an exception of the participant's own code: where it was raised, and the shapes of the model."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ def new() -> None:
 
 @new.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--framework", type=click.Choice(sorted(FRAMEWORKS)), required=True, help="What the participant trains with."
-)
+@click.option("--framework", type=click.Choice(sorted(FRAMEWORKS)), required=True, help="Framework of the participant.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the study's folder and files.")
 def study(folder: Path, framework: str, *, as_json: bool) -> None:
     """Begin a study in FOLDER: a participant, a job, statistics, a first model, a test, a README with the commands.

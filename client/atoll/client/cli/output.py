@@ -39,7 +39,7 @@ class JsonLines:
         self._told_at = 0.0
 
     def say(self, text: str) -> None:
-        """What goes on before there are events is for people: it is logged."""
+        """Log progress before the first event."""
         log.info("%s", text)
 
     @contextmanager

@@ -40,7 +40,7 @@ class Digits(Participant):
         self.examples = cut
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Train for ``epochs`` passes; less if told to stop."""
+        """Train for ``epochs`` passes; fewer if the task is stopped."""
         settings = task.settings
         weights = {name: model.float32(name).copy() for name in model}
         start = {name: model.float32(name) for name in model}

@@ -62,12 +62,12 @@ def check_shared(destination: Destination) -> None:
             probe.touch()
         except OSError as error:
             problem = f"checkpoint.folder = {destination.folder} cannot be written: {error.strerror or error}"
-    told = [probe.name, problem]
-    dist.broadcast_object_list(told, src=0, group=destination.group)
-    if told[1] is not None:
-        raise CheckpointError(str(told[1]))
+    shared = [probe.name, problem]
+    dist.broadcast_object_list(shared, src=0, group=destination.group)
+    if shared[1] is not None:
+        raise CheckpointError(str(shared[1]))
     blind = [
-        host for host in _gathered(destination, _host_without(destination.folder / str(told[0]))) if host is not None
+        host for host in _gathered(destination, _host_without(destination.folder / str(shared[0]))) if host is not None
     ]
     if first:
         probe.unlink()
@@ -80,9 +80,9 @@ def check_shared(destination: Destination) -> None:
 
 def resume(destination: Destination, state: TrainingState) -> Resumed | None:
     """See ``Checkpoints.resume``."""
-    told: list[Any] = [steps_in(destination.folder)]
-    dist.broadcast_object_list(told, src=0, group=destination.group)
-    steps: list[int] = told[0]
+    shared: list[Any] = [steps_in(destination.folder)]
+    dist.broadcast_object_list(shared, src=0, group=destination.group)
+    steps: list[int] = shared[0]
     damaged: list[Path] = []
     problems: list[str] = []
     for step in reversed(steps):

@@ -33,13 +33,13 @@ def export(*, job_file: Path, out: Path, step: int | None, model: Path | None, j
         if step is not None:
             raise click.UsageError("--step is of a checkpoint, --model of a federation: give one of them")
         tensors = export_released(job, model, out)
-        said, told = f"{tensors} tensors of {model} written to {out}", {"tensors": tensors, "folder": str(out)}
+        sentence, answer = f"{tensors} tensors of {model} written to {out}", {"tensors": tensors, "folder": str(out)}
     else:
         if job.checkpoint.folder is None:
             raise LayoutError(f"{job_file}: checkpoint.folder is not set: the job keeps no checkpoints")
         written = write(job, job_file.parent / job.checkpoint.folder, out, step)
-        said, told = f"step {written} written to {out}", {"step": written, "folder": str(out)}
+        sentence, answer = f"step {written} written to {out}", {"step": written, "folder": str(out)}
     if json_output:
-        print_json(told)
+        print_json(answer)
         return
-    click.echo(said)
+    click.echo(sentence)

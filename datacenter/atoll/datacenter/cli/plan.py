@@ -79,8 +79,8 @@ def plan(  # noqa: PLR0913  # one for each option
         best = [predict_layout(task, layout_of(task.job, gpus), machine)]
         title = f"{task.job.job.name} as written on {gpus} x {machine.rates.name}"
     else:
-        with _progress() as told:
-            found = search(task, gpus, machine, wanted=_wanted(fix), progress=told)
+        with _progress() as progress:
+            found = search(task, gpus, machine, wanted=_wanted(fix), progress=progress)
         best = found.best
         title = (
             f"{task.job.job.name} on {gpus} x {machine.rates.name}: {found.considered:,} layouts looked at, "

@@ -160,7 +160,7 @@ def has_ended(pid: int) -> bool:
 def failure_of(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
     """Describe a failed rank, with its own message from the file where it left one."""
     data: dict[str, Any] = found.error_file_data
-    told = data.get("message")
-    said = told if isinstance(told, dict) else {}
-    trace = str(said.get("extraInfo", {}).get("py_callstack", ""))
-    return Failure(rank, found.pid, found.exitcode, str(said.get("message", "")), trace, rank in first)
+    message = data.get("message")
+    written = message if isinstance(message, dict) else {}
+    trace = str(written.get("extraInfo", {}).get("py_callstack", ""))
+    return Failure(rank, found.pid, found.exitcode, str(written.get("message", "")), trace, rank in first)

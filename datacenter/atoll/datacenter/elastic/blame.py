@@ -41,9 +41,9 @@ class Beat:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decoded(cls, told: bytes) -> Self:
+    def decoded(cls, encoded: bytes) -> Self:
         """Decode from the store."""
-        found: dict[str, Any] = json.loads(told)
+        found: dict[str, Any] = json.loads(encoded)
         waiting = found.pop("waiting")
         return cls(**found, waiting=None if waiting is None else Collective(**waiting))
 

@@ -201,16 +201,16 @@ class Watch:
     def _tell_launcher(self, outcome: str, step: int = 0) -> None:
         if (folder := os.environ.get(FOLDER_VARIABLE)) is None:
             return
-        told = {"rank": self._world.rank, "pid": os.getpid(), "outcome": outcome, "step": step}
+        outcome_of_rank = {"rank": self._world.rank, "pid": os.getpid(), "outcome": outcome, "step": step}
         place = Path(folder) / f"rank-{self._world.rank:05d}.json"
         written = place.with_suffix(".new")
-        written.write_text(json.dumps(told), encoding="utf-8")
+        written.write_text(json.dumps(outcome_of_rank), encoding="utf-8")
         written.replace(place)
 
 
 def _store(world: World) -> Any:
     """Connect separately, as the main thread may wait on the other connection; keys belong to this start of the job."""
-    told = [uuid.uuid4().hex if world.is_first else ""]
-    dist.broadcast_object_list(told, src=0, device=world.device)
+    key = [uuid.uuid4().hex if world.is_first else ""]
+    dist.broadcast_object_list(key, src=0, device=world.device)
     default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  # no public name for it
-    return PrefixStore(f"watch/{told[0]}", default.clone())
+    return PrefixStore(f"watch/{key[0]}", default.clone())

@@ -1,4 +1,4 @@
-"""What rank 0 knows of the updates whose rounding errors are kept: which one counted last, and which one is in doubt.
+"""Rank 0's record of the updates whose rounding errors are kept: which one counted last, and which one is in doubt.
 
 An update is entered before it is reported. If the silo is killed, or the server's answer is lost, the entry is there
 when the next round begins: the same report is then made again. The server answers it as it did, or would have done, the

@@ -40,7 +40,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Delivery:
-    """What all ranks have sent together.
+    """The sum of what all ranks have sent.
 
     Attributes:
         headers: headers of all chunks of all ranks.
@@ -158,7 +158,7 @@ class SiloWork(Work):
         return outcome
 
     def _reported(self, handover: Handover, delivery: Delivery) -> transfer_pb2.ReportResponse | None:
-        """Return the server's answer; None if it lacks chunks, which the ranks have been told to send."""
+        """Return the server's answer; None if it lacks chunks, which the ranks were asked to send."""
         request = self._request(handover, delivery)
         sent_bytes = sum(header.payload_bytes for header in delivery.headers)
         self.usage.add(transferred_bytes=sent_bytes)
@@ -225,12 +225,12 @@ class SessionThread:
             self.stop(f"the silo failed: {text_for_server(error, self._session.policy.errors)}")
 
     def stop(self, reason: str) -> None:
-        """End the session: the present round is abandoned, and the server is told why."""
+        """End the session: the current round is abandoned, and the server gets the reason."""
         self._session.stop(reason)
         self._thread.join()
 
     def leave(self, reason: str) -> None:
-        """End the session, but keep the present round for the silo's return: the server is told nothing."""
+        """End the session, but keep the current round for the silo's return, without a message to the server."""
         self._session.leave(reason)
         self._thread.join()
 

@@ -88,7 +88,7 @@ class Silo:
 
         If a stop is requested in a round, the checkpoint keeps its steps, and the server goes on waiting for the silo:
         after a restart it is invited to the round again and continues it. Without checkpoints nothing of the round
-        would be left, so the server is told that it failed.
+        would be left, so the task is reported as failed.
         """
         trainer = self._trainer
         trainer.checkpoints.resume(trainer.state)
@@ -228,7 +228,7 @@ class Silo:
             thread.shutdown(wait=False)  # a rank whose step failed ends without waiting for the next round
 
     def _goes_well(self, now: Round, work: Callable[[], object]) -> bool:
-        """Do work that all ranks may abandon together: the server is then told, and the silo continues."""
+        """Do work that all ranks may abandon together: that is reported to the server, and the silo continues."""
         try:
             work()
         except (RoundError, LayoutError) as error:

@@ -138,7 +138,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
         "h100": _sheet(
             "NVIDIA H100 SXM 80 GB",
             "NVIDIA H100 architecture white paper (2022), table 2: dense rates, half of NVLink's 900 GB/s; DGX H100: "
-            "400 Gb/s InfiniBand a GPU; memory as its driver tells",
+            "400 Gb/s InfiniBand a GPU; memory as its driver reports",
             _HOPPER,
             memory_gib=79.6,
             memory_tb_per_s=3.35,
@@ -158,7 +158,7 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
         "h200": _sheet(
             "NVIDIA H200 SXM 141 GB",
             "NVIDIA H200 data sheet (2023): the H100's rates, 141 GB at 4.8 TB/s, half of NVLink's 900 GB/s; DGX H200: "
-            "400 Gb/s InfiniBand a GPU; memory as its driver tells",
+            "400 Gb/s InfiniBand a GPU; memory as its driver reports",
             _HOPPER,
             memory_gib=140.4,
             memory_tb_per_s=4.8,

@@ -31,7 +31,7 @@ _ALIGNMENT_BYTES = 16
 
 
 class Mixing(Protocol):
-    """Runs experts on rows, wherever the experts are."""
+    """Runs experts on rows, on whichever rank the experts are."""
 
     def __call__(self, rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
         """Return the results in the order of the rows.

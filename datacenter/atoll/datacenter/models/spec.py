@@ -75,7 +75,7 @@ class ModelSpec:
             ``models.moe.RoutedExperts`` are found by their class.
         documents: whether the whole model takes ``documents`` and ``positions`` by name, int64 ``[batch, sequence]``,
             and attends within documents; see ``models.llama``.
-        trained: tells by name which parameters are trained; None: all.
+        trained: predicate over names of parameters; None: all are trained.
         foreign: names of the parameters in a Hugging Face checkpoint; None: the model has no such form.
         weights: returns whole tensors to start from, parameters and buffers by name; the others are drawn by
             ``initial``. None: all are.

@@ -1,6 +1,6 @@
 """Column and row cuts that also cut a layer's adapter.
 
-Of ``W x + B A x``, a column cut divides the rows of W and B and leaves A whole; a row cut divides the columns of W and
+In ``W x + B A x``, a column cut divides the rows of W and B and leaves A whole; a row cut divides the columns of W and
 A and leaves B whole. In both cases only the ``rank`` numbers of a token between A and B are communicated in addition.
 """
 

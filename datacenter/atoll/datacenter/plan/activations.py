@@ -145,7 +145,7 @@ def _routing(task: Task, tokens: Tokens, hidden: Figure, ep: int) -> Figure:
 
 
 def _norm_extra(task: Task, tokens: Tokens) -> Figure:
-    """What one RMSNorm saves in addition to its input."""
+    """Bytes that one RMSNorm saves in addition to its input."""
     lengths = _FLOAT32 * tokens.count / tokens.between
     if task.fused_norm:
         return lengths
@@ -155,7 +155,7 @@ def _norm_extra(task: Task, tokens: Tokens) -> Figure:
 
 
 def _head_norms(task: Task, tokens: Tokens) -> Figure:
-    """What norms of queries and keys save: as of any norm, with a vector for each head."""
+    """Bytes that norms of queries and keys save: as for any norm, with a vector for each head."""
     if not task.job.model.qk_norm:
         return Figure(0.0)
     sizes = task.shape.sizes
@@ -185,7 +185,7 @@ def _fused_ring(task: Task) -> bool:
 def _kept(
     task: Task, tokens: Tokens, hidden: Figure, boundary: Figure, whole: Figure, checkpointing: str
 ) -> tuple[Figure, Figure]:
-    """What a block keeps, and what its backward pass recomputes."""
+    """Tensors that a block keeps, and those that its backward pass recomputes."""
     nothing = Figure(0.0)
     match checkpointing:
         case "full":

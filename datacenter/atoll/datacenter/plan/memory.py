@@ -207,7 +207,7 @@ def _gathered(task: Task, layout: Layout, share: Share, elements: Figure) -> Gat
 
 
 def _waiting(task: Task, layout: Layout, share: Share) -> Figure:
-    """What FSDP scattered last, the parameters outside blocks, kept until the next micro-batch scatters."""
+    """Gradients that FSDP scattered last, of parameters outside blocks, kept until the next micro-batch scatters."""
     each_time = layout.dims.pp == 1 and layout.method in {"zero2", "zero3"}
     if layout.micro_batches == 1 or not each_time or task.shape.frozen:
         return NOTHING

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank along ``pp`` holds.
+    """Blocks, embeddings and head that one rank along ``pp`` holds.
 
     Attributes:
         rank: number of the rank along ``pp``.

@@ -190,7 +190,7 @@ def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 
 
 def _odd_parts(task: Task, layout: Layout, times: Figure, hidden: Figure) -> Iterator[Message]:
-    """What experts and adapters add: each rank has a summand of a gradient that all ranks need whole."""
+    """Traffic of experts and adapters: each rank has a summand of a gradient that all ranks need whole."""
     sizes, model = task.shape.sizes, task.job.model
     if model.moe is not None and task.job.tensor_parallel.sequence:
         router = sizes.dim * sizes.experts * task.width

@@ -146,7 +146,7 @@ def fake_world(ranks: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one step of this rank takes."""
+    """Memory and traffic of one step of this rank."""
 
     bytes_by_kind: Counter[str]
     peak_bytes: int

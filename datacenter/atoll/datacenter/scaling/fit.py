@@ -28,7 +28,7 @@ Floats: TypeAlias = "NDArray[np.float64]"
 
 HUBER = 1e-3
 LEAST_RUNS, LEAST_VALUES = 6, 3
-"""Five constants need more than five runs; telling curves from lines needs three values of N and of D."""
+"""Five constants need more than five runs; a curve is distinguished from a line by three values of N and of D."""
 STARTS = 24
 """Descents start at this many of the best points of the grid."""
 FINISHED = 3

@@ -87,7 +87,7 @@ class ReplicaGroup:
 
 @dataclass(frozen=True)
 class GroupPulse:
-    """The pulse of a rank whose job stops with all groups: they are told with the mean of a step."""
+    """The pulse of a rank whose job stops with all groups: the request travels with the mean of a step."""
 
     watch: Watch
     member: Member

@@ -222,7 +222,7 @@ class Trainer:
         if self._is_evaluated(made):
             self._evaluate(made)
         if self._last is not None and self._is_recorded(made):
-            self._tell(self._last)
+            self._record(self._last)
 
     def _is_evaluated(self, made: int) -> bool:
         return self.evaluator is not None and self.evaluator.is_due(made)
@@ -240,7 +240,7 @@ class Trainer:
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         return list(batch.to(self.world.device).micro_batches(self.job.batch.micro_batch))
 
-    def _tell(self, result: StepResult) -> None:
+    def _record(self, result: StepResult) -> None:
         interval = self.meter.lap()
         scale, traced, passes = self.step.scale, self.tracing.take(), self.step.passes
         attended = None if self.group is None else self.group.take_attendance()

@@ -1,4 +1,4 @@
-"""A run in the files and tools that people have already: TensorBoard, MLflow, a folder with a model card.
+"""Exports of a run to TensorBoard, MLflow, and a folder with a model card for Hugging Face.
 
 ``tracked`` turns a run, deployed or simulated, into values; ``card`` into text. Everything else writes what these give.
 """

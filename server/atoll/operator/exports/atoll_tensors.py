@@ -28,7 +28,7 @@ class Tensors:
 
 
 def _load_pyfunc(path: str) -> Tensors:
-    """What ``mlflow.pyfunc.load_model`` calls, with the path of the safetensors file."""
+    """Entry point of ``mlflow.pyfunc.load_model``, with the path of the safetensors file."""
     content = Path(path).read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])

@@ -35,7 +35,7 @@ _KIND = {
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What a card is written about.
+    """The facts that a model card states.
 
     Attributes:
         detail: the run with its rounds.

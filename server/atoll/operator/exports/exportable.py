@@ -1,4 +1,4 @@
-"""What deployed and simulated runs have in common: they are exported by the same methods."""
+"""Exports that deployed and simulated runs share."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Exportable(ABC):
 
     @abstractmethod
     def _ledger_to_export(self) -> RunLedger | None:
-        """What a private run has charged."""
+        """A private run's charges."""
 
     @abstractmethod
     def _model_to_export(

@@ -34,7 +34,7 @@ _OF_DRAWS = frozenset({"cohort", "reported", "quorum", "wanted", "created_at", "
 
 
 def export_folder(model: ExportedModel, chunks: Iterable[Buffer], folder: Path) -> None:
-    """Write the folder, whole or not at all.
+    """Write the folder atomically.
 
     Args:
         model: the model's run and place in it.

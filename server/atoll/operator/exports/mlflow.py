@@ -148,7 +148,7 @@ def mlflow_name(name: str) -> str:
 
 
 class _Mlflow:
-    """What is used of MLflow, loaded when it is needed: the import takes more than a second."""
+    """The parts of MLflow that are used, loaded when needed: the import takes more than a second."""
 
     def __init__(self) -> None:
         if "mlflow" not in sys.modules:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def write_report(
     detail: RunDetail, elements: int, findings: Findings | None, path: Path, *, now: float | None = None
 ) -> None:
-    """Write the report, whole or not at all.
+    """Write the report atomically.
 
     Args:
         detail: the run with its rounds and their members.

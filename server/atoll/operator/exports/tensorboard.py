@@ -66,7 +66,7 @@ class TensorBoardWriter:
 
 
 class _Protos:
-    """What is used of tensorboard, loaded when it is needed; it comes without type information."""
+    """The parts of tensorboard that are used, loaded when needed; it has no type information."""
 
     def __init__(self) -> None:
         try:

@@ -43,7 +43,7 @@ class Point:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What no two points of a run share."""
+        """The key of a point, unique in a run."""
         return self.name, self.step
 
 

@@ -1,4 +1,4 @@
-"""What operators do, as durable entries of the database; see ``stores.audit``."""
+"""Actions of operators, as durable entries of the database; see ``stores.audit``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AuditLog:
         try:
             await asyncio.shield(appending)
         except asyncio.CancelledError:  # an operator that breaks its call off must not lose the entry with it
-            appending.add_done_callback(lambda done: _told(wanted, done))
+            appending.add_done_callback(lambda done: _log_failure(wanted, done))
             raise
 
     def record_later(self, entry: AuditEntry) -> None:
@@ -78,9 +78,9 @@ class AuditLog:
         if wanted is None:
             return
         try:
-            self._writer.submit(audit.append, wanted).add_done_callback(lambda done: _told(wanted, done))
+            self._writer.submit(audit.append, wanted).add_done_callback(lambda done: _log_failure(wanted, done))
         except ServerError as error:  # the call is over; the server's log has what the audit log lacks
-            _told_missing(wanted, error)
+            _log_missing(wanted, error)
 
     def _bounded(self, entry: AuditEntry) -> AuditEntry | None:
         detail = entry.detail
@@ -115,8 +115,8 @@ class AuditLog:
 class OperatorDownloads:
     """Records each operator that downloads a model without having asked which one it is.
 
-    ``GetRunModel`` is recorded with the run, and tells the model's name; who has a name from elsewhere can download
-    without that call.
+    ``GetRunModel`` is recorded with the run, and gives the model's name. A caller that has the name from elsewhere
+    can download without that call.
     """
 
     def __init__(self, audit_log: AuditLog, steady: Callable[[], float] = time.monotonic) -> None:
@@ -125,7 +125,7 @@ class OperatorDownloads:
         self._expected: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def expect(self, operator: str, blob: str) -> None:
-        """The operator was told this name, which is recorded."""
+        """Record that the operator got this name."""
         self._expected[operator, blob] = self._steady()
         self._expected.move_to_end((operator, blob))
         if len(self._expected) > _HELD_DOWNLOADS:
@@ -154,11 +154,11 @@ def _bounded_text(text: str) -> str:
     return printable(text[:MAX_TEXT_CHARS])[:MAX_TEXT_CHARS]
 
 
-def _told(entry: AuditEntry, appended: Future[AuditEntry] | asyncio.Future[AuditEntry]) -> None:
+def _log_failure(entry: AuditEntry, appended: Future[AuditEntry] | asyncio.Future[AuditEntry]) -> None:
     if not appended.cancelled() and (error := appended.exception()) is not None:
-        _told_missing(entry, error)
+        _log_missing(entry, error)
 
 
-def _told_missing(entry: AuditEntry, error: BaseException) -> None:
+def _log_missing(entry: AuditEntry, error: BaseException) -> None:
     words = "missing from the audit log: %s %s of operator %s: %s"
     log.error(words, entry.action, entry.subject, entry.operator, error)

@@ -257,7 +257,7 @@ class CertificateBook:
         return await self._renew(peer.name, issued_at, csr_pem, peer.role)
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
-        """Revoke a participant, at once and for good.
+        """Revoke a participant, at once and permanently.
 
         Raises:
             RecordMissingError: if there is no such participant.
@@ -483,7 +483,7 @@ class CertificateBook:
 def check_operator_stands(connection: Connection, name: str, now: float) -> None:
     """Refuse, within a transaction, a change by an operator that has been revoked meanwhile.
 
-    One that has no certificate at all was believed on its word (``--insecure``).
+    A participant without any certificate connected with ``--insecure``.
 
     Raises:
         RevokedError: if none of its certificates is in force.

@@ -1,4 +1,4 @@
-"""Who has signed in: verification of tokens (OpenID Connect Core 1.0, 3.1.3.7; JWT best practices, RFC 8725)."""
+"""Operators who sign in: verification of tokens (OpenID Connect Core 1.0, 3.1.3.7; JWT best practices, RFC 8725)."""
 
 from __future__ import annotations
 

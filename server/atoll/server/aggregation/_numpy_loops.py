@@ -24,7 +24,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Allowance:
-    """How much NumPy may still do in this process, until loading numba would have been the quicker way.
+    """The work that NumPy may still do in this process before numba is loaded; beyond it numba would have been quicker.
 
     Args:
         elements: of all calls together; a call counts as ``CALL_ELEMENTS`` more.

@@ -58,7 +58,7 @@ _FORMS = {
 NUMPY_ELEMENTS = 20_000_000
 """NumPy takes a quarter of a second longer for these than the compiled loops, which take half a second to load."""
 allowance = _numpy_loops.Allowance(NUMPY_ELEMENTS)
-"""What this process leaves to NumPy; nothing once ``warm`` or ``warm_for`` has compiled loops."""
+"""The calls that this process leaves to NumPy; none once ``warm`` or ``warm_for`` has compiled loops."""
 _CALLS = 2
 """For an update: to inspect it and to fold it."""
 _UNPACK = {Encoding.INT8_BLOCK: _block_loops.bytes_of, Encoding.INT4_BLOCK: _block_loops.nibbles_of}

@@ -15,7 +15,7 @@ DEFAULT_DATA = Path("atoll-aggregator")
 
 
 class AggregatorConfig(BaseModel):
-    """Everything ``atoll aggregator start`` can be told.
+    """All settings of ``atoll aggregator start``.
 
     Raises:
         ValueError: for an impossible value; the message names it.

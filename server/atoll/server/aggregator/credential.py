@@ -41,7 +41,7 @@ class Credential:
 
     @property
     def peer(self) -> Peer:
-        """What the certificate says.
+        """The names in the certificate.
 
         Raises:
             PeerError: if it cannot be read.

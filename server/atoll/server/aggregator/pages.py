@@ -18,7 +18,7 @@ ALIVE_S = 5.0
 
 
 class Traffic:
-    """What passed between the aggregator and the server: a collector of Prometheus' client.
+    """Traffic between the aggregator and the server: a collector of Prometheus' client.
 
     Attributes:
         partial_bytes: payload bytes of partial sums sent.

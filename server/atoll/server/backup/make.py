@@ -43,7 +43,7 @@ _ALL = 1 << 30
 
 
 def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) -> Manifest:
-    """Make a back-up, whole or not at all. Rounds continue meanwhile, but no model is removed.
+    """Make a back-up atomically. Rounds continue meanwhile, but no model is removed.
 
     Args:
         data: the server's data directory.

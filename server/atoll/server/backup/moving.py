@@ -17,10 +17,10 @@ from atoll.server.identity.files import PRIVATE_MODE
 from atoll.server.stores import database_place, dialects, schema_version
 from atoll.server.stores.database_place import DATABASE_FILE, LOG_SUFFIXES, PLACE_FILE
 from atoll.server.stores.directory_lock import DirectoryLock
-from atoll.server.stores.turns import Turn, retire
+from atoll.server.stores.server_turns import ServerTurn, retire
 
 LEFT_FILE = f"{DATABASE_FILE}.moved"
-"""What the SQLite database is renamed to after its rows have gone to a database server."""
+"""The SQLite database's new name after its rows have moved to a database server."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def move_database(data: Path, wanted: URL | None) -> Moved:
         raise InvalidRequestError("migrate.data", message, "say where it is with --data")
     with ExitStack() as closing:
         closing.callback(DirectoryLock.take(data).release)
-        source = dialects.writer_engine(_other_place(data, wanted), turn=Turn())
+        source = dialects.writer_engine(_other_place(data, wanted), turn=ServerTurn())
         closing.callback(source.dispose)
         schema_version.upgrade(source)
         schema_version.require_known(source)
@@ -73,7 +73,7 @@ def _other_place(data: Path, wanted: URL | None) -> URL:
 
 
 def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
-    target = dialects.writer_engine(wanted, turn=Turn())
+    target = dialects.writer_engine(wanted, turn=ServerTurn())
     try:
         if not schema_version.is_empty(target):
             raise InvalidRequestError(

@@ -31,13 +31,13 @@ from atoll.server.stores import (
 from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.bucket_blobs import BucketBlobStore, key_of
 from atoll.server.stores.directory_lock import DirectoryLock
+from atoll.server.stores.server_turns import ServerTurn
 from atoll.server.stores.store import SPOOL_FOLDER
-from atoll.server.stores.turns import Turn
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Told of the blobs that are done, and of how many there are."""
+"""Called with the number of blobs that are done, and of all."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def move_blobs(data: Path, wanted: BucketPlace | None, progress: Progress) -> Mo
     Args:
         data: the data directory; no server may run on it.
         wanted: the bucket; None: the directory.
-        progress: told how far it is.
+        progress: called after each blob.
 
     Raises:
         InvalidRequestError: if ``data`` is no data directory, has its blobs there already, or they are in a bucket and
@@ -102,7 +102,7 @@ def _turn(data: Path) -> Iterator[Callable[[], None]]:
     if url.get_backend_name() == "sqlite":  # the directory's lock is enough
         yield lambda: None
         return
-    engine = dialects.writer_engine(url, turn=Turn())
+    engine = dialects.writer_engine(url, turn=ServerTurn())
 
     def require() -> None:
         try:

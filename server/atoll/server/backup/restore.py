@@ -26,7 +26,7 @@ _USE_ANOTHER = "use another back-up, or another copy of this one"
 
 @dataclass(frozen=True)
 class Restored:
-    """What was restored, and when (epoch seconds, UTC)."""
+    """A restored back-up, and when it was restored (epoch seconds, UTC)."""
 
     manifest: Manifest
     restored_at: float

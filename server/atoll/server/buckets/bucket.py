@@ -1,4 +1,4 @@
-"""What the server does with a bucket: whole objects are put, read in pieces, listed and deleted.
+"""The operations on a bucket: objects are put whole, read in pieces, listed and deleted.
 
 A put is atomic: no reader ever sees a part of an object. S3 compares each request's body with the SHA-256 that signs
 it, so bytes that the way to the service has changed are refused; what is read is compared with digests by the readers.
@@ -145,7 +145,7 @@ class Bucket:
                     yield _facts(found["path"], found["size"], found["last_modified"])
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Remove objects; a missing object is no error."""
         if not keys:
             return
         try:
@@ -205,7 +205,7 @@ def _facts(key: str, size: int, at: datetime) -> ObjectFacts:
 
 
 def _reason(error: Exception) -> str:
-    """What the service said, in one line without the addresses of objects, whose query may hold a token."""
+    """The service's message, in one line without the addresses of objects, whose query may hold a token."""
     text = str(error).partition("\n\nDebug source")[0]
     found = _CODE.search(text)
     if found is not None:

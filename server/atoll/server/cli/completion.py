@@ -65,7 +65,7 @@ def _runs(context: click.Context) -> Iterator[CompletionItem]:
 
 
 def _asked(context: click.Context, question: Callable[[Operator], Sequence[Item]]) -> Sequence[Item]:
-    """What the server answers; nothing if it cannot be asked: a shell has no place for an error."""
+    """The server's answer; empty if it cannot be asked, because a shell shows no errors."""
     given = context.params
     try:
         with Operator.connect(

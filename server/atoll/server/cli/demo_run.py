@@ -1,4 +1,4 @@
-"""What both demos do: start the server, submit a job and follow it."""
+"""Steps that both demos share: start the server, submit a job and follow it."""
 
 from __future__ import annotations
 

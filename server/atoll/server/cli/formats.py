@@ -157,7 +157,7 @@ def _named_in(item: RoundSummary, status: str, who: Sequence[str]) -> str:
 
 
 def closing_lines(rounds: Sequence[RoundSummary], *, secret: bool) -> Iterator[str]:
-    """Who did not count in released rounds, never or sometimes, and evaluations that were skipped.
+    """Participants that did not count in some or all released rounds, and evaluations that were skipped.
 
     No participant is named if the draw is secret.
     """

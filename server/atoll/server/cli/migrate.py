@@ -82,8 +82,8 @@ def _move_blobs(data: Path, blobs: str, endpoint: str, region: str) -> MovedBlob
     from atoll.server.backup import move_blobs  # noqa: PLC0415  # SQLAlchemy: half a second that others save
     from atoll.server.buckets import parse_place  # noqa: PLC0415  # as above
 
-    def told(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         if done == total or done * _LINES // total != (done - 1) * _LINES // total:
             click.echo(f"{done} of {counted(total, 'model')}", err=True)
 
-    return move_blobs(data, None if blobs == "directory" else parse_place(blobs, endpoint, region), told)
+    return move_blobs(data, None if blobs == "directory" else parse_place(blobs, endpoint, region), show)

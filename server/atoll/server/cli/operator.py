@@ -58,7 +58,7 @@ operator.add_command(logout)
     show_default=True,
     help="Validity: 12h, 7d; at most 90d.",
 )
-@click.option("--role", type=ROLE, callback=_role, help="Of a new operator. Default: operator. A renewal keeps yours.")
+@click.option("--role", type=ROLE, callback=_role, help="Role (default: operator). A renewal keeps yours.")
 @json_option
 @connected
 def new(

@@ -152,9 +152,9 @@ def transfers(label: str) -> Iterator[Callable[[str, int, int], None]]:
     with Live(Group(Spinner("dots", Text(label)), progress), console=shown, transient=True):
         tasks: dict[str, TaskID] = {}
 
-        def told(step: str, done: int, total: int) -> None:
+        def show(step: str, done: int, total: int) -> None:
             if step not in tasks:
                 tasks[step] = progress.add_task(_TRANSFERS[step], total=total)
             progress.update(tasks[step], completed=done)
 
-        yield told
+        yield show

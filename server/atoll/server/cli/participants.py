@@ -54,7 +54,7 @@ def list_participants(client: Operator, *, connected_only: bool, organisation: s
 @json_option
 @connected
 def revoke(client: Operator, *, participant: str, reason: str, json_output: bool) -> None:
-    """Revoke PARTICIPANT for good, and end its open streams.
+    """Revoke PARTICIPANT permanently, and end its open streams.
 
     PARTICIPANT is its id, or its organisation or a label (`site=ward-7`) that no other participant has.
     """

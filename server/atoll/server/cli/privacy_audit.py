@@ -37,7 +37,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Audited:
-    """What ``--json`` prints.
+    """The object that ``--json`` prints.
 
     Attributes:
         epsilon_at_least: the bound that the canaries prove, with ``confidence``.
@@ -115,7 +115,7 @@ def audit(
     Canaries are participants that are in or out by a coin, with updates far beyond the clip. They go through the
     server's own clipping, sums, noise and release; the coins are guessed from what comes out (one-run auditing, Steinke
     et al. 2023). What is released beside known sums is compared with the noise that is claimed, also through a
-    daemon of its own. Exit code 1: more is proved than is claimed, or noise is missing, so the claim is false.
+    daemon of its own. Exit code 1: the claim is false, because the measured epsilon exceeds it or noise is missing.
     """
     from atoll.server.privacy_audit.auditing import audit as run_audit  # noqa: PLC0415  # numba and scipy take seconds
     from atoll.server.privacy_audit.auditing import design  # noqa: PLC0415

@@ -74,7 +74,7 @@ def plan(  # one argument for each option
 ) -> None:
     """Show what the private job JOB would spend round by round, its noise, and what would meet a target.
 
-    Of a job with [statistics] it shows the noise on its figures.
+    For a job with [statistics] it shows the noise on its figures.
 
     With --rows: what participants spend on their own rows with DP-SGD, the noise that needs, and accuracies that were
     measured at such signal to noise. JOB is optional then, and its settings are defaults.

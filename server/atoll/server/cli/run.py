@@ -187,7 +187,7 @@ def resume(client: Operator, *, run_id: str, json_output: bool) -> None:
 
 @run.command()
 @run_argument
-@click.option("--reason", default="", help="Kept in the record, and told to the participants.")
+@click.option("--reason", default="", help="Kept in the record, and sent to the participants.")
 @json_option
 @connected
 def cancel(client: Operator, *, run_id: str, reason: str, json_output: bool) -> None:
@@ -217,7 +217,7 @@ def extend(client: Operator, *, run_id: str, rounds: int, watch_it: bool, json_o
 @json_option
 @connected
 def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
-    """Delete ended runs for good: their records, logs and models, except models that other runs have."""
+    """Delete ended runs permanently: their records, logs and models, except models that other runs have."""
     found = {one.id: one for one in map(client.run, run_ids)}
     if not yes and not click.confirm(f"Delete {', '.join(found)} for good?", err=True):
         raise BadInputError("nothing was deleted")

@@ -87,7 +87,7 @@ def export(
 @click.command(cls=Command)
 @_runs_argument
 @click.option(
-    "--logdir", required=True, type=click.Path(file_okay=False, path_type=Path), help="What TensorBoard is given."
+    "--logdir", required=True, type=click.Path(file_okay=False, path_type=Path), help="TensorBoard's own --logdir."
 )
 @_follow_option
 @json_option
@@ -134,7 +134,7 @@ def mlflow(
 
 
 COMMANDS = (history, export, tensorboard, mlflow)
-"""What ``atoll run`` adds to its own commands."""
+"""The commands that ``atoll run`` adds to its own."""
 
 
 def _tensorboard_of(run: Run, logdir: Path, *, follow: bool) -> Callable[[], str]:

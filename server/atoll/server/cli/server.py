@@ -142,15 +142,15 @@ async def _start(daemon: Daemon, stopping: asyncio.Event) -> Addresses | None:
     def stop_waiting(_: object) -> None:
         daemon.stop_waiting()
 
-    told = asyncio.create_task(stopping.wait())
-    told.add_done_callback(stop_waiting)
+    signalled = asyncio.create_task(stopping.wait())
+    signalled.add_done_callback(stop_waiting)
     try:
         return await daemon.start()
     except StandbyEndedError:
         return None
     finally:
-        told.remove_done_callback(stop_waiting)
-        told.cancel()
+        signalled.remove_done_callback(stop_waiting)
+        signalled.cancel()
 
 
 async def _first_of(*events: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""What the commands share that serve until they are interrupted."""
+"""Parts shared by the commands that serve until they are interrupted."""
 
 from __future__ import annotations
 

@@ -37,16 +37,16 @@ def show_by_participant(detail: RunDetail, metric: str | None, *, last: int, jso
             f"no participant has evaluated {chosen or 'a model'}; evaluated are: {', '.join(known) or 'none'}",
             "choose one of these with --metric" if known else "write evaluate in the participants",
         )
-    people, rounds = by_participant(detail.rounds, chosen), spreads(detail.rounds, chosen)
+    participants, rounds = by_participant(detail.rounds, chosen), spreads(detail.rounds, chosen)
     if json_output:
-        print_json({"metric": chosen, "participants": people, "rounds": rounds})
+        print_json({"metric": chosen, "participants": participants, "rounds": rounds})
         return
     click.echo(f"{chosen} on each participant's own data, the lowest first")
-    print_table(_PARTICIPANTS, _people(people), "")
+    print_table(_PARTICIPANTS, _participant_rows(participants), "")
     print_table(_ROUNDS, _rounds(rounds[-last:]), "")
 
 
-def _people(found: tuple[Evaluated, ...]) -> Iterator[tuple[str, ...]]:
+def _participant_rows(found: tuple[Evaluated, ...]) -> Iterator[tuple[str, ...]]:
     for one in found:
         yield (one.participant, one.organisation, str(one.rounds), f"{one.examples:,}", f"{one.last:.4f}")
 

@@ -26,7 +26,7 @@ _MARKS = {
     "upload": ("▲", "green"),
     "fold": ("+", "yellow"),
 }
-"""Each step's letter and colour: letters tell steps apart where there is no colour."""
+"""Each step's letter and colour: letters distinguish steps where there is no colour."""
 
 
 def show_round(run: Run, label: str, *, json_output: bool) -> None:

@@ -37,7 +37,7 @@ def login(*, server: str | None, ca: Path | None, device: bool, json_output: boo
         raise BadInputError("give --server HOST:PORT and --ca FILE", "the administrator of the server has both")
     authority = last.ca_certificate if ca is None and last else signing_in.certificate_file(ca or Path())
     place = signing_in.ask_server(server or (last.address if last else ""), authority)
-    found = signing_in.by_device(place, _tell) if device else signing_in.by_browser(place, _open)
+    found = signing_in.by_device(place, _print_instruction) if device else signing_in.by_browser(place, _open)
     found.keep(path)
     with Operator(Target(found.address, Session(path)), Timeouts()) as client:
         who = client.whoami()
@@ -71,7 +71,7 @@ def logout(*, json_output: bool) -> None:
         click.echo(f"signed out; {words}")
 
 
-def _tell(words: str) -> None:
+def _print_instruction(words: str) -> None:
     click.echo(words, err=True)
 
 

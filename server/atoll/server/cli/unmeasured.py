@@ -1,6 +1,6 @@
 """Metrics that a job decides by and that no round measured, such as a name with a slip of the pen.
 
-It can be told as soon as one round was measured by others of the kind: by participants (``eval/``), or by the server's
+It is known as soon as one round was measured by others of the kind: by participants (``eval/``), or by the server's
 evaluator (``server/``).
 """
 

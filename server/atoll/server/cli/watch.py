@@ -171,7 +171,7 @@ class _Historian:
         self._seen: tuple[int, int] | None = None
         self._next_at = 0.0
         self._last: RunDetail | None = None
-        self._told = False
+        self._noticed = False
 
     def consider(self, progress: Progress) -> None:
         at = None if progress.round is None else (progress.round.round, progress.round.attempt)
@@ -182,15 +182,15 @@ class _Historian:
         self._last = self._known.refreshed()
         self._sink.history(self._last)
         if not self._last.run.ended:
-            self._tell_once(unmeasured_lines(self._last))
+            self._notice_once(unmeasured_lines(self._last))
         took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
-    def _tell_once(self, lines: Iterable[str]) -> None:
+    def _notice_once(self, lines: Iterable[str]) -> None:
         """Metrics that decide and are not measured: known after the first round that was."""
         lines = tuple(lines)
-        if lines and not self._told:
-            self._told = True
+        if lines and not self._noticed:
+            self._noticed = True
             for line in lines:
                 self._sink.notice(line)
 

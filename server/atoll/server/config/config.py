@@ -19,7 +19,7 @@ _ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
 class ServerConfig(BaseModel):
-    """Everything ``atoll server start`` can be told.
+    """All settings of ``atoll server start``.
 
     Raises:
         ValueError: for values that do not go together; the message names them.

@@ -1,4 +1,4 @@
-"""What operators see of a server: the control API's answers as frozen values."""
+"""The control API's answers as frozen values: a server as operators see it."""
 
 from atoll.server.control.following import Following
 from atoll.server.control.messages import detail_of, make_readable, message_of, progress_of, value_of, values_of

@@ -22,7 +22,7 @@ def best_model(rounds: Iterable[RoundSummary], metric: str, mode: str) -> BestMo
     """The first model that reached the best value; None if none was measured.
 
     An ``eval/`` metric measures the model that its round handed out, a ``server/`` metric the model that it released.
-    Of several measurements of one model the first counts.
+    If one model was measured several times, the first counts.
 
     Args:
         rounds: attempts in order; only released ones count.

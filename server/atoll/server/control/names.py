@@ -1,4 +1,4 @@
-"""Names of participants for people: organisation or label where that is enough, never less than tells them apart."""
+"""Readable names of participants: organisation or label where that is unique, and otherwise more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who was invited in a run and did not count, in any round or in some; evaluations without a result."""
+"""Participants that were invited in a run and did not count, in some or all rounds; evaluations without a result."""
 
 from __future__ import annotations
 

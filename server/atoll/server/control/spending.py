@@ -1,4 +1,4 @@
-"""What operators see of the privacy ledger: the control API's answers as frozen values."""
+"""The control API's answers about the privacy ledger, as frozen values."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ on a virtual machine the host too: so large files of one round go to the next in
 What makes that safe:
 
 - A file changes hands, and leaves this folder, only under an exclusive ``flock``. Who writes or maps one holds a lock,
-  shared at least: a file that anybody still uses is unlinked instead, as ever, and its bytes stay theirs.
+  shared at least: a file that is still in use is unlinked instead, and its bytes stay intact for its readers.
 - Nothing is read from a recycled file but what its new owner has written: chunks lie where a record written after them
   says, and every one is compared with its digest.
 - With ``scrub`` the old bytes are written over with zeros within half a minute, on a thread of low priority. They

@@ -113,7 +113,7 @@ class TokenError(UnauthenticatedError):
 
 
 class TokenUnknownError(TokenError):
-    """No such token, or a wrong secret; the caller cannot tell which."""
+    """No such token, or a wrong secret; the error does not say which."""
 
     code = "token.unknown"
 

@@ -1,4 +1,4 @@
-"""What counts as a host name: in settings, certificates and tokens."""
+"""Valid host names, in settings, certificates and tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may do: four roles."""
+"""The four roles of operators."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Caller:
 
 
 class Disposition(StrEnum):
-    """What happened to a report."""
+    """The outcome of a report."""
 
     COUNTED = "counted"
     CARRIED = "carried"
@@ -89,7 +89,7 @@ class Commit:
 
 
 class CoordinatorApi(Protocol):
-    """What the coordinator answers to an ingest node."""
+    """The coordinator's side of an ingest node's calls."""
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """The holder of this certificate.

@@ -78,7 +78,7 @@ class FolderSyncs:
     def before_making(self, folder: Path) -> None:
         """Have the next sync include the parents: the caller creates the folder now.
 
-        Called before the folder is there: whatever is written into it is then synced with the parents, also if its
+        Call this before the folder exists: its contents are then synced with the parents, also if its
         creator is slower than another thread, or fails.
         """
         known = self._of(folder)

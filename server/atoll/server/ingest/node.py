@@ -73,7 +73,7 @@ class IngestNode:
     Args:
         name: recorded with each update that comes to this node.
         spool: where uploads lie.
-        folded: told of the seconds that each update took to be added.
+        folded: called with the seconds that it took to add each update.
 
     Attributes:
         steps: chunks folded and blocks of sums written; threads that count at the same moment may lose some.

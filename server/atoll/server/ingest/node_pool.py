@@ -154,7 +154,7 @@ class FileNode:
 
 
 class RemoteCalls(Protocol):
-    """What a worker process answers to."""
+    """The calls that a worker process answers."""
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """Fold in the worker."""

@@ -73,7 +73,7 @@ def write_small_update(
     """Write an update and sync it, but not its folder, which the caller syncs. An identical update is kept once.
 
     Every system call lets other threads have the interpreter's lock, and waits for it afterwards: so nothing is looked
-    up that the next call tells anyway.
+    up that the next call reports anyway.
 
     Args:
         folder: of the attempt.

@@ -101,7 +101,7 @@ class Spool:
     """All uploads under one folder; every process of the server may open it at the same time.
 
     Segments that this object began carry its own prefix. What others wrote is compared with its digests before it is
-    relied on, once: after a power failure an index may tell of payloads that never reached the disk.
+    relied on, once: after a power failure an index may name payloads that never reached the disk.
 
     Args:
         root: the folder.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "job"
 _SOURCE = "Job"
-"""What errors call a job that comes from no file."""
+"""The name in errors of a job that comes from no file."""
 
 
 class Job(JobSpec):
@@ -147,7 +147,7 @@ class Job(JobSpec):
 
 
 def _as_table(section: object) -> object:
-    """What a file would have; a value that is no section stays, for the validation to refuse it."""
+    """The table that a file would have; a value that is no section stays, for the validation to refuse it."""
     if isinstance(section, Section):
         return given(section)
     return {key: item for key, item in section.items() if item is not None} if isinstance(section, Mapping) else section

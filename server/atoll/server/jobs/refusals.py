@@ -124,7 +124,7 @@ def _budget(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
 
 
 def _secret_draw(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
-    """What Poisson sampling rests on: one known rate, a secret draw, and releases that depend on it in nothing else."""
+    """Conditions of Poisson sampling: one known rate, a secret draw, and releases that depend on nothing else."""
     cohort = spec.cohort
     if cohort.rate is None:
         yield (

@@ -54,7 +54,7 @@ class JobSpec(JobTables):
         return self.model_copy(update={"job": self.job.model_copy(update={"seed": seed})})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""
+        """Refuse what privacy excludes, quorum 0 without it, fragments with late reports, sums that may overflow."""
         yield from refusals(self)
         yield from statistics_conflicts(self)
         if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:

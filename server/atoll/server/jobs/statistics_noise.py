@@ -54,7 +54,7 @@ def noise_conflicts(spec: JobTables, section: Statistics) -> Iterator[tuple[str,
 
 
 def _without_noise(section: Statistics) -> Iterator[tuple[str, str]]:
-    """What cannot be had with noise."""
+    """Refuse statistics that have no version with noise."""
     given = section.model_fields_set
     if section.minimum_and_maximum:
         yield (

@@ -1,4 +1,4 @@
-"""What ``[statistics]`` demands of a job's other tables, and the keys that follow from it."""
+"""Demands of ``[statistics]`` on a job's other tables, and the keys that follow from it."""
 
 from __future__ import annotations
 

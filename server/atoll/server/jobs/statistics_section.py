@@ -134,7 +134,7 @@ class Statistics(JobTable):
 
     @property
     def query(self) -> StatisticsQuery:
-        """What participants are asked."""
+        """The query that participants get."""
         return StatisticsQuery(
             self.numeric,
             tuple(CategoryColumn(name, tuple(levels)) for name, levels in self.categories.items()),
@@ -155,7 +155,7 @@ class Statistics(JobTable):
         return NoisedStatistics(tuple(self.bounds[name] for name in self.numeric if name in self.bounds), self.max_rows)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What the query itself refuses: no columns, names that come twice, shares out of range, missing bounds."""
+        """Refusals of the query itself: no columns, names that come twice, shares out of range, missing bounds."""
         for name in self.bounds:
             if name not in self.numeric:
                 yield "bounds", f"{name!r} is no column of statistics.numeric; leave it out"

@@ -70,7 +70,7 @@ class ModelSection(JobTable):
 
 
 class JobTables(Section):
-    """A job file whose tables are valid one by one. ``JobSpec`` is valid as a whole."""
+    """A job file of which each table is valid. ``JobSpec`` is valid as a whole."""
 
     job: JobSection
     model: ModelSection | None = None

@@ -1,4 +1,4 @@
-"""What releases cost together: epsilon at a delta, and the least noise that meets a target.
+"""The joint cost of releases: epsilon at a delta, and the least noise that meets a target.
 
 Accountants, with what each is valid for, are ``atoll.accounting``'s.
 

@@ -1,4 +1,4 @@
-"""What a run promises to its participants: derived from the job, frozen, and stored with the run."""
+"""A run's promise to its participants: derived from the job, frozen, and stored with the run."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Contract:
         return room if self.max_participations is None else min(self.max_participations, room)
 
     def cost(self, version: int) -> Event | None:
-        """What releasing train round ``version`` (from 0) adds to the ledger; None if it adds nothing.
+        """The ledger entry of releasing train round ``version`` (from 0); None if there is none.
 
         Without amplification a run costs what one participant's rounds cost in the worst case. A round that does not
         make the worst case worse adds nothing.

@@ -56,17 +56,17 @@ def taking_turns(spec: JobSpec, contract: Contract, participants: int | None = N
         None if the job spends less, has these settings, or does not say how many participants there are.
     """
     size, rounds = spec.cohort.size, spec.job.rounds
-    people = participants or round(size / spec.cohort.rate if spec.cohort.rate else spec.cohort.min_available)
-    if people < size or (contract.sampling is Sampling.NONE and people == size):
+    population = participants or round(size / spec.cohort.rate if spec.cohort.rate else spec.cohort.min_available)
+    if population < size or (contract.sampling is Sampling.NONE and population == size):
         return None
-    most, separation = -(-rounds * size // people), people // size
-    found = min(_tried(spec, contract, people, most, separation), key=lambda one: one.epsilon, default=None)
+    most, separation = -(-rounds * size // population), population // size
+    found = min(_tried(spec, contract, population, most, separation), key=lambda one: one.epsilon, default=None)
     spent = contract.epsilon_after(rounds)
     waits = contract.sampling is not Sampling.NONE
     return found if found is not None and (found.epsilon < spent or (waits and found.epsilon == spent)) else None
 
 
-def _tried(spec: JobSpec, contract: Contract, people: int, most: int, separation: int) -> Iterator[InTurns]:
+def _tried(spec: JobSpec, contract: Contract, population: int, most: int, separation: int) -> Iterator[InTurns]:
     for mechanism in _mechanisms(spec):
         try:
             found = _contract_in_turns(spec, mechanism, most, separation)
@@ -76,7 +76,7 @@ def _tried(spec: JobSpec, contract: Contract, people: int, most: int, separation
             continue
         noise = noise_of_run(contract) / noise_of_run(found)
         epsilon = replace(found, noise_multiplier=noise).epsilon_after(found.rounds)
-        yield InTurns(SAMPLER, people, most, separation, mechanism, noise, epsilon)
+        yield InTurns(SAMPLER, population, most, separation, mechanism, noise, epsilon)
 
 
 def _mechanisms(spec: JobSpec) -> tuple[Mechanism, ...]:

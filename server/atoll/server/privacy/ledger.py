@@ -37,7 +37,7 @@ _FLOAT_ERROR = 1e-9
 
 @dataclass(frozen=True)
 class RunSpent:
-    """What one run has spent: epsilon at its ``delta``; ``target`` is the epsilon that it promised.
+    """One run's spending: epsilon at its ``delta``; ``target`` is the epsilon that it promised.
 
     ``accountant`` gave the answer: the run's own, or ``rdp`` where ``prv`` has no answer or no smaller one.
     """
@@ -54,7 +54,7 @@ class RunSpent:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a population has spent: epsilon at ``delta``, by ``accountant``; runs in the order of their first charge.
+    """A population's spending: epsilon at ``delta``, by ``accountant``; runs in the order of their first charge.
 
     ``delta`` is the limit's; without a limit the smallest of its runs; None while nothing is charged.
     """
@@ -175,7 +175,7 @@ def charge_of(
 
 
 def spent(connection: Connection, population: str, *, delta: float | None = None) -> Spent:
-    """What a population has spent.
+    """A population's spending.
 
     Args:
         connection: to the database.

@@ -123,7 +123,7 @@ def most_charges(request: control_pb2.ListChargesRequest) -> int:
 
 
 def read_charges(connection: Connection, request: control_pb2.ListChargesRequest) -> Page:
-    """The charges asked for, and one more, which tells that another page follows.
+    """The charges asked for, and one more if another page follows.
 
     Raises:
         RecordMissingError: there is no such run or population.

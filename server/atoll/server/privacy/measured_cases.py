@@ -37,7 +37,7 @@ class MeasuredCase:
 
     @property
     def sentence(self) -> str:
-        """What the ratio meant there."""
+        """The meaning of the ratio in that case."""
         return (
             f"{self.of_run:.3g} on {self.data} (4 participants of {self.rows} rows, {self.elements} elements, epsilon "
             f"{self.epsilon:g}): accuracy {self.accuracy:.3f}; {self.without:.3f} without noise, "

@@ -84,7 +84,7 @@ def _no_room(
     return BudgetSpentError(
         f"population {name} has no room for this run: epsilon {bound(spent[0])} of a limit of {limit} is spent, its "
         f"{counted(rounds, 'round')} cost {bound(alone)}, together {bound(spent[1])} by {accountant}{stops}",
-        f"{'; '.join([*remedies, ''])}`atoll privacy plan` tells what a job costs; where more may be promised, raise "
+        f"{'; '.join([*remedies, ''])}`atoll privacy plan` shows what a job costs; where more may be promised, raise "
         f"the limit with `atoll privacy limit {name} --epsilon E --delta D`",
     )
 

@@ -63,7 +63,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a job promises, and what that costs its model.
+    """A job's promise, and its cost in the model's quality.
 
     Attributes:
         contract: as the job stands.
@@ -158,12 +158,12 @@ def plan_of(
     steps.next(f"the smallest cohort with signal to noise {wanted:g}")
     cohort_wanted = search.least_cohort(wanted)
     noise = noise_of_round(contract) * contract.clip / size
-    ratio, people = signal_to_noise(contract, size, elements), _population_least(spec, contract)
+    ratio, least = signal_to_noise(contract, size, elements), _population_least(spec, contract)
     return Plan(
         contract=contract,
         elements=elements,
         cohort=size,
-        population_least=people,
+        population_least=least,
         least_s=contract.rounds * spec.straggler.report_window_s if has_secret_draw(spec) else None,
         spent=spent,
         noise_element=noise,
@@ -179,7 +179,7 @@ def plan_of(
         wanted=wanted,
         cohort_wanted=cohort_wanted,
         in_turns=taking_turns(spec, contract, participants),
-        sample_level=people <= FEW_PARTICIPANTS and ratio < 1,
+        sample_level=least <= FEW_PARTICIPANTS and ratio < 1,
     )
 
 

@@ -88,8 +88,8 @@ def _released(connection: Connection, ours: Collection[str]) -> dict[str, int]:
         counted = func.count().label("released")
         listed = select(models.c.run_id, counted).where(models.c.version > 0, models.c.run_id.in_(page))
         count = {row.run_id: row.released for row in connection.execute(listed.group_by(models.c.run_id))}
-        told = select(runs.c.id, runs.c.rounds_released).where(runs.c.id.in_(page))
-        most |= {row.id: max(row.rounds_released, count.get(row.id, 0)) for row in connection.execute(told)}
+        released = select(runs.c.id, runs.c.rounds_released).where(runs.c.id.in_(page))
+        most |= {row.id: max(row.rounds_released, count.get(row.id, 0)) for row in connection.execute(released)}
     return most
 
 

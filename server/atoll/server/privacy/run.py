@@ -31,7 +31,7 @@ CLIPPED_BY_ITSELF = 1 - 2.0**-10
 
 @dataclass(frozen=True, slots=True)
 class PrivateState:
-    """What a release depends on besides the sum.
+    """Inputs of a release besides the sum.
 
     Attributes:
         clip: L2 norm that updates are clipped to.
@@ -51,7 +51,7 @@ class PrivateState:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """What the noise of a round depends on in its sum.
+    """Inputs of a round's noise from its sum.
 
     Attributes:
         grid: the round's grid.

@@ -1,4 +1,4 @@
-"""What can still be read of a damaged ledger: shown and exported, never used for a decision."""
+"""The readable part of a damaged ledger: shown and exported, never used for a decision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll.server.stores.hash_chain import canonical
 
 @dataclass(frozen=True)
 class Remains:
-    """What is left of one population: its row as it is, even if it was changed; None if it is lost.
+    """The readable part of one population: its row as it is, even if it was changed; None if it is lost.
 
     The tally counts every charge and adds up the readable ones, whether or not they follow one another. ``line`` is the
     first line of its export, empty without a row.
@@ -27,7 +27,7 @@ class Remains:
 
 
 def remains(connection: Connection, population: str) -> Remains:
-    """What is left of a population."""
+    """The readable part of a population."""
     runs: dict[str, RunTally] = {}
     count = 0
     for charge in _every(connection, population):

@@ -1,4 +1,4 @@
-"""What the noise of a private run of statistics leaves of its figures, known before it begins."""
+"""The expected errors of a private run of statistics, known before it begins."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StatisticsPlan:
         return self.noise_on_count / self.most_rows
 
     def warnings(self) -> Iterator[str]:
-        """What makes the figures useless, in words."""
+        """Reasons for which the figures are useless, in words."""
         if self.share <= GOOD_SHARE:
             return
         needed = counted(self.participants_for[GOOD_SHARE], "participant")

@@ -57,7 +57,7 @@ _COST = TypeAdapter(Cost)
 
 
 def cost_of(contract: Contract, version: int, *, clip: float | None = None) -> Cost:
-    """What releasing train round ``version`` (from 0) costs.
+    """The cost of releasing train round ``version`` (from 0).
 
     Args:
         contract: what the run promises.
@@ -80,7 +80,7 @@ def cost_of(contract: Contract, version: int, *, clip: float | None = None) -> C
 
 
 def parsed_cost(charge: Charge) -> Cost:
-    """What a charge says that it cost.
+    """The cost that a charge states.
 
     Raises:
         StoreDamagedError: if it cannot be read.
@@ -101,7 +101,7 @@ def counted(events: Iterable[Event]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class RunTally:
-    """What one run was charged: ``events`` as ``counted`` makes them, times as epoch seconds."""
+    """One run's charges: ``events`` as ``counted`` makes them, times as epoch seconds."""
 
     run_id: str
     accountant: Accountant
@@ -210,7 +210,7 @@ _remembered = _Remembered()
 
 
 def tally(connection: Connection, population: Population, *, afresh: bool = False) -> Tally:
-    """What the population was charged, through the last link, each verified (those seen before: not again).
+    """The population's charges, through the last link, each verified (those seen before: not again).
 
     Args:
         connection: to the database.

@@ -127,7 +127,7 @@ def audit(
     plan: Design,
     directions: Directions = "dirac",
     safeguards: Safeguards | None = None,
-    told: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Finding:
     """Run an audit: ``canaries`` / ``GROUP`` runs of all rounds, with every step from fold to release.
 
@@ -135,7 +135,7 @@ def audit(
         plan: the audit's parameters.
         directions: of the canaries.
         safeguards: which safeguards are on.
-        told: called after each group.
+        progress: called after each group.
     """
     on = safeguards or Safeguards()
     size = min(GROUP, plan.canaries)
@@ -144,8 +144,8 @@ def audit(
     coins = np.random.default_rng().random((groups, size)) < 0.5
     noise: npt.NDArray[np.float64] = np.empty((0, 0))
     for number in range(groups):
-        if told:
-            told(number, groups)
+        if progress:
+            progress(number, groups)
         canaries = Canaries(size, plan.contract.clip, directions)
         scores[:, number], noise = _run(attacks, canaries, coins[number], on)
     guesses = [reach.guess(found.ravel(), coins.ravel()) for reach, found in zip(plan.reaches, scores, strict=True)]

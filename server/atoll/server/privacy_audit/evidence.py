@@ -61,7 +61,7 @@ class Attack:
         return self.noise_share * self.contract.noise_multiplier / self.unit
 
     def evidence(self, version: int, found: Doubles) -> Doubles:
-        """What a round adds to the canaries' scores, (canaries,), from its sum's components in clip norms."""
+        """The scores of the canaries in one round, (canaries,), from its sum's components in clip norms."""
         contract, noise, found = self.contract, self.noise, found / self.unit
         if contract.sampling is Sampling.NONE:
             return float(self._weights[version]) * (found - (version in self.schedule) / 2) / noise**2

@@ -1,6 +1,6 @@
 """Before a server stops: uploads end and are reported, and closing rounds are released, as far as time allows.
 
-What is not done by then is not lost. A participant whose upload is cut sends what the next server lacks of it: the rest
+Unfinished work is not lost. A participant whose upload is cut sends what the next server lacks of it: the rest
 if that one has the same data directory, else all of it. A sum that is cut is taken again from the accepted updates.
 """
 
@@ -26,7 +26,7 @@ PROGRESS_S = 2.0
 async def drain(meter: TransferMeter, limit_s: float, settled: Callable[[], Awaitable[None]] | None = None) -> float:
     """Wait until no upload is under way and ``settled`` returns; returns the seconds that are left of ``limit_s``."""
     until = time.monotonic() + limit_s
-    telling = asyncio.create_task(_tell(meter, limit_s))
+    logging_progress = asyncio.create_task(_log_progress(meter, limit_s))
     try:
         async with asyncio.timeout(limit_s):
             await asyncio.gather(_uploads_end(meter), _nothing() if settled is None else settled())
@@ -34,8 +34,8 @@ async def drain(meter: TransferMeter, limit_s: float, settled: Callable[[], Awai
         if meter.uploads_open:
             log.warning("%s cut after %g s (drain_s)", counted(meter.uploads_open, "upload"), limit_s)
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        logging_progress.cancel()
+        await asyncio.gather(logging_progress, return_exceptions=True)
     return max(0.0, until - time.monotonic())
 
 
@@ -54,7 +54,7 @@ def _left_s(meter: TransferMeter) -> float:
     return QUIET_S if meter.uploads_open else meter.last_upload_at + QUIET_S - time.monotonic()
 
 
-async def _tell(meter: TransferMeter, limit_s: float) -> None:
+async def _log_progress(meter: TransferMeter, limit_s: float) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(PROGRESS_S)

@@ -26,4 +26,4 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
         try:
             sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
         except OSError as error:
-            log.warning("the service manager is not told %s: %s", state, error)
+            log.warning("the service manager did not get %s: %s", state, error)

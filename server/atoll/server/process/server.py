@@ -379,10 +379,8 @@ class Daemon:
         sign_in = ""
         if config.oidc.issuer is not None and not config.insecure:
             own = server_credentials(authority, names, mutual=False, clock=self._clock)  # gRPC: one object for a port
-            people = await open_sign_in_port(
-                config, config.oidc.issuer, coordinator, supervise, refused, own, main_port
-            )
-            sign_in = self._serve_sign_in(people, control, self._transfer(services, coordinator, people.authenticator))
+            port = await open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
+            sign_in = self._serve_sign_in(port, control, self._transfer(services, coordinator, port.authenticator))
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
         add_ControlServiceServicer_to_server(control(authenticator=authenticator), main)
@@ -445,15 +443,15 @@ class Daemon:
         return f"{self._config.advertised_host}:{port}"
 
     def _serve_sign_in(
-        self, people: SignInPort, control: Callable[..., ControlService], transfer: TransferService
+        self, port: SignInPort, control: Callable[..., ControlService], transfer: TransferService
     ) -> str:
         """Add the operators' services to the port of those who sign in; returns its address."""
-        add_ControlServiceServicer_to_server(control(authenticator=people.authenticator), people.server)
-        people.server.add_generic_rpc_handlers((transfer.handler(),))
-        self._listeners.append(people.server)
-        self._fronts.append(people.front)
-        self._closing.push_async_callback(people.front.close)
-        address = f"{self._config.advertised_host}:{people.port}"
+        add_ControlServiceServicer_to_server(control(authenticator=port.authenticator), port.server)
+        port.server.add_generic_rpc_handlers((transfer.handler(),))
+        self._listeners.append(port.server)
+        self._fronts.append(port.front)
+        self._closing.push_async_callback(port.front.close)
+        address = f"{self._config.advertised_host}:{port.port}"
         log.info("operators sign in through %s on %s", self._config.oidc.issuer, address)
         return address
 

@@ -48,8 +48,8 @@ from atoll.server.rpc.transfer import TransferService
 from atoll.server.runs.sessions import Sessions
 from atoll.server.stores import BlobStore
 from atoll.server.stores.blob_place import open_chosen
+from atoll.server.stores.server_turns import WorkPlace
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
-from atoll.server.stores.turns import WorkPlace
 from atoll.server.telemetry.node import NodeFigures
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import gateway_pb2
@@ -73,12 +73,12 @@ _FORWARDED = (
     GATEWAY_SERVICE,
     f"{PARTICIPATION_SERVICE}/CheckInOnce",
 )
-"""What only the server at work can answer; bytes of updates and models, and streams, are not among it."""
+"""Services that only the server at work answers: no streams, and no bytes of updates or models."""
 
 
 @dataclass(frozen=True)
 class _Stores:
-    """What this server shares with the one at work, by the bucket, and its own copies."""
+    """Blobs and uploads that this server shares with the one at work through the bucket, and its own copies."""
 
     blobs: BlobStore
     spool: Spool

@@ -14,7 +14,7 @@ import grpc.aio
 from atoll.server.config.config import ServerConfig
 from atoll.server.gateway.site.passing import EnrolmentPort
 from atoll.server.identity import PARTICIPANT_LIFETIME_S, Authority, new_server_id
-from atoll.server.stores.turns import WorkPlace
+from atoll.server.stores.server_turns import WorkPlace
 
 LIFETIME_S = PARTICIPANT_LIFETIME_S
 """Life of the certificate that the server at work knows this one by."""
@@ -50,7 +50,7 @@ class StandbyIdentity:
 
 
 class ServerAtWork:
-    """Connections to whichever server is at work, beside the link. For the event loop alone.
+    """Connections to the server at work, beside the link. For the event loop alone.
 
     Args:
         place: of the server at work.

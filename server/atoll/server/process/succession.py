@@ -18,8 +18,8 @@ from atoll.server.process.notify import READY, notify
 from atoll.server.process.standby_gateway import HANDOVER_S, StandbyGateway
 from atoll.server.process.standby_pages import StandbyPages
 from atoll.server.stores import Store, blob_place
+from atoll.server.stores.server_turns import WorkPlace
 from atoll.server.stores.standby import Standby
-from atoll.server.stores.turns import WorkPlace
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.wire.loopback import is_loopback
 
@@ -50,7 +50,7 @@ class Succession:
     def __init__(self, config: ServerConfig, *, returns: bool) -> None:
         self._config = config
         self.standby = Standby(
-            name_of(config), config.storage.takeover_s, self._told, returns=returns, found=self._found
+            name_of(config), config.storage.takeover_s, self._show_wait, returns=returns, found=self._found
         )
         self._loop = asyncio.get_running_loop()
         self._pages = StandbyPages(config)
@@ -115,7 +115,7 @@ class Succession:
         """Free the port for the pages of a server at work."""
         self._pages.close()
 
-    def _told(self, sentence: str) -> None:
+    def _show_wait(self, sentence: str) -> None:
         """Called in the thread that waits."""
         if not self._pages.sentence:
             self._pages.open(sentence)
@@ -170,7 +170,7 @@ class Succession:
 def obstacle_to_serving(config: ServerConfig) -> str:
     """Why a server may not serve participants while it stands by; empty if it may."""
     if config.insecure:
-        return "without TLS no server can tell another one from a participant (insecure)"
+        return "without TLS no server can distinguish another one from a participant (insecure)"
     if blob_place.find(config.data) is None:
         return "models and accepted updates are files of the server at work, not objects in a bucket ([storage] blobs)"
     if not all((config.data / CA_FOLDER / name).exists() for name in AUTHORITY_FILES):

@@ -57,7 +57,7 @@ class WorkerOrder(BaseModel):
 
 
 async def serve(order: WorkerOrder) -> None:
-    """Serve until told to stop (SIGTERM, or the end of standard input)."""
+    """Serve until SIGTERM, or the end of standard input."""
     keep_chunks()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -64,8 +64,8 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
     members = [member for item in detail.rounds for member in item.members]
     if members:
         reported = sum(member.counted for member in members)
-        people = len({member.participant for member in members})
-        yield Tile("reports", f"{reported:,}", f"of {len(members):,} asked, {counted(people, 'participant')}")
+        participants = len({member.participant for member in members})
+        yield Tile("reports", f"{reported:,}", f"of {len(members):,} asked, {counted(participants, 'participant')}")
 
 
 def attendance(rounds: Sequence[RoundSummary]) -> tuple[Attendance, ...]:

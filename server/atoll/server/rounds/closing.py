@@ -82,7 +82,7 @@ def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float,
 
     An evaluation for which too few participants could be drawn is skipped at once: waiting does not make a participant
     able to evaluate. An attempt that failed as the one before is the last. An evaluation without a member that the job
-    requires fails the run, too. Members are told the reason; ``detail``, which names members, is for operators.
+    requires fails the run, too. Members get the reason; ``detail``, which names members, is for operators.
     """
     rnd = live(state)
     hopeless = rnd.kind is RoundKind.EVALUATE and rnd.phase is Phase.SAMPLED

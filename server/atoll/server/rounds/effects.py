@@ -57,7 +57,7 @@ class PrepareRound:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Push the round's task to these participants now, and again whenever one reconnects."""
+    """Push the round's task to these participants now, and again when one reconnects."""
 
     key: RoundKey
     participants: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the round engine refuses, and whose fault it was.
+"""Refusals of the round engine, by whose fault it was.
 
 ::
 

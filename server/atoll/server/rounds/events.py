@@ -6,7 +6,7 @@ what happened before (it is not written at that value); no field or kind is rena
 release before cannot read is written only once an operator asks for what is new. The same holds for ``run_state``.
 ``tests/server/rounds/test_persisted.py`` pins the fields.
 
-`kind` is the tag by which a JSON mapper tells them apart: in pydantic's words,
+`kind` is the tag by which a JSON mapper distinguishes them: in pydantic's words,
 `Annotated[Event, Field(discriminator="kind")]`.
 """
 

@@ -1,4 +1,4 @@
-"""What a run's metric says of its models: which of them is the best, and whether the run still improves.
+"""Judges a run's models by its metric: which one is the best, and whether the run still improves.
 
 A metric of an evaluate round, and a participants' metric of a train round (``eval/``), measures the model that the
 round handed out. The server's evaluator (``server/``) measures the model that the train round made. Of several

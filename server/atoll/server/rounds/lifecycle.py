@@ -139,7 +139,7 @@ def member_of(state: RunState, carried: Carried) -> Member:
 
 
 def amend(state: RunState, key: RoundKey, member: Member) -> RunState:
-    """Replace the member in round `key`, wherever the state still holds that round."""
+    """Replace the member in round `key`, in each place where the state holds that round."""
     rnd = state.round
     if rnd is not None and rnd.key == key:
         state = replace(state, round=replace(rnd, roster=rnd.roster.put(member)))
@@ -152,7 +152,7 @@ def amend(state: RunState, key: RoundKey, member: Member) -> RunState:
 def drop_spools(state: RunState, carried: tuple[Carried, ...]) -> tuple[DropSpools, ...]:
     """Delete uploads that no later round can need: keep carried updates and those that may yet be carried.
 
-    Those of a round that has only been created are not deleted: it goes on meanwhile, and they are yet to come.
+    Uploads of a round that has only been created are not deleted: the round goes on, and they are yet to come.
     """
     through = None if state.round is None else state.round.key
     if state.round is not None and state.round.phase is Phase.CREATED:
@@ -189,8 +189,8 @@ def end_run(state: RunState, status: RunStatus, reason: str, now: float) -> Step
     for past in state.past:
         working = past.roster.with_status(*MAY_BE_LATE) if carries(state, past.kind) else ()
         if working:
-            told = "" if status is RunStatus.FAILED else f": {reason}"  # a failure's reason may name members
-            effects.append(Stop(past.key, working, f"the run has ended ({status}){told}"))
+            public_reason = "" if status is RunStatus.FAILED else f": {reason}"  # a failure's reason may name members
+            effects.append(Stop(past.key, working, f"the run has ended ({status}){public_reason}"))
     if ended.round is not None:
         effects.append(DropSpools(ended.round.key, ()))
     return Step(ended, (*effects, Finish(status, reason)))

@@ -1,4 +1,4 @@
-"""Handlers of the operator's commands, of a spent budget, and of effects that failed for good."""
+"""Handlers of the operator's commands, of a spent budget, and of effects that failed permanently."""
 
 from dataclasses import replace
 

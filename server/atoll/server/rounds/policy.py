@@ -9,7 +9,7 @@ from atoll.server.rounds.judging import Criterion, StopRule
 
 
 class LateMode(StrEnum):
-    """What happens to a report that arrives after its round has closed."""
+    """The fate of a report that arrives after its round has closed."""
 
     DROP = "drop"
     CARRY = "carry"
@@ -30,7 +30,7 @@ class Patience(StrEnum):
 
 
 class Weighting(StrEnum):
-    """What an update counts for: its number of examples, or one."""
+    """The weight of an update: its number of examples, or one."""
 
     EXAMPLES = "examples"
     UNIFORM = "uniform"

@@ -62,7 +62,7 @@ Handler = Callable[[RunState, Any, float], Step]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What an event does in a situation."""
+    """An entry: the handler of an event in a situation, and the situations that it may lead to."""
 
     handler: Handler
     to: tuple[Situation, ...] = ()

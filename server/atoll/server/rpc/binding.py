@@ -1,4 +1,4 @@
-"""What a join token binds its holder to: the host names of an aggregator, or an aggregator to connect through."""
+"""Bindings of join tokens: the host names of an aggregator, or an aggregator to connect through."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 _RESERVE = 1 / 16
-"""A caller that came too soon is told to wait until this share of the capacity is back."""
+"""A caller that came too soon has to wait until this share of the capacity is back."""
 
 
 class Bucket:

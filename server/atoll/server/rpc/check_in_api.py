@@ -1,4 +1,4 @@
-"""What check-ins, by stream or by single calls, need of the coordinator."""
+"""The coordinator's interface for check-ins, by stream or by single calls."""
 
 from __future__ import annotations
 

@@ -297,9 +297,9 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
             for last in rounds.newest(connection, run_id, limit=1):
                 members = rounds.members_of(connection, run_id, last.round, last.attempt)
-                people = participants.of(connection, sorted({member.participant for member in members}))
+                enrolled = participants.of(connection, sorted({member.participant for member in members}))
                 numbering = views.RoundNumbering.of(runs.get(connection, run_id).job_toml)
-                return bounds.fitted(numbering.numbered(views.past_round(last, members, people), last.version))
+                return bounds.fitted(numbering.numbered(views.past_round(last, members, enrolled), last.version))
             return None
 
         return await self._services.reader.run(work)
@@ -367,5 +367,5 @@ def _members_of(
         if room < 0:
             return
         members = rounds.members_of(connection, row.run_id, row.round, row.attempt)
-        people = participants.of(connection, sorted({member.participant for member in members}))
-        yield (row.round, row.attempt), list(views.past_round(row, members, people).members)
+        enrolled = participants.of(connection, sorted({member.participant for member in members}))
+        yield (row.round, row.attempt), list(views.past_round(row, members, enrolled).members)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceAsyncStub
 
 IDENTITY_CACHE_S = 1.0
-"""Seconds that a worker remembers who holds a certificate. Workers are told of revocations; if that fails, they still
+"""Seconds that a worker remembers who holds a certificate. Workers get revocations; if that fails, they still
 ask again after this time."""
 CALL_S = 30.0
 """The longest wait for the coordinator's answer."""

@@ -19,7 +19,7 @@ MAX_RESUMING = 64
 
 
 def introduction_of(hello: participation_pb2.Hello, *, unary: bool = False) -> Introduction:
-    """What a participant declares; ``unary`` if it came by a single call.
+    """A participant's declarations; ``unary`` if it came by a single call.
 
     Raises:
         InvalidRequestError: for another protocol, or more than one participant may declare.

@@ -31,7 +31,7 @@ ROLE_NUMBERS = MappingProxyType(
 
 @dataclass(frozen=True)
 class About:
-    """What an action is about, and further values."""
+    """The subject of an action, and further values."""
 
     subject: str = ""
     detail: str = ""

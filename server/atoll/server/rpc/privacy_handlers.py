@@ -20,7 +20,7 @@ class PrivacyHandlers(OperatorHandlers):
     async def ListPopulations(
         self, request: control_pb2.ListPopulationsRequest, context: Context
     ) -> control_pb2.ListPopulationsResponse:
-        """What has been spent of each population's privacy."""
+        """Spending of each population."""
         await self._authenticator.operator(context)
         if request.population:
             return control_pb2.ListPopulationsResponse(
@@ -50,7 +50,7 @@ class PrivacyHandlers(OperatorHandlers):
     async def GetParticipantPrivacy(
         self, request: control_pb2.GetParticipantPrivacyRequest, context: Context
     ) -> control_pb2.GetParticipantPrivacyResponse:
-        """What a participant's privacy has cost, by run and population."""
+        """A participant's spending, by run and population."""
         await self._authenticator.operator(context)
         found = await self._services.reader.run(ledger_answers.read_participant, request.participant)
         spent = [await self._population(name, verify=True) for name in found.populations]

@@ -52,7 +52,7 @@ class RequestReader:
         return self._parse(raw)
 
     def _receiver(self, caller: str, context: Context) -> Receive:
-        """What receives the next message of a call."""
+        """The function that receives the next message of a call."""
         bounds = self._bounds
         if bounds is None:
             return context.read

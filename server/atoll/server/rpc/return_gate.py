@@ -1,4 +1,4 @@
-"""Admits check-ins at the rate that the server can take, and tells the others when there is room."""
+"""Admits check-ins at the rate that the server can take, and gives the others a later time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll.server.rpc.buckets import Bucket
 from atoll.server.runs.pace_steering import PaceSteering
 
 HEADROOM = 2.0
-"""So many times ``[check_in] per_s`` is admitted: returns that were asked for come beside those that were not."""
+"""Admitted rate as a multiple of ``[check_in] per_s``, with room for returns that were not asked for."""
 BURST_S = 2.0
 """Seconds' worth of check-ins that may come at once: a small federation that returns together is not put off."""
 
@@ -19,7 +19,7 @@ class ReturnGate:
     """Refuses check-ins above the rate, cheaply: after the caller's certificate is known, before anything is read.
 
     A refusal says when to try again. That is chosen at that moment, from the number of participants that were refused
-    or are expected, and not from what each was told when it last connected.
+    or are expected, and not from the times that each got when it last connected.
 
     Args:
         pace: chooses times.

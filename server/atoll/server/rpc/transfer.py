@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.TransferService"
 MAX_NAMED_CHUNKS = 1 << 16
-"""Maximum number of chunks that one download names one by one."""
+"""Maximum number of chunk indices in one download request."""
 AHEAD = 4
 """With at most this many streams, each reads or makes its next chunk while one is written or sent. More streams keep
 disk and processors busy without that, and a second chunk of each would only take memory."""
@@ -208,7 +208,7 @@ class TransferService:
             log.warning("the rejection of an update is not recorded: %s", error, extra={"run": key.run})
 
     async def get_upload_status(self, request: transfer_pb2.GetUploadStatusRequest, context: Context) -> bytes:
-        """What the spool holds of an upload, serialised."""
+        """The chunks of an upload that the spool holds, serialised."""
         participant = await self._authenticator.participant(context)
         key = key_from_proto(request.key)
         await self._coordinator.grant_upload(participant, key.run, key.round, key.attempt)

@@ -60,15 +60,15 @@ def best_model(connection: Connection, run: runs.Run) -> control_pb2.BestModel |
 
 
 def past_round(
-    row: rounds.Round, members: Iterable[rounds.Member], people: Mapping[str, Participant]
+    row: rounds.Round, members: Iterable[rounds.Member], participants: Mapping[str, Participant]
 ) -> control_pb2.RoundSummary:
-    """An attempt that has ended, from its rows; ``people`` are its members as they are enrolled, by id."""
+    """An attempt that has ended, from its rows; ``participants`` are its members as they are enrolled, by id."""
     return message_of(
         control_pb2.RoundSummary,
         row,
         metrics=dict(row.metrics),
         phases_s=dict(row.durations_s),
-        members=[_past_member(member, people.get(member.participant)) for member in members],
+        members=[_past_member(member, participants.get(member.participant)) for member in members],
         **_ONLY_LIVE,
         **_UNPLACED,
     )

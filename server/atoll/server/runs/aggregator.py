@@ -226,7 +226,7 @@ class Aggregator:
         await self._services.call(self._services.spool.drop_run, self._driver.run)
 
     def charge(self, effect: ChargeAndStore, state: RunState) -> Also:
-        """What is stored in the transaction that makes the round ``Charged``; ``state`` is the run before it.
+        """Statements of the transaction that makes the round ``Charged``; ``state`` is the run before it.
 
         Raises:
             CorruptDataError: if the candidate is not the one to charge.

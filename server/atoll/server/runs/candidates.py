@@ -56,7 +56,7 @@ class Candidate:
 class Candidates:
     """Makes the candidates of one run, and removes those that are not released.
 
-    ``folded`` is told of the updates of each sum, once all of them are in it.
+    ``folded`` is called with the updates of each sum, once all of them are in it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Stores what participants declare when they check in, with few transactions for those that come again and again."""
+"""Stores participants' declarations at check-in, with few transactions for participants that come often."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SECRET_BITS = 256
 
 
 class Drawable:
-    """Who could be drawn, as samplers see them; kept from one draw to the next, which is mostly among the same."""
+    """The candidates of a draw, as samplers see them; kept for the next draw, which mostly has the same."""
 
     def __init__(self) -> None:
         self._sessions: Sequence[Session] = ()
@@ -47,7 +47,7 @@ def cohort_from(
     at: float,
     drawable: Drawable | None = None,
 ) -> CohortDrawn:
-    """Draw the members of a round: those that the job requires by name, and as many others as have room beside them.
+    """Draw the members of a round: first those that the job requires by name, then others up to the size.
 
     Args:
         there: sessions of the participants that can be drawn.

@@ -41,7 +41,7 @@ class OtherRuns(Protocol):
 
 
 class Budget(Protocol):
-    """What a round will cost; see ``RunPrivacy``."""
+    """A round's cost; see ``RunPrivacy``."""
 
     @property
     def is_free(self) -> bool:

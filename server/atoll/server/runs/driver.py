@@ -37,7 +37,7 @@ class Journal(Protocol):
         """Store events, the records that their effects ask for, and what posters add, in one transaction.
 
         Raises:
-            ServerError: if they could not be made durable. After a ``StorageError`` they may be stored all the same.
+            ServerError: if they could not be made durable. After a ``StorageError`` they may be stored nevertheless.
         """
         ...
 
@@ -235,14 +235,14 @@ class RunDriver:
     async def _store(self, batch: list[_Posted], *, at_once: bool) -> None:
         self._followed = False
         course = Course(self.state, self.clock, self._answer if at_once else _no_answer)
-        told: list[tuple[_Posted, Played]] = []
+        answered: list[tuple[_Posted, Played]] = []
         try:
             for posted in batch:
                 try:
-                    told.append((posted, course.play(posted.event, posted.also, posted.at)))
+                    answered.append((posted, course.play(posted.event, posted.also, posted.at)))
                 except RoundError as error:
                     posted.refuse(_refusal(error))
-            self._followed = len(course.played) > len(told)
+            self._followed = len(course.played) > len(answered)
             entry = Entry(self.state, course.state, self.next_seq, tuple(course.played))
             if entry.logged or any(played.also is not None for played in entry.played):
                 await self.journal.append(entry)
@@ -253,7 +253,7 @@ class RunDriver:
             for cleanup in course.cleanups:
                 cleanup()
         self._begin(course.to_do)
-        for posted, played in told:
+        for posted, played in answered:
             if not posted.done.done():
                 posted.done.set_result(played.effects)
         if entry.logged:

@@ -57,7 +57,7 @@ class EffectTasks(Tasks):
 
     @property
     def trouble(self) -> str:
-        """What waits and why; empty if nothing."""
+        """The task that waits and the reason; empty if none does."""
         return "; ".join(f"{what} waits: {why}" for what, why in sorted(self._troubles.items()))
 
     def waits_for(self, what: str) -> bool:
@@ -92,7 +92,7 @@ class EffectTasks(Tasks):
             pass
 
     def _observer_of(self, name: TaskName) -> Observer:
-        """Told of the task; there is one fold for each member that reported, and its name says which."""
+        """Note that a task has begun; there is one fold for each member that reported, named after it."""
         hidden = name.kind == "fold" and self.has_secret_draw
         return NO_OBSERVER if hidden else self._services.observer
 

@@ -114,7 +114,7 @@ def run_evaluator(
 
     Raises:
         ValueError: if the evaluator gives too many values.
-        Exception: whatever the evaluator raises.
+        Exception: any exception of the evaluator.
     """
     found = {metric: float(value) for metric, value in evaluator(_widened(layout, blob)).items()}
     if len(found) > MAX_METRICS:

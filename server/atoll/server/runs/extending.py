@@ -195,7 +195,7 @@ def _anew(run: runs.Run) -> str:
 
 
 async def _append(services: Services, journal: SqlJournal, entry: Entry) -> None:
-    """Store the extension. After an error it may be stored all the same: then the run goes on."""
+    """Store the extension. After an error it may be stored nevertheless: then the run goes on."""
     try:
         await journal.append(entry)
     except StorageError:

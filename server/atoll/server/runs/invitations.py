@@ -42,7 +42,7 @@ class Invitations:
 
     Attributes:
         layout_message: ``layout`` as a serialised message, from the run's row.
-        privacy: gives the privacy terms and the cohort size that members are told.
+        privacy: gives the privacy terms and the cohort size in the invitation.
     """
 
     run: str
@@ -83,7 +83,7 @@ class Invitations:
         return found
 
     def _task(self, state: RunState, live: RoundState) -> participation_pb2.Participate:
-        spec, told, terms = self.spec, self.told_size(live), self.privacy.terms(live.version)
+        spec, announced, terms = self.spec, self.announced_size(live), self.privacy.terms(live.version)
         statistics = None if spec.statistics is None else query_to_proto(spec.statistics.query)
         return participation_pb2.Participate(
             key=_key(self.run, live.key),
@@ -91,19 +91,19 @@ class Invitations:
             kind=_KINDS[live.kind] if statistics is None else participation_pb2.Participate.KIND_STATISTICS,
             rounds_total=state.policy.rounds,
             settings=settings_to_proto(spec.training),
-            cohort_size=told,
+            cohort_size=announced,
             encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),
             max_abs=state.policy.max_abs,
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
-            return_spread_s=return_spread_s(told),
+            return_spread_s=return_spread_s(announced),
             ranges=self._ranges(live),
             privacy=None if terms is None else terms_to_proto(terms),
             statistics=statistics,
             frozen=spec.aggregation.frozen,
         )
 
-    def told_size(self, live: RoundState) -> int:
-        """The size of the cohort that its members are told."""
+    def announced_size(self, live: RoundState) -> int:
+        """The size of the cohort in the members' invitations."""
         return self.privacy.cohort_size(len(live.roster))
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:

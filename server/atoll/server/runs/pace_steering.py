@@ -1,6 +1,6 @@
 """Pace steering: when participants without a stream check in again (Bonawitz et al. 2019, arXiv 1902.01046, 2.3).
 
-A *small* population is told to return together, or a cohort would never be there at the same time. A *large* one is
+A *small* population gets one common time to return, or a cohort would never be complete. A *large* one is
 spread, so that the load is flat and there are always enough. It returns as often as the runs need, and no more often
 than the server can take.
 """

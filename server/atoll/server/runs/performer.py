@@ -129,7 +129,7 @@ class RunPerformer:
 
     @property
     def trouble(self) -> str:
-        """What the run is retrying and why; empty if nothing. Why it broke down, if it did.
+        """The effect that is being retried and the reason, or the error that stopped the run; empty if neither.
 
         Disk, database or workers refuse something, or connected participants cannot do what the job asks.
         """

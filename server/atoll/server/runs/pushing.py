@@ -64,7 +64,7 @@ class Pusher:
         self._back: set[str] = set()
 
     def deadline(self, effect: StartDeadline, passed: Event) -> None:
-        """Start the deadline timer of a round; invitations tell the time that is left on it.
+        """Start the deadline timer of a round; invitations have the time that is left on it.
 
         A round that a restart interrupted lasts until its members have had time to return with their work.
         """
@@ -112,14 +112,14 @@ class Pusher:
 
         Args:
             participant: its id.
-            away_s: seconds that it was told to stay away; infinite if it left with its task and comes back to report.
+            away_s: seconds that it was asked to stay away; infinite if it left with its task and comes back to report.
         """
         live = self._open_round()
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
             return
         # Members spread their return by the cohort size in the invitation, for a secret draw the planned size.
-        asked_s = return_spread_s(self._invitations.told_size(live))
+        asked_s = return_spread_s(self._invitations.announced_size(live))
         patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
             patience_s = max(patience_s, self._back_by - self._now())
@@ -134,7 +134,7 @@ class Pusher:
     def expect_back(self) -> None:
         """After a restart no member is connected: give all of them time to reconnect."""
         live = self._open_round()
-        members = 0 if live is None else self._invitations.told_size(live)
+        members = 0 if live is None else self._invitations.announced_size(live)
         self._interrupted = None if live is None else live.key
         self._back_by = self._now() + RETURN_S + return_spread_s(members)
 

@@ -66,7 +66,7 @@ def required_members(
 
 
 def warnings_of_choice(spec: JobSpec, connected: int) -> tuple[str, ...]:
-    """What to tell of a job that asks for all, of more connected participants than its cohort has room for."""
+    """The warning for a job that asks for all participants, if more are connected than its cohort takes."""
     cohort = spec.cohort
     if connected <= cohort.invited or not cohort.requires_all or cohort.sampler == "poisson":
         return ()

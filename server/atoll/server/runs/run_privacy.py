@@ -60,7 +60,7 @@ class RoundSum:
 
 
 class RunPrivacy:
-    """What each release of a run needs besides the sum. A plain run's sums are released unchanged and cost nothing.
+    """The privacy of a run's releases. A plain run's sums are released unchanged and cost nothing.
 
     ``is_free``: a round costs nothing, so a draw need not wait for a reservation. ``releases_empty_sums``: a round
     without updates is released like any other. ``DifferentialPrivacy`` has what a private run does instead.
@@ -97,7 +97,7 @@ class RunPrivacy:
         return grid_for(total_weight, max_abs) if total_weight else None
 
     def cohort_size(self, drawn: int) -> int:
-        """The size of the cohort that its members are told."""
+        """The size of the cohort in the members' invitations."""
         return drawn
 
     def terms(self, version: int) -> PrivacyTerms | None:
@@ -141,7 +141,7 @@ class Promise:
         """
 
     def warnings(self, connection: Connection, elements: int) -> tuple[str, ...]:
-        """What makes a good result unlikely, for a sum of ``elements`` elements."""
+        """Reasons for which a good result is unlikely, for a sum of ``elements`` elements."""
         del connection, elements
         return ()
 

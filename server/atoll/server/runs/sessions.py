@@ -41,7 +41,7 @@ TAKEN_OVER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a participant declared when it checked in; ``unary`` if by a single call, not by a stream."""
+    """A participant's declarations at check-in; ``unary`` if by a single call, not by a stream."""
 
     examples: int
     encodings: frozenset[Encoding]
@@ -65,7 +65,7 @@ class Session:
         spread_for: number of participants that its latest return spread suffices for.
         organisation: that the participant was enrolled for.
         through: id of the aggregator that its stream ends at; empty: it ends here.
-        away_s: seconds that the participant was told to stay away when its session ended; infinite with a task.
+        away_s: seconds that the participant was asked to stay away when its session ended; infinite with a task.
     """
 
     participant: str

@@ -51,7 +51,7 @@ class Standings:
     """Counts participants by their standing with one run.
 
     A participant is judged once when the wait begins, and again when something about it changes: with thousands
-    connected, a waiting run must not judge all of them whenever one reports to another run.
+    connected, a waiting run must not judge all of them each time that one reports to another run.
 
     Args:
         sessions: who is connected.

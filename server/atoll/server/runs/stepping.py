@@ -89,7 +89,7 @@ Work = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a run stores at once.
+    """The batch that a run stores in one transaction.
 
     Attributes:
         before: the run before the events.

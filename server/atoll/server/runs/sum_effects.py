@@ -28,7 +28,7 @@ class SumEffects:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def fold(self, effect: Fold) -> None:
-        """Start to fold the update, and those that waited for it; it may wait for others itself."""
+        """Start to fold the update together with updates that waited for it, or let it wait for others."""
         live, update = self._driver.state.round, effect.update
         if live is None or live.key != effect.key or live.grid is None:
             return

@@ -30,7 +30,7 @@ class Tasks:
 
     Args:
         label: names the run in the tasks' names.
-        crashed: told of each task that ends with an error.
+        crashed: called with each task that ends with an error.
     """
 
     def __init__(self, label: str, crashed: Callable[[TaskName, BaseException], None]) -> None:

@@ -75,7 +75,7 @@ class AuditFilter:
     until: float | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
-        """What the entries fulfil; an action ``run`` stands for all that begin with ``run.``."""
+        """A filter of entries; an action ``run`` stands for all that begin with ``run.``."""
         for name in ("operator", "subject", "outcome"):
             if value := getattr(self, name):
                 yield audit.c[name] == value

@@ -56,7 +56,7 @@ class BlobCache:
     def add(self, name: str, pieces: Iterable[Buffer], expected_bytes: int = 0) -> None:
         """Store the file of a blob after comparing it with its name. Raises as ``DirectoryBlobStore.copy_in``.
 
-        Of a disk that is full the caller clears what is cached, and tries again.
+        If the disk is full, the caller removes cached blobs and tries again.
         """
         self.added(self.files.copy_in(name, pieces, expected_bytes))
 

@@ -2,7 +2,7 @@
 
 Rows name blobs, so the two belong together: a directory never changes the place of its blobs silently, and every
 command that is given the directory finds them. The note also has the id by which the federation owns its place in the
-bucket; a directory keeps that id for good. Credentials are never noted.
+bucket; a directory keeps that id permanently. Credentials are never noted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CACHE_BYTES = 16 << 30
 
 @dataclass(frozen=True, slots=True)
 class BlobSettings:
-    """What an operator sets about blobs.
+    """An operator's settings of blobs.
 
     Attributes:
         bucket: where they are; None: where the directory notes, and in a new directory that directory.
@@ -46,7 +46,7 @@ IN_DIRECTORY = BlobSettings()
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a directory notes.
+    """The note in a data directory.
 
     Attributes:
         owner: the federation's id in buckets.

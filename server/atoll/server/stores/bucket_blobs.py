@@ -115,7 +115,7 @@ class BucketBlobStore:
     def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
         """Delete the objects of these blobs set aside, and unfinished files here: see ``BlobStore``.
 
-        What the service refuses to delete is logged, and tried again by the next sweep.
+        An object that the service refuses to delete is logged, and tried again by the next sweep.
         """
         removed = self.cache.files.sweep()
         try:

@@ -35,7 +35,7 @@ from atoll.server.stores.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from atoll.server.stores.turns import Turn
+from atoll.server.stores.server_turns import ServerTurn
 from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def shown(url: URL) -> str:
     return url.set(drivername="postgresql").render_as_string(hide_password=True)
 
 
-def writer_engine(url: URL, *, turn: Turn | None = None, name: str = "") -> Engine:
+def writer_engine(url: URL, *, turn: ServerTurn | None = None, name: str = "") -> Engine:
     """Return an engine for the one writer.
 
     Args:
@@ -236,7 +236,7 @@ def translate(error: SQLAlchemyError, url: URL) -> ServerError:
 
 
 def _refusal(error: SQLAlchemyError, place: str) -> ServerError | None:
-    """What PostgreSQL refuses for a reason that an operator can remove, by its code; else None."""
+    """The error for a refusal by PostgreSQL that an operator can remedy, by its code; else None."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(cause, "sqlstate", None)
     said = str(cause).partition("\n")[0]

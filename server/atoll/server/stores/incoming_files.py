@@ -1,7 +1,7 @@
 """Files of blobs on their way into a directory: written under a temporary name, synced, and renamed into place.
 
-A writer holds a lock on its file, so that a sweep can tell what a killed process left behind from what a living one is
-writing.
+A writer holds a lock on its file, so that a sweep can distinguish files that a killed process left from those that are
+being written.
 """
 
 from __future__ import annotations

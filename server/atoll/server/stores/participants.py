@@ -47,7 +47,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class CheckedIn:
-    """What a participant that connects was enrolled as."""
+    """The record of a participant's enrolment, read when it connects."""
 
     kind: ParticipantKind
     organisation: str

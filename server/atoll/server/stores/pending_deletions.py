@@ -47,7 +47,7 @@ class PendingDeletions:
                 self._publishing -= Counter((name,))
 
     def names(self) -> frozenset[str]:
-        """What is to go."""
+        """The blobs to delete."""
         with self._changed:
             return frozenset(self._names)
 

@@ -1,4 +1,4 @@
-"""The release of a round: its charge, its model, its row and its event, all in one transaction or not at all."""
+"""The release of a round: its charge, its model, its row and its event, in one transaction."""
 
 from __future__ import annotations
 

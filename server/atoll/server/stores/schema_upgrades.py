@@ -1,6 +1,6 @@
-"""What a database says about its schema: the oldest one whose servers may use it, and who upgraded it when.
+"""A database's record of its upgrades: the oldest schema whose servers may use it, and who upgraded it when.
 
-A server that does not know the revision of a database finds here whether it may use it all the same. The table belongs
+A server that does not know the revision of a database finds here whether it may use it nevertheless. The table belongs
 to the migrations like Alembic's own, and not to ``schema``: copies of a database get theirs from the program that makes
 them.
 """
@@ -58,7 +58,7 @@ def note(connection: Connection, revision: str) -> None:
 
 
 def find(connection: Connection, revision: str) -> SchemaUpgrade:
-    """What the database says about its revision; if nothing, only servers that know the revision may use it."""
+    """The database's record about its revision; if there is none, only servers that know the revision may use it."""
     if inspect(connection).has_table(table.name):
         columns = (table.c.revision, table.c.usable_from, table.c.at, table.c.by)
         row = connection.execute(select(*columns).where(table.c.revision == revision)).one_or_none()

@@ -184,7 +184,7 @@ def is_older(revision: str) -> bool:
 
 
 def newer_words(found: SchemaUpgrade) -> str:
-    """What is to say about a database that is newer than this version."""
+    """The error or warning for a database that is newer than this version."""
     return f"the database is at {found}, newer than the {head_revision()} of this atoll {atoll.server.__version__}"
 
 

@@ -15,7 +15,7 @@ from atoll.server.buckets.errors import BucketUnavailableError
 from atoll.server.errors import SetupError
 from atoll.server.stores import dialects, schema_version
 from atoll.server.stores.errors import StoreUnavailableError
-from atoll.server.stores.turns import HOLDER, DatabaseTakenError, WorkPlace, find_work_place
+from atoll.server.stores.server_turns import HOLDER, DatabaseTakenError, WorkPlace, find_work_place
 
 if TYPE_CHECKING:
     from psycopg import Connection as PostgresConnection
@@ -73,7 +73,7 @@ class Standby:
     Args:
         name: of this server, host:port.
         silence_s: seconds without a statement after which the other server is taken to have failed.
-        told: called in the waiting thread with a sentence about the wait, when there is a new one.
+        report: called in the waiting thread with each new sentence about the wait.
         returns: whether this server was at work before: it also waits for a database or bucket that does not answer,
             which is an error otherwise.
         found: called in the waiting thread with the place of the server at work, when there is a new one.
@@ -83,14 +83,14 @@ class Standby:
         self,
         name: str,
         silence_s: float,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         returns: bool = False,
         found: Callable[[WorkPlace], None] = lambda _: None,
     ) -> None:
         self._name = name
         self._silence_s = silence_s
-        self._told = told
+        self._report = report
         self._returns = returns
         self._found = found
         self._place: WorkPlace | None = None
@@ -208,7 +208,7 @@ class Standby:
     def _say(self, sentence: str) -> None:
         if sentence != self._said:
             self._said = sentence
-            self._told(sentence)
+            self._report(sentence)
 
     def _pause(self, seconds: float) -> None:
         if self._ended.wait(seconds):

@@ -20,8 +20,8 @@ from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 from atoll.server.stores.reader import THREADS, Reader
+from atoll.server.stores.server_turns import ServerTurn
 from atoll.server.stores.standby import Standby
-from atoll.server.stores.turns import Turn
 from atoll.server.stores.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Store:
     reader: Reader
     blobs: BlobStore
     lock: DirectoryLock | None = None
-    turn: Turn | None = None
+    turn: ServerTurn | None = None
 
     @classmethod
     def open(
@@ -79,7 +79,7 @@ class Store:
             StandbyEndedError: if ``standby`` was ended.
         """
         lock = DirectoryLock.take(directory) if primary else None
-        turn = Turn() if primary else None
+        turn = ServerTurn() if primary else None
         try:
             _require_restored(directory)
             opening = partial(blob_place.open_chosen, directory, blob_settings, primary=lock is not None)
@@ -110,7 +110,7 @@ class Store:
 def _open_locked(
     directory: Path,
     url: str | None,
-    turn: Turn | None,
+    turn: ServerTurn | None,
     standby: Standby | None,
     reader_threads: int,
     blobs: BlobStore,

@@ -1,4 +1,4 @@
-"""What operators can observe of the server: Prometheus metrics, health, log context, traces.
+"""Telemetry of the server: Prometheus metrics, health, log context, traces.
 
 Each process counts into its own registry (``node``); the coordinator adds metrics of runs (``rounds``), collects those
 of its workers, measures queues and disks on request (``gauges``), and serves all of it on a separate port

@@ -92,7 +92,7 @@ def families(now: Gauges) -> Iterator[Metric]:
 
 
 def standing_by(value: int) -> Metric:
-    """The metric that tells servers that stand by (1) from the one that is at work (0)."""
+    """The metric of a server's role: 1 stands by, 0 is at work."""
     return GaugeMetricFamily("atoll_standing_by", "1 while this server waits for another one to fail.", value)
 
 

@@ -15,7 +15,7 @@ class StoredEvent(Protocol):
 
     @property
     def event(self) -> Event:
-        """What happened."""
+        """The kind of an event."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class Observer:
             run: its id.
             step: such as ``fold``.
             key: the attempt at a round that the step is for; None for the run itself.
-            what: tells several steps of this kind apart; may be empty.
+            what: distinguishes several steps of this kind; may be empty.
         """
         del run, step, key, what
         return contextlib.nullcontext()

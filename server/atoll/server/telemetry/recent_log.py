@@ -1,6 +1,6 @@
 """The newest lines of the server's log, for operators who cannot read the log of its machine.
 
-What an operator sees over the network is less than what the log has: the text of Atoll's own errors without the files
+An operator sees less over the network than the log has: the text of Atoll's own errors without the files
 that they are about, of other errors their type alone, of paths the last part, and no traceback. Lines of other
 libraries are left out.
 """

@@ -24,7 +24,7 @@ from atoll.simulation.worker_pool import Key
 
 @dataclass(frozen=True)
 class Setup:
-    """What every worker has: how participants are made, what they send, how many objects are kept, GPUs for each."""
+    """Settings of every worker: how participants are made, what they send, how many objects are kept, GPUs for each."""
 
     make: Make
     policy: Policy | None
@@ -54,7 +54,7 @@ class Worker:
         """Answer, if the worker is alive."""
 
     def facts(self, of: Sequence[tuple[str, int | str]]) -> list[Facts]:
-        """What these participants declare, each given with its seed.
+        """The declarations of these participants, each given with its seed.
 
         Raises:
             SetupError: if one cannot be made.

@@ -64,7 +64,7 @@ async def answer(of: Ref) -> Any:
     try:
         return await of
     except RayError as error:
-        raise _told(error) from error
+        raise _meaning(error) from error
 
 
 def answer_now(of: Ref) -> Any:
@@ -72,10 +72,10 @@ def answer_now(of: Ref) -> Any:
     try:
         return ray.get(of)
     except RayError as error:
-        raise _told(error) from error
+        raise _meaning(error) from error
 
 
-def _told(error: RayError) -> LostError | SetupError | WorkerError:
+def _meaning(error: RayError) -> LostError | SetupError | WorkerError:
     """Say what a call's error means for the simulation."""
     if not isinstance(error, RayTaskError):
         return LostError(_why(error))

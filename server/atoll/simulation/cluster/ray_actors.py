@@ -1,4 +1,4 @@
-"""The workers of a run: started together, told of every round, and replaced when they are lost."""
+"""The workers of a run: started together, informed of every round, and replaced when they are lost."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class RayActors:
         return self._starting > 0
 
     def open(self, opening: Opening) -> None:
-        """Put a round's model into the store, once for all workers, and tell them of the round."""
+        """Put a round's model into the store, once for all workers, and inform them of the round."""
         if self._model is None or self._model[0] != opening.model:
             self._model = opening.model, ray.put(_bytes_of(opening.model))
         self.openings[opening.key] = opening, self._model[1]
         for link in self.links:
-            self._tell_of(link, opening.key)
+            self._open_on(link, opening.key)
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
         """Have the workers forget a run's rounds up to this attempt."""
@@ -159,7 +159,7 @@ class RayActors:
         else:
             self.links.append(link)
             for key in self.openings:
-                self._tell_of(link, key)
+                self._open_on(link, key)
         finally:
             self._starting -= 1
         self.changed()
@@ -171,10 +171,10 @@ class RayActors:
             raise LostError(f"not started within {start_s:g} s")
         link.node = await answer(link.begun)
 
-    def _tell_of(self, link: Link, key: Key) -> None:
-        self._in_background(self._told(link, link.call("open", *self.openings[key])))
+    def _open_on(self, link: Link, key: Key) -> None:
+        self._in_background(self._await_opened(link, link.call("open", *self.openings[key])))
 
-    async def _told(self, link: Link, opened: Ref) -> None:
+    async def _await_opened(self, link: Link, opened: Ref) -> None:
         try:
             await answer(opened)
         except LostError as error:

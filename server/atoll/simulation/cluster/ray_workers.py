@@ -1,4 +1,4 @@
-"""What a user asks for: how many workers on Ray, and what each may use."""
+"""The user's settings: how many workers on Ray, and what each may use."""
 
 from __future__ import annotations
 

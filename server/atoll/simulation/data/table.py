@@ -1,4 +1,4 @@
-"""Who holds what: rows of each class for each participant, as numbers, as a text table and as a picture."""
+"""Rows of each class for each participant, as numbers, as a text table and as a picture."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from atoll.text.figures import counted
 from atoll.text.printable import printable
 
 SHOWN = 20
-"""Participants of a text table, unless told otherwise."""
+"""Default number of participants in a text table."""
 
 
 class HoldingsValues(TypedDict):
-    """What ``Holdings.values`` returns: plain values that ``json.dumps`` takes."""
+    """The result of ``Holdings.values``: plain values that ``json.dumps`` takes."""
 
     classes: list[str]
     participants: int
@@ -95,7 +95,7 @@ class Holdings:
         return f"{counted(len(self.counts), 'participant')} hold {self.held:,} of {self.rows:,} rows\n{self.table()}"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return self.heat_map()
 
 

@@ -1,4 +1,4 @@
-"""What a simulation was asked for, in values that another call's can be compared with."""
+"""A simulation's request, in values that can be compared with those of another call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FILE = "job.model.initial"
 
 def asked_for(
     job: JobSpec,
-    people: Population,
+    population: Population,
     model: Initial,
     behaviour: Behaviour,
     *,
@@ -40,22 +40,22 @@ def asked_for(
     examples: int | Sequence[int] | None,
     policy: Policy | None,
 ) -> dict[str, Any]:
-    """What decides the bits of a simulation, flat; functions go by their names."""
+    """The settings that decide the bits of a simulation, flat; functions go by their names."""
     settings = _flat("job", tomllib.loads(to_toml(job)))
     settings.pop(_FILE, None)
     shapes = {f"initial[{one.name!r}]": f"{one.dtype.name.lower()}{list(one.shape)}" for one in model.layout.tensors}
     return {
         "atoll's version": version("atoll"),
         **settings,
-        "population": len(people),
-        "names of the population": _digest("\n".join(people.names).encode()),
+        "population": len(population),
+        "names of the population": _digest("\n".join(population.names).encode()),
         "participants": _named(participants),
         "examples": examples if isinstance(examples, int | None) else _digest(np.array(examples, np.int64).tobytes()),
         "policy": {one.name: _named(getattr(policy, one.name)) for one in fields(policy)} if policy else None,
         "evaluate": _named(evaluate),
         **shapes,
         "the values of initial": _digest(*model.pieces()),
-        **_behaviour(behaviour, people),
+        **_behaviour(behaviour, population),
     }
 
 
@@ -66,7 +66,7 @@ def further_rounds(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def with_rounds_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for before, with the number of rounds that is asked for now."""
+    """The earlier request, with the number of rounds that is asked for now."""
     return {**before, _ROUNDS: now[_ROUNDS]}
 
 
@@ -79,13 +79,13 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(shown)
 
 
-def _behaviour(behaviour: Behaviour, people: Population) -> dict[str, Any]:
+def _behaviour(behaviour: Behaviour, population: Population) -> dict[str, Any]:
     speed: Any = behaviour.speed
     if callable(speed):
-        speed = [behaviour.task_s(number, 0) for number in range(min(_TASKS, len(people)))]
+        speed = [behaviour.task_s(number, 0) for number in range(min(_TASKS, len(population)))]
     spells = None
     if behaviour.availability is not None:
-        spells = _digest(np.array(sorted(Presence(behaviour, people).changes()), np.float64).tobytes())
+        spells = _digest(np.array(sorted(Presence(behaviour, population).changes()), np.float64).tobytes())
     return {
         "behaviour.speed": speed if isinstance(speed, float | int) else f"of digest {_digest(repr(speed).encode())}",
         "behaviour.availability": spells,

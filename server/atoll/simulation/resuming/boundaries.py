@@ -22,7 +22,7 @@ _OWNER = "the last commit"
 
 
 class Participants(Protocol):
-    """What a commit asks of the participants."""
+    """The participants' side of a commit."""
 
     attendance: Attendance
 
@@ -37,7 +37,7 @@ class Participants(Protocol):
         ...
 
     def in_work(self, state: RunState) -> TasksInWork:
-        """What they are at."""
+        """Tasks in work."""
         ...
 
     def committed(self, tasks: TasksInWork) -> None:

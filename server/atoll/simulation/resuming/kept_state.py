@@ -1,4 +1,4 @@
-"""What a commit of a simulation holds besides the server's tables: one more table, of a few named values."""
+"""The table that a commit of a simulation adds to the server's: a few named values."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class RoundInWork:
     """An attempt at a round whose reports may still count.
 
     Attributes:
-        opening: what its members were told.
+        opening: the invitation of its members.
         arrivals: the reports that are still to come, in their order.
         handed_in: the updates that came and that a later round may take, by participant.
     """
@@ -49,7 +49,7 @@ class RoundInWork:
 
 @dataclass(frozen=True)
 class TasksInWork:
-    """What participants are at, at the instant of a commit.
+    """Participants' tasks in work at the instant of a commit.
 
     Attributes:
         rounds: the attempts with tasks in work or updates that wait, in the order of their keys.
@@ -92,7 +92,7 @@ def tasks_to(tasks: TasksInWork) -> Message:
 
 
 def tasks_from(message: Message, model_path: Callable[[str], Path]) -> TasksInWork:
-    """What ``tasks_to`` has stored; ``model_path`` has the file of a model's blob, which may have moved."""
+    """The tasks that ``tasks_to`` has stored; ``model_path`` has the file of a model's blob, which may have moved."""
     rounds = tuple(_round_from(one, model_path) for one in message["rounds"])
     return TasksInWork(rounds, message["busy_until"], message["states"])
 

@@ -18,7 +18,7 @@ UPDATE: dict[str, Any] = {"upload_id": "0" * 32, "digest": "ab" * 32, "weight": 
 
 
 @dataclass
-class Told:
+class Recorder:
     """Notes commits; any participant is bound."""
 
     commits: list[Commit] = field(default_factory=list)
@@ -32,13 +32,13 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorder() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
-def bound(told: Told) -> BoundCoordinator:
-    return BoundCoordinator(cast("CoordinatorApi", told), cast("Bindings", told), Gateway("north"))
+def bound(recorder: Recorder) -> BoundCoordinator:
+    return BoundCoordinator(cast("CoordinatorApi", recorder), cast("Bindings", recorder), Gateway("north"))
 
 
 def commit_of(report: dict[str, Any], **fields: Any) -> Commit:
@@ -59,22 +59,22 @@ def commit_of(report: dict[str, Any], **fields: Any) -> Commit:
     ],
 )
 async def test_what_no_table_holds_is_refused(
-    bound: BoundCoordinator, told: Told, report: dict[str, Any], fields: dict[str, Any]
+    bound: BoundCoordinator, recorder: Recorder, report: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         await bound.commit(commit_of(report, **fields))
     assert caught.value.detail.code == "gateway.commit"
-    assert told.commits == []
+    assert recorder.commits == []
 
 
-async def test_a_report_is_noted_as_received_by_this_gateway(bound: BoundCoordinator, told: Told) -> None:
+async def test_a_report_is_noted_as_received_by_this_gateway(bound: BoundCoordinator, recorder: Recorder) -> None:
     await bound.commit(commit_of({}))
     await bound.commit(commit_of({"upload_id": "", "digest": ""}))  # of an evaluation
-    assert {commit.node for commit in told.commits} == {"gateway-north"}
+    assert {commit.node for commit in recorder.commits} == {"gateway-north"}
 
 
-async def test_the_reason_of_a_rejection_is_short_and_printable(bound: BoundCoordinator, told: Told) -> None:
+async def test_the_reason_of_a_rejection_is_short_and_printable(bound: BoundCoordinator, recorder: Recorder) -> None:
     await bound.commit(commit_of({}, rejection="\x1b[2J" + "x" * 5000))
-    (commit,) = told.commits
+    (commit,) = recorder.commits
     assert commit.rejection.startswith("\\x1b[2J")
     assert len(commit.rejection) < 1100

@@ -42,7 +42,7 @@ def said(outbox: asyncio.Queue[gateway_pb2.AttendRequest | None]) -> list[gatewa
     return [message for message in found if message is not None]
 
 
-def told(session: Session) -> list[object]:
+def messages_of(session: Session) -> list[object]:
     return [session.outbox.get_nowait() for _ in range(session.outbox.qsize())]
 
 
@@ -85,7 +85,7 @@ async def test_a_reported_or_stopped_round_is_not_resumed(rig: Rig) -> None:
     rig.relay.take(
         gateway_pb2.AttendResponse(instruction=gateway_pb2.SessionInstruction(session=number, instruction=stop))
     )
-    assert told(rig.session) == [stop]
+    assert messages_of(rig.session) == [stop]
     rig.relay.detach()
     assert len(said(rig.relay.attach())) == 1
 
@@ -95,7 +95,7 @@ async def test_the_shared_part_of_invitations_is_one_object_for_all(rig: Rig) ->
     rig.relay.take(gateway_pb2.AttendResponse(shared=gateway_pb2.SharedPart(number=2, content=b"shared")))
     invitation = gateway_pb2.SessionInvitation(session=number, shared=2, own=b"own")
     rig.relay.take(gateway_pb2.AttendResponse(invitation=invitation))
-    assert told(rig.session) == [Invitation(b"shared", b"own")]
+    assert messages_of(rig.session) == [Invitation(b"shared", b"own")]
 
 
 async def test_a_newer_stream_of_a_participant_replaces_its_older_one_upstream_too(rig: Rig) -> None:
@@ -114,7 +114,7 @@ async def test_a_server_that_stops_leaves_participants_connected(rig: Rig) -> No
     instruction = gateway_pb2.SessionInstruction(session=number, instruction=stopping)
     rig.relay.take(gateway_pb2.AttendResponse(instruction=instruction))
     rig.relay.take(gateway_pb2.AttendResponse(ended=gateway_pb2.SessionEnded(session=number)))
-    assert told(rig.session) == []
+    assert messages_of(rig.session) == []
     assert rig.sessions.get("p1") is rig.session
 
 
@@ -122,7 +122,7 @@ async def test_one_that_the_server_does_not_admit_is_told_why(rig: Rig) -> None:
     number = said(rig.relay.attach())[0].opened.session
     error = ErrorDetail("gateway.binding", Fault.CALLER, "not here").to_proto()
     rig.relay.take(gateway_pb2.AttendResponse(ended=gateway_pb2.SessionEnded(session=number, error=error)))
-    message, end = told(rig.session)
+    message, end = messages_of(rig.session)
     assert isinstance(message, participation_pb2.CheckInResponse)
     assert (message.come_back.reason, end) == ("not here", None)
 

@@ -282,7 +282,7 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     assert row.reason.startswith("the privacy budget of population people has no room for the next round: epsilon ")
     assert f"`atoll run resume {second}`" in row.reason
     assert await federation.store.reader.run(charges.listed, second) == ()
-    assert all(client.told == 0 for client in clients)
+    assert all(client.pending == 0 for client in clients)
     with pytest.raises(BudgetSpentError, match=f"round 1 of run {second} would make it"):
         await federation.coordinator.resume(second)
     await paused(federation, second)
@@ -526,7 +526,7 @@ async def test_while_a_secret_draws_members_are_at_work_no_other_run_draws(feder
     plain = await federation.submit(job())
     for run in (other, plain):
         await federation.state(run, lambda _, run=run: f"run {secret}" in federation.active(run).performer.trouble)  # type: ignore[misc]
-    assert all(client.told == 0 for client in clients)
+    assert all(client.pending == 0 for client in clients)
     await federation.deadline(secret)
     await federation.ended(secret)
     attending = [asyncio.create_task(_attend(client)) for client in clients]

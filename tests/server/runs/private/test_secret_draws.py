@@ -98,7 +98,7 @@ class Server:
     def read(self) -> None:
         """Read every waiting instruction; the remaining seconds come from a clock that the test does not control."""
         for client in self.clients:
-            while client.told:
+            while client.pending:
                 message = parsed(client.waiting())
                 message.participate.remaining_s = 0.0
                 if client.name != VICTIM or _run_of(message) not in self.private:

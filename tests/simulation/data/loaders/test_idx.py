@@ -77,9 +77,9 @@ WHOLE = idx_bytes(IMAGES)
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     write(tmp_path, content, idx_bytes(DIGITS))
-    with pytest.raises(FormatError, match=re.escape(says)) as told:
+    with pytest.raises(FormatError, match=re.escape(says)) as raised:
         data.load_idx(tmp_path)
-    assert "train-images-idx3-ubyte" in str(told.value)
+    assert "train-images-idx3-ubyte" in str(raised.value)
 
 
 def test_a_compressed_file_is_not_unpacked_beyond_its_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

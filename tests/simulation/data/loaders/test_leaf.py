@@ -86,9 +86,9 @@ ONE: dict[str, Any] = {"users": ["a"], "user_data": {"a": {"x": [[1.0]], "y": [1
 )
 def test_what_is_not_leaf_is_refused(tmp_path: Path, content: object, says: str) -> None:
     path = write(tmp_path / "all_data.json", content)
-    with pytest.raises(FormatError, match=re.escape(says)) as told:
+    with pytest.raises(FormatError, match=re.escape(says)) as raised:
         data.load_leaf(path)
-    assert str(path) in str(told.value)
+    assert str(path) in str(raised.value)
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

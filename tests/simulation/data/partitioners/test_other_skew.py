@@ -31,9 +31,9 @@ def test_shares_grow_as_their_name_says() -> None:
 def test_the_population_in_the_error_is_the_largest_that_works(make: Any) -> None:
     with pytest.raises(
         PartitionError, match=r"participant 0 would get none of 500 rows; lower it to \d+ at most"
-    ) as told:
+    ) as raised:
         make(500, population=400, seed=1)
-    most = int(str(told.value).split(" to ")[1].split()[0])
+    most = int(str(raised.value).split(" to ")[1].split()[0])
     assert len(make(500, population=most, seed=1)) == most
     with pytest.raises(PartitionError, match="would get none"):
         make(500, population=most + 1, seed=1)

@@ -54,9 +54,9 @@ def receive_state(state: TrainingState, heal: Heal, group: int, position: int, s
     wire = connect(_place(heal, group, position, store), TARGET, 2, "cpu", TIMEOUT_S)
     length = torch.zeros(1, dtype=torch.int64)
     _receive(wire, length)
-    told = torch.empty(int(length), dtype=torch.uint8)
-    _receive(wire, told)
-    header: dict[str, Any] = json.loads(told.numpy().tobytes())
+    encoded = torch.empty(int(length), dtype=torch.uint8)
+    _receive(wire, encoded)
+    header: dict[str, Any] = json.loads(encoded.numpy().tobytes())
     tensors = _own_tensors(state, header["tensors"])
     for name in sorted(tensors):
         _fill(wire, shard_of(tensors[name]))

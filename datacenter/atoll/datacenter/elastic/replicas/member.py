@@ -127,7 +127,7 @@ class Member:
         self._changed = threading.Condition()
         self._messages: deque[ToRank | None] = deque()
         self._means: dict[int, Mean] = {}
-        self._told: deque[Begin | Behind | Over] = deque()
+        self._orders: deque[Begin | Behind | Over] = deque()
         self._gone = False
         self._thread = threading.Thread(target=self._run, name="mean over groups", daemon=True)
         self._link = Link(ticket, world.rank, self._heard, self._closed)
@@ -233,15 +233,15 @@ class Member:
     def _join(self, step: int) -> Begin:
         self._entered(max(0, step), "joining")
         with self._changed:
-            self._told.clear()
+            self._orders.clear()
             self._means.clear()
         self._link.send(Join(step))
         with self._changed:
-            self._changed.wait_for(lambda: self._gone or self._told)
-            told = self._told.popleft() if self._told else None
-        if isinstance(told, Begin):
-            return told
-        if isinstance(told, Over):
+            self._changed.wait_for(lambda: self._gone or self._orders)
+            order = self._orders.popleft() if self._orders else None
+        if isinstance(order, Begin):
+            return order
+        if isinstance(order, Over):
             raise OverError("the job has ended without this replica group")
         raise self._lost()
 
@@ -275,7 +275,7 @@ class Member:
 
     def _wait_for_mean(self, step: int) -> Mean:
         with self._changed:
-            self._changed.wait_for(lambda: self._gone or step in self._means or self._told)
+            self._changed.wait_for(lambda: self._gone or step in self._means or self._orders)
             if (mean := self._means.get(step)) is not None:
                 return mean
             if self._gone:
@@ -322,7 +322,7 @@ class Member:
                             self._keep(Mean(pending[0], message, pending[1]))
                         pending = None
                     case _:
-                        self._tell(message)
+                        self._add_order(message)
         except Exception as error:  # noqa: BLE001  # the trainer waits for this thread: the rank ends with any error
             end_rank(error)
 
@@ -352,7 +352,7 @@ class Member:
             self._means[mean.quorum.step] = mean
             self._changed.notify_all()
 
-    def _tell(self, message: Begin | Behind | Over) -> None:
+    def _add_order(self, message: Begin | Behind | Over) -> None:
         with self._changed:
-            self._told.append(message)
+            self._orders.append(message)
             self._changed.notify_all()

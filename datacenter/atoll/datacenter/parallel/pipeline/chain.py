@@ -37,7 +37,7 @@ class Chain:
     ) -> None:
         self._modules, self._deal, self._group, self._device = modules, deal, group, device
         self._shapes: dict[int, tuple[torch.dtype, list[int]]] = {}
-        self._told: set[int] = set()
+        self._shape_sent: set[int] = set()
         self._sent: tuple[dist.Work, Tensor] | None = None
 
     def __call__(self, tokens: Tensor, documents: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...] | None:
@@ -48,7 +48,7 @@ class Chain:
             documents: further inputs of every stage, by name.
 
         Returns:
-            What the last stage returns; None on ranks that do not have it.
+            The last stage's output; None on ranks that do not have it.
 
         Raises:
             TrainingError: if a stage returns something else than one tensor.
@@ -79,11 +79,11 @@ class Chain:
         """Send without waiting; at most one tensor is under way."""
         self.close()
         made, to = made.contiguous(), self._deal.ranks[number + 1]
-        if number not in self._told:
+        if number not in self._shape_sent:
             shape = [_DTYPES.index(made.dtype), made.dim(), *made.shape]
             header = torch.tensor(shape + [0] * (_MAX_DIMS + 2 - len(shape)), device=self._device)
             dist.send(header, group=self._group, group_dst=to)
-            self._told.add(number)
+            self._shape_sent.add(number)
         work = dist.isend(made, group=self._group, group_dst=to)
         self._sent = None if work is None else (work, made)
 

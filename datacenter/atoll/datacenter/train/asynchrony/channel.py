@@ -80,7 +80,7 @@ class WorkersEnd:
 
     def pull(self) -> Tensor:
         """Wait for permission to read, then read the parameters."""
-        self._send([PULL, 0.0, 0.0])
+        self._send_header([PULL, 0.0, 0.0])
         answer = self._receive(torch.empty(1, dtype=torch.float64))
         if answer.item() == STOP:
             raise TrainingError("the parameter server has stopped, because a worker was lost: rank 0 says which")
@@ -88,17 +88,17 @@ class WorkersEnd:
 
     def push(self, update: Push) -> None:
         """Send an update."""
-        self._send([PUSH, float(update.tokens), update.loss])
-        self._told(update.gradient)
+        self._send_header([PUSH, float(update.tokens), update.loss])
+        self._send_tensor(update.gradient)
 
     def done(self) -> None:
         """Tell the server that this worker is done."""
-        self._send([DONE, 0.0, 0.0])
+        self._send_header([DONE, 0.0, 0.0])
 
-    def _send(self, header: list[float]) -> None:
-        self._told(torch.tensor(header, dtype=torch.float64))
+    def _send_header(self, header: list[float]) -> None:
+        self._send_tensor(torch.tensor(header, dtype=torch.float64))
 
-    def _told(self, message: Tensor) -> None:
+    def _send_tensor(self, message: Tensor) -> None:
         try:
             dist.send(message, group=self._group, group_dst=SERVER)
         except RuntimeError as error:

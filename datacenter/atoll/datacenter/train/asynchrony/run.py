@@ -221,9 +221,9 @@ class Progress:
     step: int = 0
     loss: float | None = None
     _open: dict[int, list[Push]] = field(default_factory=lambda: defaultdict(list))
-    _told_s: float = field(default_factory=time.perf_counter)
-    _told_tokens: int = 0
-    _told_step: int = 0
+    _recorded_s: float = field(default_factory=time.perf_counter)
+    _recorded_tokens: int = 0
+    _recorded_step: int = 0
 
     def heard(self, worker: int, clock: int, update: Push) -> None:
         """Count an update."""
@@ -237,22 +237,22 @@ class Progress:
         self.step = clock + 1
         self.pulse.enter(clock + 1, "training")
         if (clock + 1) % self.job.metrics.every_steps == 0 or clock + 1 == self.job.job.steps:
-            self._tell(clock)
+            self._record(clock)
 
-    def _tell(self, clock: int) -> None:
+    def _record(self, clock: int) -> None:
         now, step = time.perf_counter(), clock + 1
         self.sinks.step(
             StepRecord(
                 step=step,
-                steps=step - self._told_step,
+                steps=step - self._recorded_step,
                 loss=self.loss or 0.0,
                 lr=lr_at(clock, self.job.job.steps, self.job.optimiser.lr, self.job.schedule),
                 grad_norm=None,
-                tokens=self.tokens - self._told_tokens,
+                tokens=self.tokens - self._recorded_tokens,
                 total_tokens=self.tokens,
-                seconds=now - self._told_s,
+                seconds=now - self._recorded_s,
                 data_wait_s=0.0,
                 peak_memory_bytes=peak_memory_bytes(torch.device("cpu")),
             )
         )
-        self._told_s, self._told_tokens, self._told_step = now, self.tokens, step
+        self._recorded_s, self._recorded_tokens, self._recorded_step = now, self.tokens, step

@@ -34,7 +34,7 @@ class _Member:
 
     Attributes:
         refused: why this server ends it.
-        told: whether the gateway must hear that it has ended.
+        announces_end: whether the gateway must hear that it has ended.
     """
 
     number: int
@@ -42,7 +42,7 @@ class _Member:
     replies: Replies
     task: asyncio.Task[None] | None = field(default=None)
     refused: ServerError | None = None
-    told: bool = False
+    announces_end: bool = False
 
 
 class SharedParts:
@@ -118,7 +118,7 @@ class Attendance:
         """End all sessions: the gateway has disconnected."""
         tasks = list(self._tasks)
         for member in self._members.values():
-            member.told = False
+            member.announces_end = False
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,7 +148,7 @@ class Attendance:
         except ServerError as error:
             ending = error
         except asyncio.CancelledError:
-            if not member.told:
+            if not member.announces_end:
                 raise
             ending = member.refused
         finally:
@@ -199,7 +199,7 @@ class Attendance:
     def _end(self, member: _Member, error: ServerError | None) -> None:
         """End a session, and tell the gateway."""
         if member.task is not None and member.number in self._members:
-            member.refused, member.told = error, True
+            member.refused, member.announces_end = error, True
             member.task.cancel()
 
     def _crowded(self) -> ServerError:

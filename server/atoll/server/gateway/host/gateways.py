@@ -34,7 +34,7 @@ class Gateway:
 
     @property
     def through(self) -> str:
-        """What its participants' sessions say they come through: a server is none of an operator's aggregators."""
+        """The name of the aggregator in its participants' sessions; empty for a server, which is none."""
         return "" if self.is_server else self.id
 
     def __str__(self) -> str:

@@ -191,7 +191,7 @@ class GatewayService(GatewayServiceServicer):
     async def GetPartialStatus(
         self, request: gateway_pb2.GetPartialStatusRequest, context: Context
     ) -> gateway_pb2.GetPartialStatusResponse:
-        """What the server holds of a partial sum."""
+        """The pieces of a partial sum that the server holds."""
         gateway = await self._caller(context)
         return gateway_pb2.GetPartialStatusResponse(next=self._receipts.get(gateway.node, request.name).next)
 
@@ -252,7 +252,7 @@ async def _read(requests: AsyncIterator[gateway_pb2.AttendRequest], attendance: 
 
 
 async def _sent(attendance: Attendance) -> AsyncIterator[gateway_pb2.AttendResponse]:
-    """What the gateway is to be sent, until the stream ends."""
+    """The messages for the gateway, until the stream ends."""
     parts = SharedParts()
     while (item := await attendance.outbox.get()) is not None:
         number, said = item

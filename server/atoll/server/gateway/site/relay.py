@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, int, int]
 OUTBOX = 65_536
-"""Messages that wait for the link, beyond those that it begins with; more break it, and everything is said again."""
+"""Maximum number of messages that wait for the link, beyond the first ones; more break the link, which begins anew."""
 MAX_REPLIES = 16
 """Replies of one participant, one for each round, that are said again after a lost link."""
 REFUSED_S = 5.0

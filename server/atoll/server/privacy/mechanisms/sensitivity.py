@@ -112,7 +112,7 @@ def blt_squares(strategy: Strategy, rounds: int, min_separation: int, max_partic
 
 @lru_cache(maxsize=16)
 def blt_allowance(dimension: int, strategy: Strategy, rounds: int) -> float:
-    """What rounding adds to the norm of a participant's contribution, in grid units; compare ``banded_allowance``.
+    """The norm that rounding adds to a participant's contribution, in grid units; compare ``banded_allowance``.
 
     For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 for rounding to
     integers and ``strategy.rounding`` for buffers, per element in each later round.
@@ -158,7 +158,7 @@ def inverse_column(first: Squares, count: int) -> Squares:
 
 
 def banded_allowance(dimension: int, bands: int) -> float:
-    """What rounding earlier noise to integers adds to the norm of a participant's contribution, in grid units.
+    """The increase by earlier noise, rounded to integers, of the norm of a participant's contribution, in grid units.
 
     For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 per element in
     each of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them. A contribution larger by this

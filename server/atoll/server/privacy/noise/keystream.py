@@ -3,7 +3,7 @@
 A block of 128 bits is AES-256 of ``stream * 2**64 + element``, both below 2**64, as one 16-byte big-endian number.
 Neighbouring elements of one stream are what AES in counter mode gives; scattered ones are encrypted block by block, and
 get the same bits. As keys are never used twice (``mechanisms``), the bits are those of a pseudorandom function to
-an adversary without the key: n blocks are told from random with probability below n**2 / 2**129.
+an adversary without the key: n blocks are distinguished from random ones with a probability below n**2 / 2**129.
 
 There is no shared state: threads and forked processes work independently.
 """

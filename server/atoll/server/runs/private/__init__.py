@@ -1,1 +1,1 @@
-"""What only private runs need: the noise and charge of each release, and draws that stay secret."""
+"""Parts that only private runs need: noise and charge of each release, and secret draws."""

@@ -1,4 +1,4 @@
-"""What makes a good result of a private run unlikely, though it is valid: told when the run is submitted."""
+"""Warnings at submission: reasons for which a valid private run is unlikely to give a good model."""
 
 from __future__ import annotations
 

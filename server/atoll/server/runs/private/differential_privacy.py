@@ -128,7 +128,7 @@ class DifferentialPrivacy(RunPrivacy):
         return self._current
 
     def _noise_basis(self, summed: RoundSum) -> Summed:
-        """What the noise on this sum depends on; blocks.
+        """Inputs of the noise on this sum; blocks.
 
         Raises:
             NotFoundError, CorruptDataError: if an update cannot be read.
@@ -150,7 +150,7 @@ class DifferentialPrivacy(RunPrivacy):
         return self.at(version).grid(total_weight, max_abs)
 
     def cohort_size(self, drawn: int) -> int:
-        """See ``RunPrivacy``: the planned size, since the drawn size would tell who is in the cohort."""
+        """See ``RunPrivacy``: the planned size, since the drawn size would reveal who is in the cohort."""
         del drawn
         return self._planned
 

@@ -1,4 +1,4 @@
-"""What a private job promises: checked and stored when its run is submitted, found again after a restart."""
+"""A private job's promise: checked and stored when its run is submitted, found again after a restart."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PrivatePromise(Promise):
 
 
 def promise_of(spec: JobSpec, elements: int) -> Promise:
-    """What a job promises, before its first release. Takes seconds for a private job.
+    """A job's promise, before its first release. Takes seconds for a private job.
 
     Args:
         spec: the job.
@@ -84,7 +84,7 @@ def promise_of(spec: JobSpec, elements: int) -> Promise:
 
 
 def find_promise(connection: Connection, run_id: str, spec: JobSpec) -> Promise:
-    """What ``Promise.store``, or the run's last release, has left.
+    """The state that ``Promise.store``, or the run's last release, has stored.
 
     Raises:
         CorruptDataError: if it is gone or damaged.

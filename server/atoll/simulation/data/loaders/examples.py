@@ -1,4 +1,4 @@
-"""What every loader returns."""
+"""The result of every loader."""
 
 from __future__ import annotations
 

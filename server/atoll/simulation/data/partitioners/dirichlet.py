@@ -97,7 +97,7 @@ def _owners(classes: Classes, counts: Indices, rng: np.random.Generator) -> Indi
 
 
 def _topped_up(owners: Indices, population: int, min_size: int, rng: np.random.Generator) -> Indices:
-    """Move rows from whichever part is largest to the parts below ``min_size``."""
+    """Move rows from the largest part at each step to the parts below ``min_size``."""
     parts = [part.tolist() for part in parts_of(owners, population, rng)]
     largest = [(-len(part), number) for number, part in enumerate(parts) if len(part) > min_size]
     heapq.heapify(largest)

@@ -1,4 +1,4 @@
-"""What every partitioner returns, and how an assignment of rows to participants becomes that."""
+"""The result of every partitioner, and how it is made from an assignment of rows to participants."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Which server writes a PostgreSQL database: one at a time, and never again one whose turn is over.
 
-The writer's one connection holds an advisory lock for as long as it lives, and a number that the database keeps tells
-the turns apart. Other servers of the federation stand by: they wait until the lock is free, or until its holder has
-not spoken to the database for some time (``process.heartbeat`` speaks twice a second); then they end its connection.
-All times are the database server's, so no clocks are compared.
+The writer's one connection holds an advisory lock for as long as it lives. The database keeps the number of the turn,
+which fences off servers of earlier ones. Other servers of the federation stand by: they wait until the lock is free, or
+until its holder has sent no statement for some time (``process.heartbeat`` sends two a second); then they end its
+connection. All times are the database server's, so no clocks are compared.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def find_work_place(connection: Connection) -> WorkPlace | None:
     return None if row is None else WorkPlace(row.turn, row.name, row.main, row.enrolment)
 
 
-class Turn:
+class ServerTurn:
     """The turn of one server at a database: begins with its first connection, and ends when another server has one.
 
     The lock alone would let a server that lost it write again once the other one has ended, from what it remembers of
@@ -125,7 +125,7 @@ class Turn:
         return connection.execute(own, {"pid": self._pid}).first() is not None
 
     def announce(self, connection: Connection, name: str, main_port: int, enrol_port: int, host: str) -> WorkPlace:
-        """Tell servers that stand by where this one serves, in a transaction of the writer.
+        """Publish to standbys where this server serves, in a transaction of the writer.
 
         Args:
             connection: the writer's.
