@@ -13,10 +13,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The suite's lanes, which run side by side: much of each is waiting. `test-federation` is everything else. A lane of one
-# process gets less of a busy machine than one of several, so what needs one process is in two lanes.
+# process gets less of a busy machine than one of several, so what needs one process is in two lanes. The system's tests
+# wait as long as they work: two lanes, cut by the alphabet where both take about as long.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py
-SILO_SYSTEM_TESTS := $(wildcard tests/system/test_silo*.py)
 SYSTEM_TESTS := tests/system
+FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-m]*.py)
+LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[n-z]*.py)
 SERVER_TESTS := tests/server
 # The fast tests' two lanes, alike in processor time, and files whose tests take seconds of it: statistics, fuzzing,
 # fits, and processes: nodes of Ray, simulations that are killed, studies that test themselves.
@@ -40,7 +42,7 @@ BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
-.PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-server test-federation test-fast test-fast-server \
+.PHONY: dev demo demo-private demo-silo test test-silo test-system test-system-first test-system-last test-server test-federation test-fast test-fast-server \
   test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
@@ -56,16 +58,19 @@ demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ra
 	$(BIN)/atoll silo demo
 
 test: $(VENV)/.dev ## the whole test suite, in five lanes side by side
-	$(MAKE) --no-print-directory --jobs=5 test-silo test-server test-federation test-system test-silo-system
+	$(MAKE) --no-print-directory --jobs=5 test-silo test-server test-federation test-system-first test-system-last
 
 test-silo: $(VENV)/.dev ## training in a silo
 	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo        /'
 
-test-silo-system: $(VENV)/.dev ## silos and their server as real processes, and their faults
-	set -o pipefail; $(BIN)/pytest $(SILO_SYSTEM_TESTS) 2>&1 | sed -u 's/^/silo system /'
+test-system: $(VENV)/.dev ## servers, clients and silos as real processes, and their faults, in two lanes
+	$(MAKE) --no-print-directory --jobs=2 test-system-first test-system-last
 
-test-system: $(VENV)/.dev ## servers and clients as real processes, and their faults
-	set -o pipefail; $(BIN)/pytest $(SYSTEM_TESTS) $(addprefix --ignore ,$(SILO_SYSTEM_TESTS)) 2>&1 | sed -u 's/^/system      /'
+test-system-first: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(FIRST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system a-m  /'
+
+test-system-last: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(LAST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system n-z  /'
 
 test-server: $(VENV)/.dev ## the server's modules
 	set -o pipefail; $(BIN)/pytest $(SERVER_TESTS) 2>&1 | sed -u 's/^/server      /'
@@ -73,8 +78,9 @@ test-server: $(VENV)/.dev ## the server's modules
 test-federation: $(VENV)/.dev ## everything else
 	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) $(SERVER_TESTS)) 2>&1 | sed -u 's/^/federation  /'
 
-kernels: $(VENV)/.dev ## compile the server's loops once, which otherwise each of the lanes does in a fresh clone
-	$(BIN)/python -c "from atoll.server.aggregation import warm; warm()"
+kernels: $(VENV)/.dev ## compile once what each of the lanes would compile in a fresh clone: the server's loops, modules that all load
+	$(BIN)/python -c "import atoll.datacenter.federation.silo, matplotlib.figure, scipy.stats, sklearn.datasets, torch._inductor.compile_fx; \
+	  from atoll.server.aggregation import warm; warm()"
 
 node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
 

@@ -1,10 +1,12 @@
-"""Starts ``atoll`` as forks of one process that has imported it, so a server starts in a tenth of the time."""
+"""Starts ``atoll`` as forks of one process that has imported it, so a server starts in a tenth of the time.
+
+Processes of a silo are forks of another one, which has imported torch: their imports take ten times as long.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import signal
@@ -16,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from tests.system.forker import LENGTH, NUMBER
+from tests.system.forker import answered, ask
 
 _FORKER = Path(__file__).with_name("forker.py")
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -24,26 +26,36 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Forked:
-    """Like ``subprocess.Popen`` for a process with another parent, the forker, which reports how it ended."""
+    """Like ``subprocess.Popen`` for a process with another parent, the forker, which reports how it ended.
+
+    Args:
+        kind: of the forker, a key of its ``LOADED``.
+        arguments: the command line.
+        stderr: a descriptor, or ``subprocess.STDOUT``.
+        env: the whole environment.
+        cwd: its working directory.
+        keep_open: descriptors that it inherits.
+    """
 
     def __init__(
-        self, arguments: Sequence[str], stderr: int, env: Mapping[str, str], cwd: Path, keep_open: Sequence[int]
+        self,
+        kind: str,
+        arguments: Sequence[str],
+        stderr: int,
+        env: Mapping[str, str],
+        cwd: Path,
+        keep_open: Sequence[int] = (),
     ) -> None:
         theirs, stdin = os.pipe()
         stdout, writes = os.pipe()
-        self._answer, answers = os.pipe()
         self._code: int | None = None
-        handed = (theirs, writes, answers)
-        said = {"argv": list(arguments), "env": dict(env), "cwd": str(cwd), "keep": list(keep_open)}
-        message = json.dumps(said).encode()
-        requests = _requests()
-        socket.send_fds(requests, [LENGTH.pack(len(message))], [theirs, writes, stderr, answers, *keep_open])
-        requests.sendall(message)
-        for descriptor in handed:
-            os.close(descriptor)
+        errors = writes if stderr == subprocess.STDOUT else stderr
+        self._answer = ask(_requests(kind), arguments, env, str(cwd), (theirs, writes, errors), keep_open)
+        os.close(theirs)
+        os.close(writes)
         self.stdin: IO[str] | None = os.fdopen(stdin, "w")
         self.stdout: IO[str] | None = os.fdopen(stdout)
-        self.pid = self._number()
+        self.pid = answered(self._answer)
 
     def poll(self) -> int | None:
         """Its exit status, if it has ended."""
@@ -62,7 +74,7 @@ class Forked:
             ended.register(self._answer, select.POLLIN)
             if timeout is not None and not ended.poll(1000 * timeout):
                 raise subprocess.TimeoutExpired("atoll", timeout)
-            self._code = self._number()
+            self._code = answered(self._answer)
             os.close(self._answer)
         return self._code
 
@@ -71,20 +83,25 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def _number(self) -> int:
-        answer = os.read(self._answer, NUMBER.size)
-        assert answer, "the process that starts others has ended: its error is in this one's standard error"
-        number: int = NUMBER.unpack(answer)[0]
-        return number
+    def kill(self) -> None:
+        """End it as ``kill -9`` does, if it still runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the pipes of its standard input and output."""
+        for pipe in (self.stdin, self.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 @cache
-def _requests() -> socket.socket:
-    """Connect to the forker, which starts with the first request and ends with this process."""
+def _requests(kind: str) -> socket.socket:
+    """Connect to the forker of a kind, which starts with the first request and ends with this process."""
     ours, its = socket.socketpair()
     with its:
         forker = subprocess.Popen(
-            [sys.executable, _FORKER, str(its.fileno())],
+            [sys.executable, _FORKER, str(its.fileno()), kind],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=os.environ | _ONE_THREAD,

@@ -1,41 +1,62 @@
 """Forks processes that run ``atoll`` from one that has imported its modules, which is most of the time of a start.
 
-``python forker.py SOCKET``, a descriptor. A request is its length, with the descriptors of standard input, output and
-error, of the pipe for the answer, and those to keep open; then JSON: ``argv``, ``env``, ``cwd`` and ``keep``, the
-numbers that the kept descriptors get. The answer is the process's id and, when it has ended, its exit status as
-in ``subprocess.Popen``, both as ``NUMBER``. The forker ends when the other end of the socket closes.
+``python forker.py SOCKET KIND``, a descriptor and a key of ``LOADED``. A request is its length, with the descriptors
+of standard input, output and error, of the pipe for the answer, and those to keep open; then JSON: ``argv``, ``env``,
+``cwd`` and ``keep``, the numbers that the kept descriptors get. The answer is the process's id and, when it has ended,
+its exit status as in ``subprocess.Popen``, both as ``NUMBER``. The forker ends when the other end of the socket closes.
+
+A launcher of ranks is forked together with a process that forks its ranks: they are its children, as if it had
+started them (see ``Rank``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
 
 LENGTH = struct.Struct("!I")
 NUMBER = struct.Struct("!i")
 MAX_DESCRIPTORS = 16
-LOADED = (
-    "alembic.command",
-    "alembic.ddl.postgresql",
-    "atoll.client.cli.client",
-    "atoll.client._session.session",
-    "atoll.server.aggregation.kernel",
-    "atoll.server.cli.server",
-)
-"""Modules that take time to load, besides those that these load."""
+LOADED = {
+    "server": (
+        "alembic.command",
+        "alembic.ddl.postgresql",
+        "atoll.client.cli.client",
+        "atoll.client._session.session",
+        "atoll.server.aggregation.kernel",
+        "atoll.server.cli.aggregator",
+        "atoll.server.cli.server",
+    ),
+    "silo": (
+        "atoll.datacenter.cli.join",
+        "atoll.datacenter.cli.train",
+        "atoll.datacenter.elastic.launch",
+        "atoll.datacenter.federation.session_thread",
+        "atoll.datacenter.federation.silo",
+        "atoll.datacenter.train.trainer",
+    ),
+}
+"""Modules that take time to load, besides those that these load; by the kind of processes that are forked."""
+_PR_SET_CHILD_SUBREAPER = 36
 _HIGH = 100
 """Above the numbers of any descriptor that a process is started with."""
 
@@ -72,6 +93,36 @@ def _exactly(requests: socket.socket, length: int) -> bytes:
         return bytes(read)
 
 
+def ask(
+    requests: socket.socket,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    standard: Sequence[int],
+    keep: Sequence[int] = (),
+) -> int:
+    """Send a request; return the descriptor that the answers come from. ``standard`` and ``keep`` stay open here."""
+    answer, answers = os.pipe()
+    said = {"argv": list(argv), "env": dict(env), "cwd": cwd, "keep": list(keep)}
+    message = json.dumps(said).encode()
+    socket.send_fds(requests, [LENGTH.pack(len(message))], [*standard, answers, *keep])
+    requests.sendall(message)
+    os.close(answers)
+    return answer
+
+
+def answered(answer: int) -> int:
+    """Wait for a number.
+
+    Raises:
+        AssertionError: if the process that forks has ended.
+    """
+    found = os.read(answer, NUMBER.size)
+    assert found, "the process that forks others has ended: see its standard error"
+    number: int = NUMBER.unpack(found)[0]
+    return number
+
+
 def guard(request: Request) -> None:
     """Start the process in a fork and report how it ended. Only the started process returns from this call."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -100,27 +151,124 @@ def become(request: Request) -> None:
     os.environ.clear()
     os.environ.update(request.env)
     tempfile.tempdir = None  # found anew, from this environment
+    sys.path[:0] = [one for one in request.env.get("PYTHONPATH", "").split(os.pathsep) if one not in {"", *sys.path}]
     sys.argv = list(request.argv)
 
 
 def run(request: Request) -> None:
-    """Return the parsed command line."""
+    """Run the command line: ``atoll …``, or ``python [-u] FILE …`` or ``python [-u] -m MODULE …``."""
     if request.argv[0] != sys.executable:
         from atoll.client.cli import main as atoll  # noqa: PLC0415
 
         atoll()
         return
-    sys.argv = list(request.argv[1:])
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    words = list(request.argv[1:])
+    if words[0] == "-u":
+        del words[0]
+        sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _unbuffered(descriptor: int) -> io.TextIOWrapper:
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", write_through=True)  # as Python does for -u
+
+
+class Rank:
+    """Like ``subprocess.Popen`` for a fork of the process that forks this launcher's ranks; a child of this process."""
+
+    def __init__(
+        self,
+        requests: socket.socket,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        stdout: IO[str] | None,
+        stderr: IO[str] | None,
+        *,
+        start_new_session: bool,
+    ) -> None:
+        assert start_new_session, "a forked process always leads a session"
+        sys.stdout.flush()
+        standard = (0, stdout.fileno() if stdout else 1, stderr.fileno() if stderr else 2)
+        answer = ask(requests, args, env, str(Path.cwd()), standard)
+        self.pid = answered(answer)
+        os.close(answer)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: if it does not in time.
+        """
+        if self.poll() is None:
+            process = os.pidfd_open(self.pid)
+            ended = select.poll()
+            ended.register(process, select.POLLIN)
+            ended.poll(None if timeout is None else 1000 * timeout)
+            os.close(process)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("rank", timeout or 0.0)
+        return code
+
+
+def fork_ranks(requests: socket.socket) -> Request | None:
+    """Fork ranks for the launcher until it has ended. Only a started rank returns a request from this call.
+
+    A rank's parent ends at once, so that the rank becomes a child of the launcher.
+    """
+    while (request := receive(requests)) is not None:
+        read, written = os.pipe()
+        if (between := os.fork()) == 0:
+            if (pid := os.fork()) == 0:
+                become(request)
+                return request
+            os.write(written, NUMBER.pack(pid))
+            os._exit(0)
+        os.waitpid(between, 0)
+        os.write(request.answer, os.read(read, NUMBER.size))
+        for descriptor in (*request.standard, request.answer, read, written):
+            os.close(descriptor)
+    return None
+
+
+def launch(request: Request) -> None:
+    """Run a launcher, whose ranks are forks of this process as it is now."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler  # noqa: PLC0415
+
+    ours, its = socket.socketpair()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if os.fork() == 0:
+        ours.close()
+        if (rank := fork_ranks(its)) is not None:
+            run(rank)
+        return
+    its.close()
+    vars(subprocess_handler)["Popen"] = partial(Rank, ours)  # what starts a rank
+    run(request)
 
 
 def main() -> None:
     """Fork until there are no more requests; then, and in each fork at its end, return."""
-    for name in LOADED:
+    kind = sys.argv[2]
+    for name in LOADED[kind]:
         importlib.import_module(name)
-    from atoll.server.aggregation import warm  # noqa: PLC0415
+    if kind == "server":
+        from atoll.server.aggregation import warm  # noqa: PLC0415
 
-    warm()
+        warm()
     gc.freeze()  # a fork's collector would go through what is loaded, and so copy it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are not waited for
     requests = socket.socket(fileno=int(sys.argv[1]))
@@ -129,7 +277,7 @@ def main() -> None:
             guard(request)
             requests.detach()  # ``become`` closes it; the object would at its end close what then has its number
             become(request)
-            run(request)
+            (launch if kind == "silo" else run)(request)
             return
         for descriptor in (*request.standard, request.answer, *request.kept.values()):
             os.close(descriptor)

@@ -23,9 +23,17 @@ from tests.system.forked import Forked
 HERE = Path(__file__).parent
 ATOLL = (str(Path(sys.executable).with_name("atoll")),)
 _LOG_TAIL = 4000
-_FORKED = {ATOLL, (sys.executable, str(HERE / "dying_server.py")), (sys.executable, str(HERE / "eager_client.py"))}
-_LOADED = ("server", "client")
-"""Rooms that the forker has loaded for ``_FORKED`` commands. A command with other words before it starts by itself."""
+_PYTHON = sys.executable
+_FORKED = {
+    (*ATOLL, "server"): "server",
+    (*ATOLL, "client"): "server",
+    (*ATOLL, "aggregator"): "server",
+    (_PYTHON, str(HERE / "dying_server.py"), "server"): "server",
+    (_PYTHON, str(HERE / "eager_client.py"), "client"): "server",
+    (*ATOLL, "silo", "join"): "silo",
+    (_PYTHON, str(HERE / "held_join.py")): "silo",
+}
+"""First words of commands that are forked, with the kind of their forker; others start by themselves."""
 
 T = TypeVar("T")
 
@@ -168,8 +176,9 @@ def _start(
     arguments: Sequence[str], errors: int, env: Mapping[str, str], keep_open: tuple[int, ...]
 ) -> subprocess.Popen[str] | Forked:
     """Fork a process that has loaded what this one needs, if there is one; otherwise start a new process."""
-    if any((*command, room) == tuple(arguments[: len(command) + 1]) for command in _FORKED for room in _LOADED):
-        return Forked(arguments, errors, env, HERE, keep_open)
+    for words, kind in _FORKED.items():
+        if words == tuple(arguments[: len(words)]):
+            return Forked(kind, arguments, errors, env, HERE, keep_open)
     return subprocess.Popen(
         list(arguments),
         stdin=subprocess.PIPE,

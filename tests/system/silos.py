@@ -18,14 +18,9 @@ from atoll.formats.safetensors import read_header
 from atoll.wire.views import tensor_views
 from tests.patience import WAIT_S
 from tests.system.operators import job_toml
-from tests.system.processes import ATOLL, Nursery, Process
+from tests.system.processes import ATOLL, HERE, Nursery, Process
 from tests.system.servers import Server
 
-_HELD = """
-import atoll.datacenter.cli.join as command
-command._MODULE = "held_rank"
-command.join()
-"""
 Sections = Mapping[str, Mapping[str, Any]]
 STEPS, GLOBAL_BATCH, SEQUENCE = 4, 4, 16
 JOB: Sections = {
@@ -97,7 +92,7 @@ class Silo:
 
     def start(self, *holds: Hold) -> Silo:
         """Start it, or start it again in the same folder; ranks are held where ``holds`` say."""
-        join = (sys.executable, "-c", _HELD) if holds else (*ATOLL, "silo", "join")
+        join = (sys.executable, str(HERE / "held_join.py")) if holds else (*ATOLL, "silo", "join")
         command = (*join, str(self.job_file), "--nproc", str(self._ranks))
         options = ("--json", "--state", str(self.state), "--join", self._token, *self._options)
         env = {"OMP_NUM_THREADS": "1", "HOLD": json.dumps([hold.place for hold in holds])}

@@ -1,4 +1,4 @@
-"""``atoll silo train`` as a separate process, whose ranks a test can hold."""
+"""``atoll silo train`` as a separate process, whose ranks a test can hold; all are forked (``tests.system.forker``)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from typing import Any
 from atoll.datacenter.checkpoint.folder import step_folder
 from atoll.datacenter.checkpoint.manifest import read_manifest
 from tests.patience import WAIT_S
+from tests.system.forked import Forked
 
 ROOT = Path(__file__).parents[3]
-_STARTER = """
-import atoll.datacenter.cli.train as command
-command._MODULE = "{module}"
-command.train()
-"""
+_STARTER = Path(__file__).with_name("train_with.py")
 JOB = """
 [job]
 name = "small"
@@ -61,7 +58,7 @@ class Launched:
         times: time of each line, on the monotonic clock.
     """
 
-    process: subprocess.Popen[str]
+    process: Forked
     lines: list[str]
     times: list[float]
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -108,12 +105,12 @@ def launched(
 ) -> Iterator[Launched]:
     """Run ``atoll silo train JOB --json`` with options and a program of the ranks; ends with the context."""
     rooms = [str(ROOT / room) for room in ("protos", "common", "client", "server", "datacenter", "")]
-    process = subprocess.Popen(
-        (sys.executable, "-c", _STARTER.format(module=module), str(job), "--json", *options),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"} | environment,
+    process = Forked(
+        "silo",
+        (sys.executable, str(_STARTER), module, str(job), "--json", *options),
+        subprocess.STDOUT,
+        os.environ | {"PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"} | environment,
+        Path.cwd(),
     )
     assert process.stdout is not None
     found = Launched(process, [], [])
@@ -125,7 +122,7 @@ def launched(
         process.kill()
         process.wait()
         reader.join()
-        process.stdout.close()
+        process.close()
 
 
 class Hold:
