@@ -207,7 +207,7 @@ class SubmitRunResponse(google.protobuf.message.Message):
     run: builtins.str
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What makes a good result unlikely, in words. The run begins all the same."""
+        """Reasons, in words, for which a good result is unlikely. The run begins nevertheless."""
 
     def __init__(
         self,
@@ -1021,7 +1021,7 @@ class CreateOperatorRequest(google.protobuf.message.Message):
     """PKCS #10 request, PEM, P-256. Its subject is ignored."""
     lifetime_s: builtins.float
     role: Global___OperatorRole.ValueType
-    """Of a new operator; unspecified: operator. A renewal keeps the role."""
+    """Role of a new operator; unspecified: operator. A renewal keeps the role."""
     def __init__(
         self,
         *,
@@ -1577,11 +1577,11 @@ class LogLine(google.protobuf.message.Message):
     message: builtins.str
     """Printable, without files of the server's machine and without tracebacks."""
     run: builtins.str
-    """What the line is about; empty where it is about none."""
+    """Subjects of the line; empty where it has none."""
     participant: builtins.str
     operator: builtins.str
     code: builtins.str
-    """Of an error."""
+    """Code of an error; empty otherwise."""
     def __init__(
         self,
         *,
@@ -1674,14 +1674,14 @@ class AuditEntry(google.protobuf.message.Message):
     address: builtins.str
     """Empty if not known."""
     action: builtins.str
-    """Such as run.cancel."""
+    """For example run.cancel."""
     subject: builtins.str
-    """What it is about, such as a run's id."""
+    """Subject of the action, such as a run's id."""
     detail: builtins.str
     outcome: builtins.str
     """done, refused, failed or interrupted."""
     code: builtins.str
-    """Of the error."""
+    """Code of the error; empty if there was none."""
     previous: builtins.str
     digest: builtins.str
     def __init__(
@@ -1941,7 +1941,7 @@ class PopulationSummary(google.protobuf.message.Message):
     adjacency: builtins.str
     """add_remove or replace_one."""
     unit: builtins.str
-    """What is protected: participant."""
+    """Unit of protection: participant."""
     created_at: builtins.float
     epsilon: builtins.float
     """Epsilon at delta of everything that was released, added up by the accountant."""
@@ -1958,7 +1958,7 @@ class PopulationSummary(google.protobuf.message.Message):
     head: builtins.str
     """Digest of the last charge of the hash chain."""
     flaw: builtins.str
-    """What is damaged in its ledger. The fields above then hold what can still be
+    """Damage of its ledger. The fields above then hold what can still be
     read, and none of them is a bound.
     """
     line: builtins.str

@@ -301,7 +301,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Who the server takes the caller for, and what that operator may do.
+        """The identity that the server sees in the caller, and the actions it may take.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -335,7 +335,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListAudit(self, request, context):
-        """What operators did, the newest first.
+        """Actions of operators, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -776,7 +776,7 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     """Gives an operator another role, from its next call on."""
 
     WhoAmI: _ControlServiceWhoAmIType
-    """Who the server takes the caller for, and what that operator may do."""
+    """The identity that the server sees in the caller, and the actions it may take."""
 
     ListOperators: _ControlServiceListOperatorsType
 
@@ -791,7 +791,7 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     """The newest lines of the server's log, the newest first."""
 
     ListAudit: _ControlServiceListAuditType
-    """What operators did, the newest first."""
+    """Actions of operators, the newest first."""
 
     PruneStorage: _ControlServicePruneStorageType
     """Removes files and rows that nothing needs any more, or lists them (dry_run)."""
@@ -1069,7 +1069,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.WhoAmIRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.WhoAmIResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.WhoAmIResponse]]:
-        """Who the server takes the caller for, and what that operator may do."""
+        """The identity that the server sees in the caller, and the actions it may take."""
 
     @abc.abstractmethod
     def ListOperators(
@@ -1109,7 +1109,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListAuditRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListAuditResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListAuditResponse]]:
-        """What operators did, the newest first."""
+        """Actions of operators, the newest first."""
 
     @abc.abstractmethod
     def PruneStorage(

@@ -374,7 +374,7 @@ class WorkResponse(google.protobuf.message.Message):
     KEEP_FIELD_NUMBER: builtins.int
     NORMS_FIELD_NUMBER: builtins.int
     number: builtins.int
-    """Of this order; OrderDone repeats it."""
+    """Number of this order; OrderDone repeats it."""
     @property
     def fold(self) -> atoll.wire.v1.ingest_pb2.FoldRequest: ...
     @property

@@ -362,7 +362,7 @@ class PrivacyTerms(google.protobuf.message.Message):
     are weighted.
     """
     epsilon: builtins.float
-    """Of all planned rounds of the run together."""
+    """Joint cost of all planned rounds of the run."""
     delta: builtins.float
     adjacency: Global___PrivacyTerms.Adjacency.ValueType
     sampling: Global___PrivacyTerms.Sampling.ValueType
@@ -821,7 +821,7 @@ class CheckInOnceResponse(google.protobuf.message.Message):
     def welcome(self) -> Global___Welcome: ...
     @property
     def instructions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CheckInResponse]:
-        """What a stream would have brought, in this order."""
+        """Instructions that a stream would have brought, in this order."""
 
     def __init__(
         self,

@@ -332,7 +332,7 @@ class ReportRequest(google.protobuf.message.Message):
 
     @property
     def scores(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___ScoreHistogram]:
-        """Of the evaluation: a histogram of scores for each name; names differ from
+        """A histogram of the scores of the evaluation for each name; names differ from
         those of evaluation. The server sums them over the participants and makes one
         AUC of each sum.
         """
