@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # What is installed at which version: `make lock` writes it.
 CONSTRAINTS ?= constraints.txt
-# Packages that `make test-newest` installs as in constraints.txt all the same: a name, or several as 'torch|numpy'.
+# Packages that `make test-newest` keeps at their version in constraints.txt: a name, or several as 'torch|numpy'.
 KEEP ?=
 BIN := $(VENV)/bin
 TOOLS := .tools

@@ -23,7 +23,7 @@ CLIENT_MODELS, CLIENT_MB = 2.2, 150
 
 
 def run(options: Options) -> list[Figure]:
-    """1 GB and two clients unless told otherwise, without TLS and with it."""
+    """1 GB and two clients by default, without TLS and with it."""
     usual = [True] if options.smoke else [False, True]
     kinds = usual if options.tls is None else [options.tls]
     return [figure for tls in kinds for figure in _measure(options, tls=tls)]

@@ -25,7 +25,7 @@ FDS_PER_PARTICIPANT = 4
 
 
 class Crowd:
-    """Starts the participants and tells when all of them are connected."""
+    """Starts the participants and reports when all of them are connected."""
 
     def __init__(self, folder: Path, tokens: Sequence[str], ready_fd: int) -> None:
         self._folder = folder

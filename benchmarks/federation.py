@@ -62,7 +62,7 @@ class Course:
         first_s: seconds of the first round, from its opening: caches are made and memory is touched.
         warming: seconds of the other rounds of the warm-up.
         seconds: of each later round, from the release before to its own: nothing is left out.
-        rounds: the rounds as ``atoll run show --json`` tells them, released ones only.
+        rounds: the rounds as ``atoll run show --json`` prints them, released ones only.
         server: peak memory of all processes of the server.
         client: peak memory of the largest of the first few participants.
         disk_bytes: what the server's data directory took at most, in samples; 0 if that was not asked for.
@@ -152,7 +152,7 @@ class Federation:
     ) -> Course:
         """Train ``rounds`` rounds with a model of so many float32 elements and wait for the end.
 
-        The first ``warm_up`` of them are told apart.
+        The first ``warm_up`` of them are listed apart.
 
         Raises:
             RuntimeError: if the run does not release that many models.
@@ -306,5 +306,5 @@ def write_zeros(path: Path, elements: int) -> None:
 
 
 def python_path() -> str:
-    """Where processes find the benchmarks, and what this one was told."""
+    """Where processes find the benchmarks, and this one's arguments."""
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

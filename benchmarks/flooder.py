@@ -1,4 +1,4 @@
-"""A participant that checks in again and again on several connections, as fast as it is let, until it is told to end.
+"""A participant that checks in again and again on several connections, as fast as it is let, until it is stopped.
 
 ``python -m benchmarks.flooder TOKEN STATE COUNTS FD``: it writes a line to the descriptor FD when it is refused for the
 first time; what it was answered is written to COUNTS at the end, as JSON.

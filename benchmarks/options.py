@@ -1,4 +1,4 @@
-"""What a case can be told on the command line."""
+"""Options of a case on the command line."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Idle(Participant):
 
 
 class Paced(Idle):
-    """As ``Idle``, after a pause in which it can be told to stop.
+    """As ``Idle``, after a pause in which it can be stopped.
 
     Args:
         pause_s: what its "training" takes.

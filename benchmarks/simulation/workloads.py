@@ -70,7 +70,7 @@ class Workload:
         )
 
     def accuracy(self, module: torch.nn.Module) -> float:
-        """Share of the held-out rows that the model tells right."""
+        """Share of the held-out rows that the model classifies correctly."""
         with torch.no_grad():
             return float((module(self.x_test).argmax(1) == self.y_test).float().mean())
 

@@ -48,7 +48,7 @@ def answered_by(steps: Iterable[Steps], delta: float, accountant: Accountant) ->
 
 
 def _paid(steps: Iterable[Steps], delta: float, accountant: Accountant) -> tuple[Steps, ...]:
-    """Those that cost anything."""
+    """The steps that cost anything."""
     if accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
     if not 0 < delta < 1:

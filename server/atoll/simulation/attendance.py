@@ -19,7 +19,7 @@ from atoll.simulation.virtual_time import virtual_loop
 
 @dataclass(frozen=True)
 class Attended:
-    """Who is connected at an instant.
+    """The participants that are connected at an instant.
 
     Attributes:
         numbers: of the connected participants, int32, in the order in which they connected.
@@ -76,7 +76,7 @@ class Attendance:
             self._expect_back(number, second)
 
     def now(self) -> Attended:
-        """Who is connected now."""
+        """The participants that are connected now."""
         second, there = asyncio.get_running_loop().time(), self.sessions.all()
         away = sorted((back, number) for number, back in self._away_until.items() if back > second)
         return Attended(

@@ -1,4 +1,4 @@
-"""Failed calls: their text, whether they are refused for good, and how long the server asks to wait."""
+"""Failed calls: their text, whether they are refused permanently, and how long the server asks to wait."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class Session:
 
         Raises:
             NotPermittedError: if the server does not accept the identity.
-            RefusedError: if it refuses the call for good.
+            RefusedError: if it refuses the call permanently.
         """
         if isinstance(error, TimeoutError):
             return f"no welcome from {self.endpoint.address} within {self.limits.connect_s:.0f} s"

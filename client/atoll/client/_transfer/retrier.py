@@ -33,7 +33,7 @@ class TransferBroken(Exception):  # noqa: N818  # handled in this package by rep
 
 
 class Retrier:
-    """Repeats a call until it succeeds, is refused for good, is abandoned, or its time is over.
+    """Repeats a call until it succeeds, is refused permanently, is abandoned, or its time is over.
 
     ``until_s`` gives the end on the client's clock. ``progress`` resets the back-off.
     """
@@ -54,7 +54,7 @@ class Retrier:
 
         Raises:
             Abandoned: if the task was abandoned.
-            NotPermittedError, RoundGoneError, RefusedError: if the server refused for good.
+            NotPermittedError, RoundGoneError, RefusedError: if the server refused permanently.
             UnreachableError: if time is over.
         """
         while True:

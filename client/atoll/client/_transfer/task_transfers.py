@@ -78,7 +78,7 @@ class TaskTransfers:
     """Transfers of one task; ``traceparent`` (W3C) travels with each call if it is not empty.
 
     Every method raises ``Abandoned`` if the task was, ``NotPermittedError``, ``RoundGoneError`` or ``RefusedError`` if
-    the server refused for good, and ``UnreachableError`` once its time is over: a download's at the task's deadline,
+    the server refused permanently, and ``UnreachableError`` once its time is over: a download's at the task's deadline,
     an upload's and a report's ``late_grace_s`` after it.
     """
 

@@ -31,7 +31,7 @@ from atoll.datacenter.data.tokenizer import BYTES, HuggingFaceTokenizer, Tokeniz
     type=click.IntRange(1, 256),
     default=min(8, os.cpu_count() or 1),
     show_default="the machine's, up to 8",
-    help="That tokenise.",
+    help="Processes that tokenise.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--check", is_flag=True, help="Write nothing: read the token files INPUT and check every token in them.")

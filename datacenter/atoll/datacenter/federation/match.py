@@ -25,7 +25,7 @@ SHOWN = 3
 def layout_of(spec: ModelSpec) -> WireLayout:
     """Return the layout of a silo's model in a federation: trained parameters by name, float32, in the model's order.
 
-    Of tied parameters (``ModelSpec.tied``) only the first name counts.
+    Only the first name of tied parameters (``ModelSpec.tied``) counts.
     """
     with torch.device("meta"):
         shapes = _trained(spec, spec.build())

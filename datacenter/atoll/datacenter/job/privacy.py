@@ -60,6 +60,6 @@ class PrivacySection(Section):
         return self.epsilon if self.limit is None else self.limit
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Find noise given twice, or not at all."""
+        """Find noise given twice or never."""
         if (self.noise_multiplier is None) == (self.epsilon is None):
             yield "noise_multiplier", "give either noise_multiplier or epsilon"

@@ -79,7 +79,7 @@ class Tracked:
 def tracked(detail: RunDetail, spending: RunSpending | None = None) -> Tracked:
     """A run with its rounds so far as values for a tracker.
 
-    Of a private run the weights stay out, and where its draw is secret also counts and durations of rounds and the
+    The weights of a private run stay out, and if its draw is secret also counts and durations of rounds and the
     reason of its end: none of them is covered by its bound.
 
     Args:

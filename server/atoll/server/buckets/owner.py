@@ -82,7 +82,7 @@ def _require_same(bucket: Bucket, owner: str) -> bool:
         raise ForeignBucketError(
             f"another federation keeps its models at this place: {there[:40]!r}, first used from {host[:80]!r}; this "
             f"one is {owner!r}",
-            f"name another bucket or prefix; if that federation is gone for good, delete all objects there, {MARKER} "
+            f"name another bucket or prefix; if that federation no longer exists, delete all objects there, {MARKER} "
             "last",
             where=bucket.place,
         )

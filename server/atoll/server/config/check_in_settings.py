@@ -17,8 +17,8 @@ class CheckInSettings(BaseModel):
         Field(
             ge=1.0,
             le=100_000.0,
-            description="Check-ins that the server asks for in a second. It admits twice as many, and tells the others "
-            "when there is room. A phone's costs a TLS handshake.",
+            description="Check-ins that the server asks for in a second. It admits twice as many, and gives the others "
+            "a later time. A phone's costs a TLS handshake.",
         ),
     ] = 250.0
     period_s: Annotated[

@@ -234,7 +234,7 @@ class OperatorSummary:
 
 @dataclass(frozen=True)
 class Myself:
-    """Who the server takes the caller for.
+    """The identity that the server sees in the caller.
 
     Attributes:
         name: as the audit log has it.

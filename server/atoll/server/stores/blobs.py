@@ -1,7 +1,7 @@
 """Immutable blobs named by their digest: models and optimiser states.
 
 ``BlobStore`` is the interface; ``DirectoryBlobStore`` (``directory_blobs``) keeps blobs as files, ``BucketBlobStore``
-(``bucket_blobs``) in an object store, with such a directory as its cache. A blob becomes visible whole or not at all,
+(``bucket_blobs``) in an object store, with such a directory as its cache. A blob becomes visible atomically,
 and every byte that is read has been compared with a checksum that was made when it was written.
 """
 

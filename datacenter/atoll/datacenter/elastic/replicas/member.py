@@ -76,7 +76,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Attendance:
-    """Who was in steps.
+    """Attendance of replica groups over some steps.
 
     Attributes:
         last: groups whose gradients are in the last step's mean.

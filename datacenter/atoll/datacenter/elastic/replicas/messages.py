@@ -93,7 +93,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Who is in a step. Every member takes part in the sum; those that do not contribute add zeros.
+    """The members of a step. Every member takes part in the sum; those that do not contribute add zeros.
 
     Attributes:
         attempt: counts attempts over the whole job.
