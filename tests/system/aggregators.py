@@ -80,11 +80,16 @@ class Site:
         """Kill it, as a power cut would."""
         self.process.kill()
 
-    def tokens(self, count: int) -> list[str]:
+    def tokens(
+        self,
+        count: int,
+        kind: enrolment_pb2.ParticipantKind.ValueType = enrolment_pb2.PARTICIPANT_KIND_EDGE,
+        organisation: str = "",
+    ) -> list[str]:
         """Join tokens of participants that connect to it."""
         request = control_pb2.CreateTokenRequest(
-            organisation=self.name,
-            kind=enrolment_pb2.PARTICIPANT_KIND_EDGE,
+            organisation=organisation or self.name,
+            kind=kind,
             lifetime_s=600.0,
             count=count,
             through=self.id,

@@ -68,16 +68,19 @@ class Silo:
         ranks: processes.
         job: its job file's sections.
         options: further ones of ``atoll silo join``.
+        token: to enrol with; a new one of the server, if there is none.
     """
 
-    def __init__(self, nursery: Nursery, name: str, server: Server, ranks: int, job: Sections, *options: str) -> None:
+    def __init__(
+        self, nursery: Nursery, name: str, server: Server, ranks: int, job: Sections, *options: str, token: str = ""
+    ) -> None:
         self.name, self._nursery, self._ranks, self._options = name, nursery, ranks, options
         self.folder = nursery.folder / name
         self.folder.mkdir()
         self.job_file = self.folder / "job.toml"
         self.job_file.write_text(_toml(job), encoding="utf-8")
         self.state = self.folder / "state"
-        self._token = server.operator.tokens(1)[0]
+        self._token = token or server.operator.tokens(1)[0]
         self._process: Process | None = None
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from atoll.wire.v1 import enrolment_pb2
 from tests.patience import window_s
 from tests.system.aggregators import Site
 from tests.system.clients import Client, Crew
@@ -15,6 +17,8 @@ from tests.system.participants import examples_of
 from tests.system.processes import Nursery
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL, ROUNDS, SIZE
+from tests.system.silos import JOB as SILO_JOB
+from tests.system.silos import OUTER, Silo, initial_of, job_of, outer_job
 from tests.system.test_private_kills import STEADY, charged, private_job
 
 pytestmark = pytest.mark.system
@@ -181,6 +185,75 @@ def test_its_certificates_and_its_participants_are_renewed(serve: Serve, process
     run = server.operator.submit(job_toml(job={"name": "renewed", "rounds": 1}, cohort={"size": 1}), MODEL)
     server.operator.finished(run)
     assert site.process.running
+
+
+def test_one_of_its_participants_is_revoked_there(serve: Serve, processes: Nursery, hire: Hire) -> None:
+    server = serve("upstream")
+    site, crew = Site(processes, server, "north").start(), hire(server)
+    leaving, staying = hired(crew, site, 2)
+    staying.wait("connected")
+    server.operator.revoke(leaving.participant, "left the study")
+    assert leaving.process.wait() != 0
+    assert "was revoked: left the study" in leaving.process.log
+    run = server.operator.submit(job_toml(job={"name": "smaller", "rounds": 1}, cohort={"size": 1}), MODEL)
+    server.operator.finished(run)
+    staying.wait("reported")
+    assert not staying.events("disconnected")
+
+
+def test_personal_tensors_stay_with_the_participant_and_the_shared_ones_have_the_same_bits(
+    serve: Serve, processes: Nursery, hire: Hire
+) -> None:
+    server = serve("upstream")
+    site = Site(processes, server, "north").start()
+    client = hire(server).add("Personal", token=site.tokens(1)[0])
+    client.behaviour = "personal:Personal"
+    model = {
+        "body.weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3),
+        "body.bias": np.zeros(4, np.float32),
+    }
+    toml = job_toml(
+        job={"name": "personal", "rounds": 2, "seed": 3},
+        cohort={"size": 1},
+        evaluation={"before_training": True, "final": True},
+    )
+    found = []
+    for address in (server.address, site.address):
+        client.options = ("--server", address)
+        client.start().wait("connected")
+        run = server.operator.submit(toml, model)
+        server.operator.finished(run)
+        client.process.terminate()
+        (client.state / "personal.safetensors").unlink()  # the next run begins with the head as it was
+        found.append(
+            (server.operator.model(run), [sorted(seen.metrics.items()) for seen in server.operator.rounds(run)])
+        )
+    assert found[0] == found[1]
+    assert site.metric("atoll_aggregator_partial_bytes") > 0
+
+
+def test_silos_of_an_aggregator_send_their_fragments_through_it(
+    serve: Serve, processes: Nursery, tmp_path: Path
+) -> None:
+    """DiLoCo: the models have the same bits as those of silos that join the server itself."""
+    server = serve("upstream")
+    site, initial = Site(processes, server, "north").start(), initial_of(SILO_JOB, tmp_path)
+    found = []
+    for way, tokens in (("direct", ["", ""]), ("through", site.tokens(2, enrolment_pb2.PARTICIPANT_KIND_SILO))):
+        silos = [
+            Silo(
+                processes, f"{way}-{at}", server, 1, job_of(job={"seed": at}), "--max-rounds", "2", token=token
+            ).start()
+            for at, token in enumerate(tokens)
+        ]
+        run = server.operator.submit(
+            outer_job(way, 2, 2, aggregation={**OUTER["aggregation"], "fragments": 2}), initial
+        )
+        server.operator.finished(run)
+        assert [silo.process.wait() for silo in silos] == [0, 0]
+        found.append(server.operator.model(run))
+    assert found[0] == found[1]
+    assert site.metric("atoll_aggregator_partial_bytes") > 0
 
 
 def test_a_private_run_has_the_same_noise_and_charges(serve: Serve, processes: Nursery, hire: Hire) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from atoll.wire.v1 import control_pb2, enrolment_pb2
+from atoll.wire.v1 import control_pb2
 from tests.object_storage import CREDENTIALS, ObjectStore
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
@@ -100,24 +100,15 @@ def ways(
         second = standing_by(server, "second", config)
         site = Site(processes, server, "north").start()
         with crew(server, folder / "crew") as people:
-            clients = [people.add("Versatile", token=token, index=index) for index, token in enumerate(tokens(site))]
+            clients = [
+                people.add("Versatile", token=token, index=index)
+                for index, token in enumerate(site.tokens(SIZE, organisation="acme"))
+            ]
             for client in clients:
                 client.options = ("--server", server.address)
                 client.start()
             yield Ways(server, second, site, clients, wanted)
         server.close()
-
-
-def tokens(site: Site) -> list[str]:
-    """Join tokens of an organisation's participants at the aggregator."""
-    request = control_pb2.CreateTokenRequest(
-        organisation="acme",
-        kind=enrolment_pb2.PARTICIPANT_KIND_EDGE,
-        lifetime_s=600.0,
-        count=SIZE,
-        through=site.id,
-    )
-    return list(site.server.operator.stub.CreateToken(request, timeout=WAIT_S).tokens)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
