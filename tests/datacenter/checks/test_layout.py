@@ -25,7 +25,21 @@ def job(**sections: dict[str, Any]) -> SiloJob:
         ({"mesh": {"tp": 3}, "model": {"ffn_dim": 96}}, 3, "mesh.tp = 3 does not divide model.heads = 4"),
         ({"mesh": {"tp": 2}, "batch": {"sequence": 15}}, 2, "does not divide batch.sequence = 15"),
         ({"mesh": {"tp": 2}, "data_parallel": {"hook": "sign"}}, 2, "data_parallel.hook works on whole replicas only"),
-        ({"mesh": {"tp": 2}, "precision": {"compute": "float8"}}, 2, '"float8" is not available with mesh.tp = 2'),
+        (
+            {"precision": {"compute": "float8", "float8_gather": True}},
+            2,
+            'precision.float8_gather = true with data_parallel.method = "ddp": matrices are not gathered',
+        ),
+        (
+            {"mesh": {"tp": 2}, "tensor_parallel": {"asynchronous": True}},
+            2,
+            "tensor_parallel.asynchronous = true is a transformation of compiled blocks: set memory.compile = true",
+        ),
+        (
+            {"memory": {"checkpointing": "gathered"}},
+            2,
+            'memory.checkpointing = "gathered" with mesh.tp = 1 and tensor_parallel.sequence = true: nothing is',
+        ),
         ({"mesh": {"pp": 8}, "batch": {"micro_batch": 1}}, 8, "4 blocks cannot fill 8 pipeline stages"),
         (
             {"mesh": {"dp_replicate": 2, "dp_shard": 1}, "data_parallel": {"method": "zero3"}},
@@ -56,3 +70,6 @@ def test_a_wrong_number_of_ranks_does_not_hide_what_fits_on_none() -> None:
 def test_what_fits_passes() -> None:
     assert check_layout(job(mesh={"tp": 2}), 4).batch == 2
     assert check_layout(job(data_parallel={"uneven": True}), 3).batch == 3
+    assert check_layout(job(mesh={"tp": 2}, precision={"compute": "float8"}), 2).tp == 2
+    asynchronous = job(mesh={"tp": 2}, tensor_parallel={"asynchronous": True}, memory={"compile": True})
+    assert check_layout(asynchronous, 2).tp == 2

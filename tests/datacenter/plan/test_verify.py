@@ -56,6 +56,16 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
         8,
         {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}},
     ),
+    (
+        "tensor parallel, inputs gathered again",
+        8,
+        {"mesh": {"tp": 4}, "memory": {"checkpointing": "gathered"}, "precision": {"compute": "bfloat16"}},
+    ),
+    (
+        "sequences cut in a ring, selective recomputation",
+        4,
+        {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}, "memory": {"checkpointing": "selective"}},
+    ),
     ("sequences cut by heads", 4, {"mesh": {"cp": 2}}),
     ("sequences cut in a ring", 4, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}),
     (

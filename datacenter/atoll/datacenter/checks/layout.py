@@ -71,11 +71,32 @@ def check_tensor_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     for key, size in sizes.items():
         if size % dims.tp:
             yield f"mesh.tp = {dims.tp} does not divide {key} = {size}"
+    yield from _overlap(job)
     parts = dims.tp * dims.cp
     if job.tensor_parallel.sequence and job.batch.sequence % parts:
         yield (
             f"mesh.tp * mesh.cp = {dims.tp} * {dims.cp} = {parts} does not divide batch.sequence = "
             f"{job.batch.sequence}: set tensor_parallel.sequence = false, or another length"
+        )
+
+
+def _overlap(job: SiloJob) -> Iterator[str]:
+    if job.tensor_parallel.asynchronous and not job.memory.compile:
+        yield (
+            "tensor_parallel.asynchronous = true is a transformation of compiled blocks: set memory.compile = true, or "
+            "leave it out"
+        )
+
+
+def check_gathered(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Only tensor parallelism with divided sequences gathers what could be gathered again."""
+    if job.memory.checkpointing != "gathered":
+        return
+    if dims.tp == 1 or not job.tensor_parallel.sequence:
+        yield (
+            f'memory.checkpointing = "gathered" with mesh.tp = {dims.tp} and tensor_parallel.sequence = '
+            f'{str(job.tensor_parallel.sequence).lower()}: nothing is gathered along the sequence; set "none", or '
+            "mesh.tp above 1 with sequence = true"
         )
 
 
@@ -106,9 +127,15 @@ def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def check_precision(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """Float8 with tensor parallelism is untested: there was no GPU to test it on."""
-    if job.precision.compute == "float8" and dims.tp > 1:
-        yield f'precision.compute = "float8" is not available with mesh.tp = {dims.tp}: use "bfloat16", or tp = 1'
+    """Only FSDP on the device gathers in float8."""
+    del dims
+    section = job.data_parallel
+    if job.precision.float8_gather and (section.method == "ddp" or section.cpu_offload):
+        found = "cpu_offload = true" if section.cpu_offload else 'method = "ddp"'
+        yield (
+            f"precision.float8_gather = true with data_parallel.{found}: matrices are not gathered from the devices of "
+            'other ranks; leave it out, or set method = "zero1", "zero2" or "zero3" without cpu_offload'
+        )
 
 
 def _whatever_the_world(job: SiloJob) -> Iterator[str]:
@@ -122,6 +149,7 @@ def _whatever_the_world(job: SiloJob) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (
     check_batch,
     check_tensor_parallel,
+    check_gathered,
     check_data_parallel,
     check_context_parallel,
     check_experts,

@@ -15,6 +15,7 @@ from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.metrics.facts import named_peak
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import check_weights
+from atoll.datacenter.parallel.async_tp import check_async_tp
 from atoll.datacenter.parallel.float8 import check_float8
 
 if TYPE_CHECKING:
@@ -72,8 +73,11 @@ def check_devices(job: SiloJob, nproc: int) -> None:
             f"--nproc {nproc}: this machine has {gpus} GPUs; start as many processes, or hide the GPUs with "
             "CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
+    device = torch.device("cuda" if gpus else "cpu")
     if job.precision.compute == "float8":
-        check_float8(torch.device("cuda" if gpus else "cpu"))
+        check_float8(device)
+    if job.tensor_parallel.asynchronous:
+        check_async_tp(device)
 
 
 def check_writable(folder: Path) -> None:

@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError, Rendezvous
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
+from atoll.datacenter.elastic.environment import grow_segments
 from atoll.datacenter.elastic.failures import cause
 from atoll.datacenter.elastic.replicas.launch import Groups
 from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
@@ -135,6 +136,7 @@ def launch(
         TrainingError: naming the failed rank, its message, and where to read more.
         LayoutError: if the job does not fit the nodes that have met.
     """
+    grow_segments()
     if job.faults.recovery == "in-place":
         return _launch_groups(job, command, nproc, nodes, max_restarts, logs, say)
     began_s = time.monotonic()

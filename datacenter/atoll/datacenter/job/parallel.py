@@ -103,6 +103,18 @@ class TensorParallelSection(Section):
         bool, Field(description="Divide activations along the sequence between matrices (Korthikanti et al. 2022).")
     ] = True
     loss: Annotated[bool, Field(description="Compute the loss from logits divided along the vocabulary.")] = True
+    asynchronous: Annotated[
+        bool,
+        Field(
+            description="Overlap collectives with the matrix products beside them, piece by piece, through symmetric "
+            "memory (async TP). Needs GPUs of one node, `memory.compile` and `sequence`."
+        ),
+    ] = False
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Find overlap without the collectives that it is for."""
+        if self.asynchronous and not self.sequence:
+            yield "asynchronous", "overlaps gathers and scatters along the sequence: set sequence = true too"
 
 
 class ContextParallelSection(Section):
@@ -153,11 +165,11 @@ class MemorySection(Section):
     """Settings that trade time for memory."""
 
     checkpointing: Annotated[
-        Literal["none", "selective", "full", "budget"],
+        Literal["none", "gathered", "selective", "full", "budget"],
         Field(
-            description="Activations recomputed in the backward pass. `selective`: all but matrix products and "
-            "attention (Korthikanti et al. 2022). `full`: whole blocks (Chen et al. 2016). `budget`: the compiler "
-            "chooses."
+            description="Activations recomputed in the backward pass. `gathered`: what `tp` gathers along the sequence "
+            "(Korthikanti et al. 2022, section 4.2.2). `selective`: all but matrix products and attention (section 5). "
+            "`full`: whole blocks (Chen et al. 2016). `budget`: the compiler chooses."
         ),
     ] = "none"
     budget: Annotated[float, Field(ge=0, le=1, description="Share of activation memory that `budget` may keep.")] = 0.5
@@ -172,6 +184,16 @@ class MemorySection(Section):
         ),
         Hint(default="1024 where chunks are possible, else 0"),
     ] = None
+
+    collect_every_steps: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 20,
+            description="Python's garbage collector runs after every so many steps, on all ranks at the same time; 0: "
+            "when Python decides.",
+        ),
+    ] = 50
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Find a budget without the compiler, and a budget that is not used."""

@@ -133,12 +133,30 @@ class PrecisionSection(Section):
             "`float8` needs torchao and a GPU that has it."
         ),
     ] = "float32"
+    float8_scaling: Annotated[
+        Literal["tensor", "row"],
+        Field(
+            description="Numbers that share a scale in `float8`: those of a matrix, or those of each row and column, "
+            "which follows outliers and is slower."
+        ),
+    ] = "tensor"
+    float8_gather: Annotated[
+        bool,
+        Field(
+            description="FSDP gathers the blocks' matrices in float8: half the bytes of bfloat16. With `float8` and "
+            "`tensor`."
+        ),
+    ] = False
     reduce: Annotated[
         Literal["float32", "bfloat16"], Field(description="Format in which gradients are summed across ranks.")
     ] = "float32"
     initial_scale: Annotated[float, Field(gt=0, description="Initial loss scale (`float16`).")] = 65536.0
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Find a loss scale that is not used."""
+        """Find a loss scale and settings of float8 that are not used, and a gather that one scale cannot serve."""
+        if self.compute != "float8":
+            yield from self.unused(("float8_scaling", "float8_gather"), f'compute = "{self.compute}"')
+        elif self.float8_gather and self.float8_scaling == "row":
+            yield "float8_gather", 'sends one scale for each matrix: set float8_scaling = "tensor", or leave it out'
         if self.compute != "float16":
             yield from self.unused(("initial_scale",), f'compute = "{self.compute}"')

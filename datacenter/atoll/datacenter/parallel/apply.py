@@ -17,6 +17,7 @@ from torch import nn
 
 from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.parallel.activation import checkpoint_blocks
+from atoll.datacenter.parallel.async_tp import check_async_tp, overlap_tensor_parallel
 from atoll.datacenter.parallel.compile import compile_blocks
 from atoll.datacenter.parallel.context import cut_sequences
 from atoll.datacenter.parallel.data import shard, wrap_ddp
@@ -27,6 +28,7 @@ from atoll.datacenter.parallel.loss import chunk_of, hand_on
 from atoll.datacenter.parallel.pipeline.deal import Deal, deal_job
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.split import build_stage, count_blocks
+from atoll.datacenter.parallel.regather import regather_compiled, regather_inputs
 from atoll.datacenter.parallel.tensor import between_blocks, cut_tensors, tie
 
 if TYPE_CHECKING:
@@ -81,9 +83,11 @@ def make_stages(
 
 def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> None:
     """Cut a model or a stage, allocate memory for what this rank holds, and fill it, in place."""
+    if job.tensor_parallel.asynchronous:
+        check_async_tp(device)
     if job.precision.compute == "float8":
         check_float8(device)
-        use_float8(module, spec)
+        use_float8(module, spec, job.precision)
     cut(module, job, spec, meshes)
     module.to_empty(device="cpu" if job.data_parallel.cpu_offload else device)
     tie(module, spec)
@@ -104,6 +108,14 @@ def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Non
         tie(module, spec)
     cut_experts(module, meshes, between_blocks(job.tensor_parallel))
     cut_sequences(module, spec, job, meshes)
+    if job.memory.checkpointing == "gathered" and tp is not None:
+        if job.memory.compile:
+            regather_compiled()
+        else:
+            entries = (block.get_submodule(name) for block in spec.blocks_of(module).values() for name in spec.entries)
+            regather_inputs(entries, tp, between_blocks(job.tensor_parallel))
+    if job.tensor_parallel.asynchronous and tp is not None:
+        overlap_tensor_parallel(tp)
     spec.freeze(module)  # after tensor parallelism, which replaces parameters; before FSDP2, which groups by it
     checkpoint_blocks(spec.blocks_of(module).values(), job.memory)
     if job.memory.compile:

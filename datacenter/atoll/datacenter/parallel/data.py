@@ -15,6 +15,7 @@ Gradients are summed over ranks, never averaged: the loss is already divided by 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,18 +43,32 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> None:
     """Shard (``zero1`` to ``zero3``), or replicate by FSDP2 (``ddp`` with other axes), in place.
 
-    Each block is a unit, so that one is gathered while the previous one computes.
+    Each block is a unit, so that one is gathered while the previous one computes; so are the modules before the blocks
+    and those after them, so that the first block does not wait for the output projection.
     """
     settings = _settings(meshes, job)
     stage3 = job.data_parallel.method == "zero3"
     for block in spec.blocks_of(module).values():
         _shard_experts(block, meshes, job, reshard=stage3)
         _apply(block, job, settings, reshard=stage3)
+    if job.data_parallel.method != "ddp":
+        for ends in _ends(module, spec):
+            fully_shard(ends, reshard_after_forward=False, **settings)
     _apply(module, job, settings, reshard=False)
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(enable=True)
+
+
+def _ends(module: nn.Module, spec: ModelSpec) -> Iterator[list[nn.Module]]:
+    """Yield the modules before the blocks, and those after them, that this stage has and that share no parameter."""
+    if spec.tied:
+        return
+    for names in (spec.first, spec.last):
+        found = [getattr(module, name.partition(".")[0], None) for name in names]
+        if parts := [part for part in found if part is not None and any(True for _ in part.parameters())]:
+            yield parts
 
 
 def _shard_experts(block: nn.Module, meshes: Meshes, job: SiloJob, *, reshard: bool) -> None:

@@ -188,6 +188,9 @@ def _kept(
     """Tensors that a block keeps, and those that its backward pass recomputes."""
     nothing = Figure(0.0)
     match checkpointing:
+        case "gathered":
+            kept = whole - 2 * (hidden - boundary)
+            return kept.called("kept by a block", "bytes", "Korthikanti et al. 2022, 4.2.2"), hidden - boundary
         case "full":
             return (boundary * 1).called("kept by a block", "bytes", "Chen et al. 2016: its input"), whole
         case "selective":

@@ -22,7 +22,7 @@ MAX_MICRO_BATCH = 16
 MAX_STAGES_PER_RANK = 8
 BEATEN: frozenset[PipelineSchedule] = frozenset({"gpipe", "looped_bfs"})
 """Schedules that wait as long as ``1f1b`` and ``interleaved`` and hold more; only considered on request."""
-RECOMPUTATION: tuple[Checkpointing, ...] = ("none", "selective", "full")
+RECOMPUTATION: tuple[Checkpointing, ...] = ("none", "gathered", "selective", "full")
 """From fastest to smallest: the first that fits is the best."""
 
 _CHECKS = (check_tensor_parallel, check_context_parallel, check_experts, check_precision)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.parallel import PipelineSchedule
 
 Method = Literal["ddp", "zero1", "zero2", "zero3"]
-Checkpointing = Literal["none", "selective", "full", "budget"]
+Checkpointing = Literal["none", "gathered", "selective", "full", "budget"]
 METHODS: tuple[Method, ...] = ("ddp", "zero1", "zero2", "zero3")
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 """Bytes of an activation by ``[precision] compute``; float8 is the format of matrix products only."""

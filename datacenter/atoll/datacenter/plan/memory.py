@@ -15,7 +15,7 @@ from atoll.datacenter.plan.activations import Activations, activations_of
 from atoll.datacenter.plan.bubble import held
 from atoll.datacenter.plan.formula import Figure, given, largest, smallest, total
 from atoll.datacenter.plan.layout import MASTER_BYTES
-from atoll.datacenter.plan.traffic import dealt_elements, root_elements, sharded, unit_elements
+from atoll.datacenter.plan.traffic import dealt_elements, root_elements, sharded, spared_by_float8, unit_elements
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
@@ -198,11 +198,12 @@ def _gathered(task: Task, layout: Layout, share: Share, elements: Figure) -> Gat
         copies = (task.width * elements).called("autocast's copies", "bytes") if low else NOTHING
         return Gathered(copies, copies, copies)
     if layout.method != "zero3" or layout.dims.pp > 1:
-        whole = (task.width * elements).called("gathered parameters", "bytes")
+        spared = given("blocks on this rank", share.all_blocks) * spared_by_float8(task, layout)
+        whole = (task.width * elements - spared).called("gathered parameters", "bytes")
         return Gathered(whole, whole, whole)
     units = smallest(given("units at once", 2), given("blocks on this rank", share.all_blocks))
     root = (task.width * root_elements(task, layout, share)).called("gathered outside blocks", "bytes")
-    unit = (task.width * unit_elements(task, layout)).called("gathered block", "bytes")
+    unit = (task.width * unit_elements(task, layout) - spared_by_float8(task, layout)).called("gathered block", "bytes")
     return Gathered(root, (units * unit + root).called("gathered parameters", "bytes"), unit + root)
 
 

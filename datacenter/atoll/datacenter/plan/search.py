@@ -135,7 +135,11 @@ def _lightest_that_fits(
 def _recomputations(task: Task, candidate: Candidate) -> tuple[Checkpointing, ...]:
     """Return what the schedule allows (``checks.pipeline``); the compiler's budget only if the job asks for it."""
     twice = candidate.dims.pp > 1 and candidate.schedule in SPLIT and not task.job.memory.compile
-    known: list[Checkpointing] = [one for one in RECOMPUTATION if not (twice and one == "selective")]
+    gathers = candidate.dims.tp > 1 and task.job.tensor_parallel.sequence
+    useless = {"selective"} if twice else set()
+    if not gathers:
+        useless.add("gathered")
+    known: list[Checkpointing] = [one for one in RECOMPUTATION if one not in useless]
     if task.job.memory.checkpointing == "budget":
         known.append("budget")
     return tuple(known)

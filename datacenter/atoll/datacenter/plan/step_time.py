@@ -192,8 +192,12 @@ def group_of(axis: Axis, dims: ParallelDims, ranks_per_node: int) -> Group:
 def _of_rank(task: Task, layout: Layout, share: Share, machine: Machine) -> StepTime:
     bare, dims = _passes(task, layout, share, machine), layout.dims
     sent = [(message, seconds_of(message, dims, machine)) for message in messages(task, layout, share)]
-    during = {when: _during(sent, when) for when in ("forward", "backward", "again")}
     count = given("micro_batches", layout.micro_batches)
+    during = {when: _during(sent, when) for when in ("forward", "backward", "again")}
+    if task.job.tensor_parallel.asynchronous and dims.tp > 1:
+        beside = count * given("blocks on this rank", share.all_blocks) * _products(task, layout, machine)
+        during["forward"] = _overlapped(sent, "forward", beside, dims.tp)
+        during["backward"] = _overlapped(sent, "backward", 2 * beside, dims.tp)
     collectives = total(list(during.values())).called("collectives", "s")
     whole = PassTimes(
         bare.forward + during["forward"] / count,
@@ -219,12 +223,30 @@ def _during(sent: list[tuple[Message, Figure]], when: str) -> Figure:
     return total([spent for message, spent in sent if message.when == when and message.kind != "send"])
 
 
+def _overlapped(sent: list[tuple[Message, Figure]], when: str, products: Figure, tp: int) -> Figure:
+    """Async TP: of gathers and scatters in as many pieces as ranks, the first piece and what outlasts the products."""
+    pieces = given("pieces", tp)
+    along = [
+        spent
+        for message, spent in sent
+        if message.when == when and message.axis == "tp" and message.kind in {"all_gather", "reduce_scatter"}
+    ]
+    split = total(along)
+    exposed = split / pieces + largest(split - split / pieces - products, _NOTHING)
+    return (_during(sent, when) - split + exposed).called(f"collectives that products do not hide, {when}", "s")
+
+
+def _products(task: Task, layout: Layout, machine: Machine) -> Figure:
+    rate = machine.matmul(task.job.precision.compute)
+    return (block_work(task, layout).products / rate).called("a block's matrix products", "s")
+
+
 def _passes(task: Task, layout: Layout, share: Share, machine: Machine) -> PassTimes:
     """Seconds of passes without collectives."""
     compute = task.job.precision.compute
     rate, attention_rate, memory = machine.matmul(compute), machine.attention(compute), machine.memory()
     block, blocks = block_work(task, layout), given("blocks on this rank", share.all_blocks)
-    products = (block.products / rate).called("a block's matrix products", "s")
+    products = _products(task, layout, machine)
     others = (block.moved / memory).called("a block's other operators", "s")
     attention = (block.attention / attention_rate).called("a block's attention", "s")
     forward = products + attention + others

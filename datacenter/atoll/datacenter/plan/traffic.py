@@ -85,6 +85,15 @@ def _unit_elements(task: Task, tp: int, ep: int) -> Figure:
     return cut.called("parameters of a block on one rank", "elements")
 
 
+def spared_by_float8(task: Task, layout: Layout) -> Figure:
+    """Bytes by which a block's matrices are smaller where FSDP gathers them in float8; 0 where it does not."""
+    if not task.job.precision.float8_gather:
+        return Figure(0.0)
+    matrices = (task.shape.attention + task.shape.dense) / given("tp", layout.dims.tp)
+    spared = (task.width - given("bytes of a float8", 1)) * matrices
+    return spared.called("bytes that float8 spares in a gathered block", "bytes")
+
+
 def root_elements(task: Task, layout: Layout, share: Share) -> Figure:
     """Parameters outside blocks on one rank, gathered."""
     return _root_elements(task, layout.dims.tp, share.first, share.last)
@@ -135,7 +144,10 @@ def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
             place: Axis = "efsdp" if axis == "efsdp" else "fsdp"
             gathers, scatters = _transfers(layout, root=what == "other parameters")
             if layout.method != "ddp":
-                yield Message(place, "all_gather", "gather", size * task.width, units * gathers, what)
+                travels = size * task.width
+                if what == "blocks" and task.job.precision.float8_gather:
+                    travels = travels - spared_by_float8(task, layout)
+                yield Message(place, "all_gather", "gather", travels, units * gathers, what)
             if gradient.value:
                 travelling = gradient * task.reduce_width
                 sums = given("once a step", 1) if task.job.precision.reduce == "float32" else scatters
@@ -264,7 +276,7 @@ def _context(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 def _ring(task: Task, layout: Layout, pair: Figure, calls: Figure) -> Iterator[Message]:
     """Liu et al. 2023: keys and values go round; again in the backward pass, and their float32 gradients once more."""
     hops = given("cp - 1", layout.dims.cp - 1)
-    passes = 1 if layout.checkpointing == "none" else 2  # selective recomputation keeps nothing of the ring
+    passes = 2 if layout.checkpointing == "full" else 1
     yield Message("cp", "all_to_all", "forward", pair, hops * calls * passes, "keys and values go round")
     yield Message("cp", "all_to_all", "backward", pair, hops * calls, "keys and values go round again")
     gradients = pair * given("bytes of a float32", MASTER_BYTES) / task.width

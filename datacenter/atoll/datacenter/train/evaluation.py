@@ -17,6 +17,7 @@ from atoll.datacenter.data import open_held_out
 from atoll.datacenter.metrics import Evaluation
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.parallel.context import cut_batches
+from atoll.datacenter.parallel.float8 import scale_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +65,8 @@ class Evaluator:
         """
         began = time.perf_counter()
         figures = torch.zeros(2, dtype=torch.float64, device=self.device)
+        if self.job.precision.float8_gather:
+            scale_weights(self.passes.parts)
         with _undisturbed(self.passes.parts, self.device):
             for loss, tokens in self._batches():
                 figures += torch.stack((loss.double(), tokens.double()))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.parallel.context import cut_batches
+from atoll.datacenter.parallel.float8 import scale_weights
 from atoll.datacenter.train.experts import busiest, settle_experts
 from atoll.datacenter.train.launched import Launched, StepResult
 from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at
@@ -104,6 +105,8 @@ class Step:
         tokens = self._counted(batches)
         divisor = tokens.clamp(min=1).to(torch.float32) / self.scale.scale
         divide_extra_losses(self.passes.parts, divisor, self.device)
+        if self.job.precision.float8_gather:
+            scale_weights(self.passes.parts)
         return self._summed(self.passes(batches, divisor)), tokens
 
     def _averaged(self, member: Member, number: int, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
+from atoll.datacenter.train.collector import Collector
 from atoll.datacenter.train.evaluation import Evaluator
 from atoll.datacenter.train.replica_group import ReplicaGroup, group_dims, group_job
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
@@ -82,6 +83,7 @@ class Trainer:
         upkeep: work between steps.
         evaluator: computes the loss on held-out data, of a job with ``[evaluation]``.
         group: this rank's replica group, of a job with recovery in place.
+        collector: collects Python's garbage between steps.
         evaluation: its last result.
     """
 
@@ -99,6 +101,7 @@ class Trainer:
     mechanism: Mechanism | None = None
     evaluator: Evaluator | None = None
     group: ReplicaGroup | None = None
+    collector: Collector = field(default_factory=lambda: Collector(0))
     evaluation: Evaluation | None = None
     _launched: Launched | None = None
     _last: StepResult | None = None
@@ -223,6 +226,7 @@ class Trainer:
             self._evaluate(made)
         if self._last is not None and self._is_recorded(made):
             self._record(self._last)
+        self.collector.after_step(made)
 
     def _is_evaluated(self, made: int) -> bool:
         return self.evaluator is not None and self.evaluator.is_due(made)
@@ -337,6 +341,7 @@ def open_trainer(
             mechanism=mechanism,
             evaluator=Evaluator.of(job, folder, step.passes, meshes, world.device),
             group=None if member is None else ReplicaGroup(member, job.job.seed, meshes, opened),
+            collector=stack.enter_context(Collector(job.memory.collect_every_steps).running()),
         )
 
 

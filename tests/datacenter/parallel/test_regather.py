@@ -1,0 +1,139 @@
+"""What tensor parallelism gathers is kept as this rank's part, and gathered again in the backward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.distributed._symmetric_memory import _test_mode
+from torch.distributed.tensor import DTensor
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.apply import make_bare
+from atoll.datacenter.parallel.async_tp import check_async_tp
+from atoll.datacenter.parallel.regather import Regather
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import TWO_BLOCKS, assert_same, method, share, small_in_two, train, whole
+from tests.patience import WAIT_S
+
+TP: dict[str, Any] = {"mesh": {"tp": 2}, **TWO_BLOCKS}
+GATHERED = {"memory": {"checkpointing": "gathered"}}
+
+
+def test_equal_to_one_process() -> None:
+    (alone,) = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS))
+    for one in run_ranks(train, 4, small_in_two(4, **TP, **GATHERED, data_parallel=method("zero3"))):
+        assert_same(one, alone)
+
+
+class Gathers(TorchDispatchMode):
+    """Counts gathers by functional collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.count = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        self.count += "all_gather_into_tensor" in str(operator)
+        return operator(*args, **(kwargs or {}))
+
+
+def built(job: SiloJob, meshes: Meshes) -> nn.Module:
+    return make_bare(job, spec_of(job.model), meshes, torch.device("cpu"))
+
+
+def gathers(sections: dict[str, Any]) -> tuple[int, int]:
+    """Gathers of a model's forward and backward pass."""
+    job = SiloJob.model_validate(sections)
+    with join_world(WAIT_S) as world:
+        meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), "cpu")
+        module = built(job, meshes)
+        batch = share(job, meshes, 0)[0]
+        with Gathers() as forward:
+            outputs = module(batch.tokens)
+        loss = spec_of(job.model).loss(outputs.full_tensor(), batch.labels)
+        with Gathers() as backward:
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return forward.count, backward.count
+
+
+def test_each_input_is_gathered_once_more() -> None:
+    """What is kept meanwhile: ``tests/datacenter/plan/test_verify.py``."""
+    plain, again = (run_ranks(gathers, 2, small_in_two(2, **TP, **one))[0] for one in ({}, GATHERED))
+    entries = 2 * TWO_BLOCKS["model"]["layers"]
+    assert again == (plain[0], plain[1] + entries)
+
+
+def compiled(sections: dict[str, Any], passes: bool) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
+    """Gradients of a compiled model, gathers in the graphs of its passes, and operators that async TP puts in."""
+    from torch._inductor.fx_passes.micro_pipeline_tp import micro_pipeline_tp_pass  # noqa: PLC0415  # loads the compiler
+
+    aten = torch.ops.aten
+
+    job = SiloJob.model_validate(sections)
+    found: Counter[str] = Counter()
+    fused: list[str] = []
+
+    def partition(graph: GraphModule, inputs: Any, **named: Any) -> Any:
+        if passes:
+            Regather()(graph.graph)
+        return min_cut_rematerialization_partition(graph, inputs, **named)
+
+    def seen(when: str) -> Any:
+        def compiler(graph: GraphModule, _inputs: Any) -> Any:
+            found[when] += sum("all_gather_into_tensor" in str(node.target) for node in graph.graph.nodes)
+            copy = GraphModule(graph, graph.graph.__deepcopy__({}))
+            for node in copy.graph.nodes:  # as before this pass in the compiler
+                if node.target in {aten.view.default, aten._unsafe_view.default}:  # ATen's name
+                    node.target = aten.reshape.default
+            with _test_mode(), patch.object(dist, "is_nccl_available", lambda: True):
+                micro_pipeline_tp_pass(copy.graph)
+            fused.extend(str(node.target) for node in copy.graph.nodes if "symm_mem" in str(node.target))
+            return graph
+
+        return compiler
+
+    backend = aot_autograd(fw_compiler=seen("forward"), bw_compiler=seen("backward"), partition_fn=partition)
+    compile_ = nn.Module.compile
+    with (
+        join_world(WAIT_S) as world,
+        patch.object(nn.Module, "compile", lambda self, **_: compile_(self, backend=backend)),
+    ):
+        meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), "cpu")
+        module = built(job, meshes)
+        batch = share(job, meshes, 0)[0]
+        spec_of(job.model).loss(module(batch.tokens).full_tensor(), batch.labels).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        grads = {name: whole(value.grad) for name, value in module.named_parameters() if value.grad is not None}
+    return grads, found, fused
+
+
+def test_compiled_blocks_gather_again_and_have_what_async_tp_overlaps() -> None:
+    job = small_in_two(2, **TP, memory={"compile": True})
+    (grads, plain, fused), *_ = run_ranks(compiled, 2, job, False)
+    (same, again, _), *_ = run_ranks(compiled, 2, job, True)
+    assert again["forward"] == plain["forward"] > 0
+    assert again["backward"] > plain["backward"]
+    assert grads.keys() == same.keys()
+    for name, gradient in grads.items():
+        torch.testing.assert_close(same[name], gradient, rtol=0, atol=1e-6)
+    assert any("fused_all_gather_matmul" in one for one in fused)
+    assert any("fused_matmul_reduce_scatter" in one for one in fused)
+
+
+def test_async_tp_on_a_cpu_is_refused() -> None:
+    with pytest.raises(LayoutError, match="needs GPUs with peer access; this rank computes on cpu: leave it out"):
+        check_async_tp(torch.device("cpu"))
