@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from atoll.server.errors import ConflictError, TooLateError
 from atoll.server.ingest.coordinator_api import Commit
 from atoll.server.rounds import Effect, RoundKey, wants
-from atoll.server.runs.coordinator import ActiveRun
+from atoll.server.runs.active_runs import ActiveRun
 from atoll.simulation.errors import ParticipantError, SimulationError, raised_at, raised_in
 from atoll.simulation.resuming.participant_folders import ParticipantStates
 from atoll.simulation.resuming.tasks_in_work import HandedIn, RoundInWork, after

@@ -15,7 +15,7 @@ from typing import Any
 from atoll.server.aggregation import Grid
 from atoll.server.ingest.node import SumKey
 from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, planned_round
-from atoll.server.runs.coordinator import ActiveRun
+from atoll.server.runs.active_runs import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
 from atoll.simulation.attendance import Attendance, Attended

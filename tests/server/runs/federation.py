@@ -27,7 +27,8 @@ from atoll.server.ingest.node_pool import LocalNode, NodePool
 from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.rounds import DeadlinePassed, Phase, RunState
-from atoll.server.runs.coordinator import ActiveRun, Coordinator
+from atoll.server.runs.active_runs import ActiveRun
+from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.instructions import Instruction, serialised
 from atoll.server.runs.services import Services

@@ -22,7 +22,7 @@ from atoll.server.rpc.log_handlers import LogHandlers
 from atoll.server.rpc.operator_handlers import page_size
 from atoll.server.rpc.privacy_handlers import PrivacyHandlers
 from atoll.server.rpc.watching import LiveRound, ShownMembers
-from atoll.server.runs.coordinator import ActiveRun
+from atoll.server.runs.active_runs import ActiveRun
 from atoll.server.runs.janitor import Pruned
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
 from atoll.server.stores.paging import mark

@@ -5,52 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
-from dataclasses import dataclass, replace
 
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
-from atoll.server.access.role_checks import MAY_READ_MODELS, role_error
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import (
     ConflictError,
     CorruptDataError,
-    ForbiddenError,
-    InvalidRequestError,
     ServerError,
-    TooLateError,
     UnavailableError,
 )
 from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
-from atoll.server.ingest.upload_quota import most_chunks
-from atoll.server.jobs import Fragments, JobFileError, JobSpec, fragments_of, parse_job, to_run_policy
-from atoll.server.jobs.refusals import has_secret_draw
+from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.rounds import (
     Accepted,
     CancelRequested,
-    Declined,
     Effect,
     Event,
-    MemberFailed,
     PauseRequested,
     Phase,
     Rejected,
     ResumeRequested,
-    Roster,
     RoundKey,
-    RoundKind,
     RunState,
     RunStatus,
     initial,
     wants,
 )
+from atoll.server.runs.active_runs import ActiveRun, ActiveRuns
 from atoll.server.runs.check_in_records import CheckInRecords
-from atoll.server.runs.cohort import takes_unary
 from atoll.server.runs.drawing import CohortPool
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.extending import Extended, Extender, not_ended
-from atoll.server.runs.invitations import max_weight, stop_message
+from atoll.server.runs.grants import Grants
+from atoll.server.runs.invitations import stop_message
 from atoll.server.runs.janitor import Janitor
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.online import count_online
@@ -60,19 +49,17 @@ from atoll.server.runs.private.promise import find_promise
 from atoll.server.runs.reporting import (
     ReportRecorder,
     answer_to,
-    member_of,
-    no_longer_wanted,
+    reply_event,
     reported_event,
     without_figures,
 )
 from atoll.server.runs.required import warnings_of_choice
-from atoll.server.runs.run_privacy import Promise, RunPrivacy
+from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session
 from atoll.server.runs.submission import Submitted, examined
-from atoll.server.stores import event_log, participants, reports, runs
+from atoll.server.stores import event_log, participants, runs
 from atoll.text.printable import printable
-from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_from_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
@@ -83,22 +70,6 @@ _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
 _UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
 """Phases of a round that has reserved its cost and is charged at its end."""
-_LEAST_UPLOAD_BYTES = 16 << 20
-_RESTING = frozenset({RunStatus.PAUSED, *(status for status in RunStatus if status.ended)})
-_BEING_RELEASED = (Phase.CLOSING, Phase.AGGREGATED, Phase.CHARGED)
-_AT_WORK = (Phase.SAMPLED, Phase.OPEN)
-
-
-@dataclass(eq=False)
-class ActiveRun:
-    """A run that has not ended."""
-
-    driver: RunDriver
-    performer: RunPerformer
-    spec: JobSpec
-    layout: Layout
-    fragments: Fragments
-    privacy: RunPrivacy
 
 
 class Coordinator:
@@ -114,27 +85,25 @@ class Coordinator:
         restored_at: float = 0.0,
         downloads: OperatorDownloads | None = None,
     ) -> None:
-        self._downloads = downloads
         self._insecure = insecure
         self._restored_at = restored_at
         self._services = services
         self._certificates = certificates
-        self._pool = CohortPool(services, self)
+        self._active = ActiveRuns(services, self._note_end)
+        self._grants = Grants(services, certificates, self._active, downloads, insecure=insecure)
+        self._pool = CohortPool(services, self._active)
         self._budgets = Budgets(services)
         self._records = CheckInRecords(services)
         self._journal = SqlJournal(
             services.writer, services.reader, keep_events=storage.keep_events, learns=services.learns
         )
-        self._active: dict[str, ActiveRun] = {}
-        self._rosters: dict[str, Roster] = {}
         self._resuming: set[str] = set()
         self.janitor = Janitor(
-            services, storage, lambda: {*self._active, *self._resuming}, renewal_grace_s=certificates.grace_s
+            services, storage, lambda: {*self._active.ids(), *self._resuming}, renewal_grace_s=certificates.grace_s
         )
         self._extender = Extender(services, self._journal, self.janitor, storage)
         self._open = False
         self._leaving = False
-        self._moves = asyncio.Event()
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
         certificates.listen(self._expel)
 
@@ -164,26 +133,24 @@ class Coordinator:
     def leave(self) -> None:
         """The server is about to stop: participants that disconnect are not missing, and watchers wake up."""
         self._leaving = True
-        for active in self._active.values():
+        for active in self._active.all():
             active.driver.changed.set()
 
     async def settled(self) -> None:
         """Wait until no running round is between its last report and its release: to go on there would repeat a sum."""
-        while any(_is_being_released(active.driver) for active in self._active.values()):
-            self._moves.clear()
-            await self._moves.wait()
+        await self._active.settled()
 
     async def stop(self) -> None:
         """Stop taking events; every run stays as its log says."""
         self._records.stop()
         await self._extender.stop()
         await self.janitor.stop()
-        for active in list(self._active.values()):
+        for active in self._active.all():
             await active.driver.stop()
 
     def in_work(self) -> list[ActiveRun]:
         """All runs that have not ended."""
-        return list(self._active.values())
+        return self._active.all()
 
     def run_names(self) -> list[str]:
         """Ids of the runs that have not ended.
@@ -192,7 +159,7 @@ class Coordinator:
             UnavailableError: until all runs are resumed.
         """
         self._check_open()
-        return list(self._active)
+        return self._active.ids()
 
     def active(self, run_id: str) -> ActiveRun | None:
         """A run that has not ended; None for others."""
@@ -291,69 +258,12 @@ class Coordinator:
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``CoordinatorApi``."""
         self._check_open()
-        self._certificates.check_standing(participant)
-        key = RoundKey(round_number, attempt)
-        standing, active = None, self._active.get(run)
-        if active is None or not wants(active.driver.state, key, participant):  # else there can be no receipt yet
-            standing = await self._standing_receipt(participant, run, key)
-            active = self._active.get(run)
-        if active is None:
-            return await self._grant_ended(run, standing)
-        state = active.driver.state
-        member = member_of(state, key, participant)
-        if standing is None and not wants(state, key, participant):
-            raise no_longer_wanted(state, key, participant)
-        train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
-        # A round that is over takes late updates only where the model is one fragment, so this is its fragment too.
-        wanted = active.fragments.of_round(state.version if state.round is None else state.round.version)
-        max_bytes = self._most_bytes(active, wanted.size) if train else 0
-        return UploadGrant(
-            elements=wanted.size,
-            first=wanted.offset,
-            max_abs=state.policy.max_abs,
-            max_bytes=max_bytes,
-            max_chunks=most_chunks(len(active.layout.tensors), max_bytes),
-            max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
-            max_uploads=self._services.limits.uploads_per_round,
-            receipt=standing,
-        )
+        return await self._grants.upload(participant, run, round_number, attempt)
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``: operators may read every blob, participants the model of their current rounds.
-
-        An aggregator may read what a member that is connected through it may read.
-        """
+        """See ``CoordinatorApi``."""
         self._check_open()
-        if caller.role is not Role.OPERATOR:
-            self._certificates.check_standing(caller.name)
-        if caller.role is Role.OPERATOR:
-            role = caller.operator_role or await self._certificates.operator_role(caller.name)
-            if role not in MAY_READ_MODELS and not self._insecure:
-                error = role_error(replace(caller, operator_role=role), MAY_READ_MODELS, ())
-                if self._downloads is not None:
-                    await self._downloads.refused(caller.name, blob, error.detail.code)
-                raise error
-            if self._downloads is not None:
-                await self._downloads.check(caller.name, blob)
-            return
-        if self._services.share_models:
-            return
-        for active in self._active.values():
-            live = active.driver.state.round
-            if live is not None and active.driver.state.model == blob and self._has_member(live.roster, caller):
-                return
-        raise ForbiddenError(
-            "blob.member",
-            f"blob {blob[:16]!r} is not the model of a round that {caller.name} is a member of now",
-            "wait for the next invitation",
-        )
-
-    def _has_member(self, roster: Roster, caller: Caller) -> bool:
-        """Whether the caller, or a participant that is connected through it, is a member."""
-        if caller.role is not Role.AGGREGATOR:
-            return roster.get(caller.name) is not None
-        found = self._services.sessions.all()
-        return any(session.through == caller.name and roster.get(session.participant) for session in found)
+        await self._grants.download(caller, blob)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""
@@ -418,43 +328,17 @@ class Coordinator:
         active = self._active.get(reply.key.run)
         if active is None:
             return None
-        key, verdicts = RoundKey(reply.key.round, reply.key.attempt), participation_pb2.TaskReply
-        event: Event
-        match reply.verdict:
-            case verdicts.VERDICT_ACCEPTED:
-                event = Accepted(key, participant)
-            case verdicts.VERDICT_DECLINED:
-                event = Declined(key, participant, reply.reason or "no reason given")
-            case verdicts.VERDICT_FAILED:
-                event = MemberFailed(key, participant, reply.reason or "no reason given")
-            case _:
-                raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
+        event = reply_event(participant, reply)
         # No caller waits for an acceptance, so it shares the transaction of the next event.
         return active.driver.post(event, patient=isinstance(event, Accepted))
 
     def expects(self, participant: str) -> bool:
         """See ``CheckInApi``."""
-        return self._pool.has_drawn(participant) or bool(self.busy("", (participant,)))
+        return self._pool.has_drawn(participant) or bool(self._active.busy("", (participant,)))
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``CheckInApi``."""
         return self._certificates.remaining_s(participant)
-
-    def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
-        """See ``drawing.OtherRuns``."""
-        found: set[str] = set()
-        for run_id, active in self._active.items():
-            if run_id != apart_from:
-                found.update(_roster_of(active.driver).outstanding_among(among))
-        return found
-
-    def secret(self, apart_from: str) -> str:
-        """See ``drawing.OtherRuns``."""
-        for run_id, active in self._active.items():
-            live = None if run_id == apart_from or active.driver.stopped else active.driver.state.round
-            if live is not None and live.phase in _AT_WORK and has_secret_draw(active.spec):
-                return run_id
-        return ""
 
     def _activate(
         self,
@@ -473,8 +357,7 @@ class Coordinator:
         spec = spec.seeded(run.seed)
         performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, privacy)
         active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy)
-        self._active[run.id] = active
-        self._note_need(driver)
+        self._active.add(run.id, active)
         if resumed:
             if not services.members_stay:
                 performer.members.expect_back()
@@ -505,25 +388,11 @@ class Coordinator:
         return not await self._services.reader.run(event_log.has_kind, run.id, kind, since=since)
 
     def _moved(self, driver: RunDriver) -> None:
-        self._moves.set()
-        before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
-        self._rosters[driver.run] = now
-        self._note_need(driver)
-        if driver.state.status.ended:
-            ended = self._active.pop(driver.run, None)
-            if ended is not None:
-                self._extender.note_end(driver.run, ended.performer)
-            del self._rosters[driver.run]
-        self._services.sessions.touch(now.changed_since(before))
+        self._active.moved(driver)
         self._budgets.follow(driver.state)
 
-    def _note_need(self, driver: RunDriver) -> None:
-        """Tell the pace of check-ins how many participants without a stream the run wants to draw from."""
-        active = self._active.get(driver.run)
-        draws = active is not None and takes_unary(active.spec) and driver.state.status not in _RESTING
-        cohort = None if active is None or driver.stopped or not draws else active.spec.cohort
-        wanted = 0 if cohort is None else max(cohort.min_available, cohort.invited)
-        self._services.sessions.pace.need(driver.run, wanted)
+    def _note_end(self, run_id: str, performer: RunPerformer) -> None:
+        self._extender.note_end(run_id, performer)
 
     async def _order(self, run_id: str, event: Event) -> None:
         active = self._active.get(run_id)
@@ -532,28 +401,10 @@ class Coordinator:
             raise ConflictError("run.ended", f"run {run_id} has {run.status} already", "extend it, or submit a new run")
         await active.driver.post(event)
 
-    def _most_bytes(self, active: ActiveRun, elements: int) -> int:
-        """Maximum payload bytes of a member's uploads for one attempt that asks for ``elements`` elements."""
-        needed = payload_bytes(active.spec.aggregation.wire_encoding, elements)
-        return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
-
     def _check_open(self) -> None:
         """Refuse calls until all runs are resumed: workers may call before."""
         if not self._open:
             raise UnavailableError("server.starting", "the server is starting", "try again", retry_after_s=1.0)
-
-    async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
-        """An ended run grants no upload; it may have a receipt."""
-        if standing is not None:
-            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, max_uploads=0, receipt=standing)
-        ended = await self._services.reader.run(lambda connection: runs.get(connection, run))
-        raise TooLateError("run.ended", f"run {run} has {ended.status}", "wait for the next invitation")
-
-    async def _standing_receipt(self, participant: str, run: str, key: RoundKey) -> ReportReceipt | None:
-        found = await self._services.reader.run(
-            lambda connection: reports.get(connection, run, key.round, key.attempt, participant)
-        )
-        return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
 
     def _expel(self, caller: Caller, _: ServerError) -> None:
         """Disconnect a revoked participant, so that it is no longer drawn; its stream ends with its calls."""
@@ -563,15 +414,15 @@ class Coordinator:
             self._services.sessions.disconnect(session)
 
     def _connected(self, session: Session) -> None:
-        for active in list(self._active.values()):
+        for active in self._active.all():
             active.performer.members.connected(session)
         for run, number, attempt in sorted(session.introduction.resuming):
-            if run not in self._active:
+            if self._active.get(run) is None:
                 session.send(stop_message(run, RoundKey(number, attempt), "the run has ended"))
 
     def _disconnected(self, session: Session) -> None:
         count_online(self._services, [session])
-        for active in () if self._leaving else tuple(self._active.values()):
+        for active in () if self._leaving else self._active.all():
             active.performer.members.lost(session.participant, session.away_s)
 
 
@@ -585,15 +436,3 @@ def _stored_job(run: runs.Run) -> JobSpec:
             f"this version cannot read {error.detail.message}",
             "start the version of the server that accepted it, or a later one",
         ) from error
-
-
-def _is_being_released(driver: RunDriver) -> bool:
-    live = driver.state.round
-    runs_on = driver.state.status is RunStatus.RUNNING and not driver.stopped
-    return runs_on and live is not None and live.phase in _BEING_RELEASED
-
-
-def _roster_of(driver: RunDriver) -> Roster:
-    """The members of the run's round; none once the run takes no more events."""
-    live = driver.state.round
-    return Roster() if driver.stopped or driver.state.status.ended or live is None else live.roster

@@ -1,4 +1,4 @@
-"""Turns a participant's report into the engine's event, a row, and the answer to the participant."""
+"""Turns a participant's reply or report into the engine's event; a report also into a row, and an answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from sqlalchemy import Connection
 from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.coordinator_api import Commit, Disposition, ReportReceipt
 from atoll.server.rounds import (
+    Accepted,
+    Declined,
     Effect,
     Member,
+    MemberFailed,
     Metrics,
     Receipt,
     Reported,
@@ -24,7 +27,7 @@ from atoll.server.runs.records import claimed_seconds, report_metrics
 from atoll.server.runs.scores import areas_of, scores_of
 from atoll.server.stores import reports
 from atoll.wire.status import Recovery
-from atoll.wire.v1 import transfer_pb2
+from atoll.wire.v1 import participation_pb2, transfer_pb2
 
 MAX_METRICS = 64
 """Maximum number of training metrics, and of evaluation metrics; the SDK has the same limits."""
@@ -185,3 +188,21 @@ def _receipt(effects: tuple[Effect, ...], participant: str) -> Receipt | None:
         if isinstance(effect, Receipt) and effect.participant == participant:
             return effect
     return None
+
+
+def reply_event(participant: str, reply: participation_pb2.TaskReply) -> Accepted | Declined | MemberFailed:
+    """The event of a participant's reply to its invitation.
+
+    Raises:
+        InvalidRequestError: for an unknown verdict.
+    """
+    key, verdicts = RoundKey(reply.key.round, reply.key.attempt), participation_pb2.TaskReply
+    match reply.verdict:
+        case verdicts.VERDICT_ACCEPTED:
+            return Accepted(key, participant)
+        case verdicts.VERDICT_DECLINED:
+            return Declined(key, participant, reply.reason or "no reason given")
+        case verdicts.VERDICT_FAILED:
+            return MemberFailed(key, participant, reply.reason or "no reason given")
+        case _:
+            raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")

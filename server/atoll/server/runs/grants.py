@@ -1,0 +1,134 @@
+"""Grants of uploads and downloads: who may send an update to a round, and who may read a blob."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atoll.server.access.audit_log import OperatorDownloads
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.role_checks import MAY_READ_MODELS, role_error
+from atoll.server.errors import ForbiddenError, TooLateError
+from atoll.server.identity import Role
+from atoll.server.ingest.coordinator_api import Caller, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.upload_quota import most_chunks
+from atoll.server.rounds import Roster, RoundKey, RoundKind, wants
+from atoll.server.runs.active_runs import ActiveRun, ActiveRuns
+from atoll.server.runs.invitations import max_weight
+from atoll.server.runs.reporting import member_of, no_longer_wanted
+from atoll.server.runs.services import Services
+from atoll.server.stores import reports, runs
+from atoll.wire.encoding import payload_bytes
+
+_LEAST_UPLOAD_BYTES = 16 << 20
+
+
+class Grants:
+    """Decides on uploads and downloads, for ``CoordinatorApi``.
+
+    Args:
+        services: limits, sessions and stores.
+        certificates: knows revoked participants, and operators' roles.
+        active: the runs that have not ended.
+        downloads: records which operators download models; None: they are not recorded.
+        insecure: whether operators are not identified (``--insecure``).
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        certificates: CertificateBook,
+        active: ActiveRuns,
+        downloads: OperatorDownloads | None,
+        *,
+        insecure: bool,
+    ) -> None:
+        self._services = services
+        self._certificates = certificates
+        self._active = active
+        self._downloads = downloads
+        self._insecure = insecure
+
+    async def upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """See ``CoordinatorApi.grant_upload``."""
+        self._certificates.check_standing(participant)
+        key = RoundKey(round_number, attempt)
+        standing, active = None, self._active.get(run)
+        if active is None or not wants(active.driver.state, key, participant):  # else there can be no receipt yet
+            standing = await self._standing_receipt(participant, run, key)
+            active = self._active.get(run)
+        if active is None:
+            return await self._grant_ended(run, standing)
+        state = active.driver.state
+        member = member_of(state, key, participant)
+        if standing is None and not wants(state, key, participant):
+            raise no_longer_wanted(state, key, participant)
+        train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
+        # A round that is over takes late updates only where the model is one fragment, so this is its fragment too.
+        wanted = active.fragments.of_round(state.version if state.round is None else state.round.version)
+        max_bytes = self._most_bytes(active, wanted.size) if train else 0
+        return UploadGrant(
+            elements=wanted.size,
+            first=wanted.offset,
+            max_abs=state.policy.max_abs,
+            max_bytes=max_bytes,
+            max_chunks=most_chunks(len(active.layout.tensors), max_bytes),
+            max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
+            max_uploads=self._services.limits.uploads_per_round,
+            receipt=standing,
+        )
+
+    async def download(self, caller: Caller, blob: str) -> None:
+        """See ``CoordinatorApi``: operators may read every blob, participants the model of their current rounds.
+
+        An aggregator may read what a member that is connected through it may read.
+        """
+        if caller.role is Role.OPERATOR:
+            await self._allow_operator(caller, blob)
+            return
+        self._certificates.check_standing(caller.name)
+        if self._services.share_models:
+            return
+        for active in self._active.all():
+            live = active.driver.state.round
+            if live is not None and active.driver.state.model == blob and self._has_member(live.roster, caller):
+                return
+        raise ForbiddenError(
+            "blob.member",
+            f"blob {blob[:16]!r} is not the model of a round that {caller.name} is a member of now",
+            "wait for the next invitation",
+        )
+
+    async def _allow_operator(self, caller: Caller, blob: str) -> None:
+        role = caller.operator_role or await self._certificates.operator_role(caller.name)
+        if role not in MAY_READ_MODELS and not self._insecure:
+            error = role_error(replace(caller, operator_role=role), MAY_READ_MODELS, ())
+            if self._downloads is not None:
+                await self._downloads.refused(caller.name, blob, error.detail.code)
+            raise error
+        if self._downloads is not None:
+            await self._downloads.check(caller.name, blob)
+
+    def _has_member(self, roster: Roster, caller: Caller) -> bool:
+        """Whether the caller, or a participant that is connected through it, is a member."""
+        if caller.role is not Role.AGGREGATOR:
+            return roster.get(caller.name) is not None
+        found = self._services.sessions.all()
+        return any(session.through == caller.name and roster.get(session.participant) for session in found)
+
+    def _most_bytes(self, active: ActiveRun, elements: int) -> int:
+        """Maximum payload bytes of a member's uploads for one attempt that asks for ``elements`` elements."""
+        needed = payload_bytes(active.spec.aggregation.wire_encoding, elements)
+        return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
+
+    async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
+        """An ended run grants no upload; it may have a receipt."""
+        if standing is not None:
+            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, max_uploads=0, receipt=standing)
+        ended = await self._services.reader.run(lambda connection: runs.get(connection, run))
+        raise TooLateError("run.ended", f"run {run} has {ended.status}", "wait for the next invitation")
+
+    async def _standing_receipt(self, participant: str, run: str, key: RoundKey) -> ReportReceipt | None:
+        found = await self._services.reader.run(
+            lambda connection: reports.get(connection, run, key.round, key.attempt, participant)
+        )
+        return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
