@@ -196,6 +196,7 @@ class AggregatorDaemon:
         link = Link(upstream, self._channel_credentials, hello, relay)
         models = Models(blobs, link.line, self._executor, config.keep_models, self._traffic.fetched)
         await models.start()
+        self._closing.push_async_callback(models.close)
         coordinator = SiteCoordinator(link, certificates, relay, models)
         authenticator = Authenticator(coordinator, Admission(limits), insecure=False)
 

@@ -8,9 +8,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from atoll.server.errors import CorruptDataError
+from atoll.server.errors import CorruptDataError, UnavailableError
 from atoll.server.gateway.site.link import SERVER, Line
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.server.stores import BlobStore
@@ -24,10 +25,28 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CALL_S = 30.0
+MAX_BEGUN = 4
+"""Models whose download broke off and whose first chunks are kept, for the next try."""
+
+
+@dataclass(eq=False)
+class _Begun:
+    """A model on its way.
+
+    Attributes:
+        chunks: how many it has.
+        received: how many of them are written.
+    """
+
+    writer: BlobWriter
+    discarding: contextlib.ExitStack
+    size_bytes: int
+    chunks: int
+    received: int = 0
 
 
 class Models:
-    """The cache. For the event loop alone.
+    """The cache. For the event loop alone. A download that breaks off is resumed by the next one of the same model.
 
     Args:
         blobs: where they are kept.
@@ -51,6 +70,7 @@ class Models:
         self._most = most
         self._fetched = fetched
         self._coming: dict[str, asyncio.Task[None]] = {}
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
         self._kept: OrderedDict[str, None] = OrderedDict()
 
     async def start(self) -> None:
@@ -58,6 +78,14 @@ class Models:
         for name in await self._call(lambda: sorted(self._blobs.names())):
             self._kept[name] = None
         await self._evict()
+
+    async def close(self) -> None:
+        """Give up what is on its way."""
+        coming = list(self._coming.values())
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        await self._discard_begun(0)
 
     async def ensure(self, name: str) -> None:
         """Have a model here; callers that wait for the same one share its download.
@@ -75,33 +103,57 @@ class Models:
         await asyncio.shield(coming)
 
     async def _fetch(self, name: str) -> None:
-        stub = TransferServiceStub(self._line().channel)
-        async with as_server_errors(SERVER):
-            answer = await stub.GetManifest(transfer_pb2.GetManifestRequest(blob=name), timeout=CALL_S)
-            size, chunk_bytes = answer.manifest.size_bytes, answer.manifest.chunk_bytes
-            with self._blobs.create(chunk_bytes=chunk_bytes, expected_bytes=size) as writer:
-                await self._receive(name, writer)
-                made = await self._call(writer.commit)
+        begun = self._begun.pop(name, None) or await self._begin(name)
+        try:
+            async with as_server_errors(SERVER):
+                await self._receive(name, begun)
+            made = await self._call(begun.writer.commit)
+        except UnavailableError:
+            self._begun[name] = begun
+            await self._discard_begun(MAX_BEGUN)
+            raise
+        except BaseException:
+            begun.discarding.close()
+            raise
+        begun.discarding.close()
         if made.name != name:
             await self._call(self._blobs.set_aside, made.name)
             raise CorruptDataError("gateway.model", f"the server sent {made.name[:16]} for model {name[:16]}")
-        log.info("model %s came from the server: %d bytes", name[:16], size)
-        self._fetched(size)
+        log.info("model %s came from the server: %d bytes", name[:16], begun.size_bytes)
+        self._fetched(begun.size_bytes)
         self._kept[name] = None
         await self._evict()
 
-    async def _receive(self, name: str, writer: BlobWriter) -> None:
+    async def _begin(self, name: str) -> _Begun:
+        stub = TransferServiceStub(self._line().channel)
+        async with as_server_errors(SERVER):
+            answer = await stub.GetManifest(transfer_pb2.GetManifestRequest(blob=name), timeout=CALL_S)
+        size, chunk_bytes = answer.manifest.size_bytes, answer.manifest.chunk_bytes
+        with contextlib.ExitStack() as stack:
+            writer = stack.enter_context(self._blobs.create(chunk_bytes=chunk_bytes, expected_bytes=size))
+            return _Begun(writer, stack.pop_all(), size, -(-size // chunk_bytes))
+
+    async def _receive(self, name: str, begun: _Begun) -> None:
+        """Receive the chunks that are missing."""
+        if begun.received == begun.chunks:
+            return
         # Chunks come as raw bytes: protobuf would copy them once more.
         download: Any = self._line().channel.unary_stream(
             "/atoll.wire.v1.TransferService/Download",
             request_serializer=transfer_pb2.DownloadRequest.SerializeToString,
         )
         async with contextlib.AsyncExitStack() as stack:
-            call = download(transfer_pb2.DownloadRequest(blob=name))
+            call = download(transfer_pb2.DownloadRequest(blob=name, first_chunk=begun.received))
             stack.callback(call.cancel)
             async for message in call:
                 _, payload = parse_download(message)
-                await self._call(writer.write, payload)
+                await self._call(begun.writer.write, payload)
+                begun.received += 1
+
+    async def _discard_begun(self, most: int) -> None:
+        while len(self._begun) > most:
+            _, oldest = self._begun.popitem(last=False)
+            await self._call(oldest.discarding.close)
 
     async def _evict(self) -> None:
         """Remove the oldest models beyond the most; downloads of them that are open go on."""
