@@ -17,7 +17,7 @@ PUBLIC = [
     "NumericErrors",
     "NumericFindings",
     "Quantile",
-    "Release",
+    "Disclosure",
     "Scaling",
     "StatisticsError",
     "StatisticsQuery",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.statistics import Answerer, AnswersError, Release, first_state
+from atoll.statistics import Answerer, AnswersError, Disclosure, first_state
 from atoll.statistics.blocks import packed, unpacked
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
@@ -27,7 +27,7 @@ def play(number: int, name: str, place: tuple[int, ...], wrong: float) -> None:
             blocks[name][place] += wrong
             answers[-1]["answer"] = packed(QUERY, at, blocks)
         state = {key: tensor + sum(one[key] for one in answers) / 3 for key, tensor in state.items()}
-        Release(QUERY).apply(at, state, 3)
+        Disclosure(QUERY).apply(at, state, 3)
 
 
 def test_the_sums_of_tables_pass() -> None:

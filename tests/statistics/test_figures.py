@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from sklearn import datasets
 
-from atoll.statistics import Answerer, Findings, Release, first_state
+from atoll.statistics import Answerer, Disclosure, Findings, first_state
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ def played(query: StatisticsQuery, tables: Sequence[Mapping[str, Any]]) -> Findi
     for number in range(query.rounds):
         answers = [answerer.answer(number, state) for answerer in answerers]
         state = {name: tensor + sum(one[name] for one in answers) / len(answers) for name, tensor in state.items()}
-        Release(query).apply(number, state, len(answers))
+        Disclosure(query).apply(number, state, len(answers))
     return Findings.of(query, state)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atoll.statistics import Answerer, AnswersError, Findings, FindingsError, Release, first_state
+from atoll.statistics import Answerer, AnswersError, Disclosure, Findings, FindingsError, first_state
 from atoll.statistics.blocks import unpacked
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 from tests.statistics.test_figures import played
@@ -130,7 +130,7 @@ def test_groups_that_do_not_add_up_are_refused(number: int, block: str) -> None:
     for before in range(number + 1):
         state["answer"][:] = Answerer(QUERY, table).answer(before, state)["answer"]
         if before < number:
-            Release(QUERY).apply(before, state, 3)
+            Disclosure(QUERY).apply(before, state, 3)
     unpacked(QUERY, number, state["answer"])[block][0, 0, 0] += 1
     with pytest.raises(AnswersError, match="add up"):
-        Release(QUERY).apply(number, state, 3)
+        Disclosure(QUERY).apply(number, state, 3)

@@ -38,7 +38,7 @@ from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
 from atoll.formats.arrays import NamedArrays
-from atoll.statistics import Findings, Release, first_state, release_noised
+from atoll.statistics import Disclosure, Findings, first_state, release_noised
 from atoll.statistics.limbs import MAX_ABS
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, float32_to_bfloat16
@@ -284,7 +284,7 @@ def _released(
     mean = np.asarray(sum(report.update for report in reports)) / len(reports)
     after = {name: np.array(tensor) for name, tensor in _moved(model_of(tensors), mean)}
     if query.noised is None:
-        Release(query).apply(number, after, len(reports))
+        Disclosure(query).apply(number, after, len(reports))
     else:
         release_noised(after, len(reports), len(reports), noise=0.0)
     return after

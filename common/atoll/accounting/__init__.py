@@ -3,7 +3,7 @@
 Read ``composing`` first. Needs SciPy. Imports no other room.
 """
 
-from atoll.accounting.calibrating import UnreachableError, least_noise
+from atoll.accounting.calibrating import TargetUnreachableError, least_noise
 from atoll.accounting.composing import answered_by, epsilon
 from atoll.accounting.dp_sgd import DpSgdPlan, DpSgdTraining, plan_dp_sgd
 from atoll.accounting.filtering import filtered
@@ -17,7 +17,7 @@ __all__ = [
     "DpSgdPlan",
     "DpSgdTraining",
     "Steps",
-    "UnreachableError",
+    "TargetUnreachableError",
     "answered_by",
     "epsilon",
     "filtered",

@@ -13,7 +13,7 @@ MAX_NOISE = 1e6
 _TOLERANCE = 1 + 1e-4
 
 
-class UnreachableError(ValueError):
+class TargetUnreachableError(ValueError):
     """No noise keeps a target."""
 
 
@@ -24,7 +24,7 @@ def least_noise(cost: Cost, target: float) -> float:
 
     Raises:
         ValueError: for a target that is not a finite number above 0.
-        UnreachableError: if no noise up to ``MAX_NOISE`` does.
+        TargetUnreachableError: if no noise up to ``MAX_NOISE`` does.
     """
     if not 0 < target < math.inf:
         raise ValueError(f"an epsilon of {target} to calibrate to: must be a finite number above 0")
@@ -33,7 +33,7 @@ def least_noise(cost: Cost, target: float) -> float:
         high, low = low, low / 2
     while cost(high) > target:
         if high > MAX_NOISE:
-            raise UnreachableError(f"epsilon {target:g} is below what can be accounted for")
+            raise TargetUnreachableError(f"epsilon {target:g} is below what can be accounted for")
         low, high = high, high * 2
     return _least(low, high, lambda noise: cost(noise) / target)
 

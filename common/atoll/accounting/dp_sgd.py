@@ -128,7 +128,7 @@ def plan_dp_sgd(
 
     Raises:
         ValueError: for a value out of range, or unless exactly one of ``epsilon`` and ``noise_multiplier`` is given.
-        UnreachableError: a ``ValueError``, if no noise meets the target.
+        TargetUnreachableError: a ``ValueError``, if no noise meets the target.
     """
     _check_promise(training.rows, delta, accountant)
 

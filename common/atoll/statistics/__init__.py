@@ -13,12 +13,12 @@ makes of the sum of all answers, and ``findings`` for the figures. Everything he
 
 from atoll.statistics.answering import Answerer
 from atoll.statistics.columns import Table
+from atoll.statistics.disclosure import Disclosure
 from atoll.statistics.errors import AnswersError, FindingsError, StatisticsError, TableError
 from atoll.statistics.figures import CategoryFindings, GroupFindings, NumericErrors, NumericFindings, Quantile
 from atoll.statistics.findings import Findings
 from atoll.statistics.noised import release_noised, row_norm
 from atoll.statistics.records import FIELDS
-from atoll.statistics.release import Release
 from atoll.statistics.scaling import Scaling
 from atoll.statistics.state import first_state, state_shapes
 from atoll.wire.statistics_query import CategoryColumn, NoisedStatistics, StatisticsQuery
@@ -29,6 +29,7 @@ __all__ = [
     "AnswersError",
     "CategoryColumn",
     "CategoryFindings",
+    "Disclosure",
     "Findings",
     "FindingsError",
     "GroupFindings",
@@ -36,7 +37,6 @@ __all__ = [
     "NumericErrors",
     "NumericFindings",
     "Quantile",
-    "Release",
     "Scaling",
     "StatisticsError",
     "StatisticsQuery",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from atoll.console.paging import Page, paged
 from atoll.operator import MemberSummary, RoundSummary
 from atoll.server.control.names import names_of
-from atoll.server.control.timeline import segments, slowest_first, story
+from atoll.server.control.timeline import slowest_first, step_spans, story
 
 MEMBERS_PER_PAGE = 100
 BAR_WIDTH = 100.0
@@ -60,7 +60,7 @@ def round_view(item: RoundSummary, status: str, number: int) -> RoundView:
     chosen = tuple(one for one in slowest_first(item) if status in ("", one.status))
     page = paged(chosen, number, MEMBERS_PER_PAGE)
     names = names_of((item,))
-    longest_s = max((part.end_s for one in chosen for part in segments(one)), default=0.0)
+    longest_s = max((part.end_s for one in chosen for part in step_spans(one)), default=0.0)
     rows = tuple(_row(one, names, longest_s) for one in page.items)
     steps = dict.fromkeys(bar.step for row in rows for bar in row.bars)
     counts = Counter(one.status for one in item.members).most_common()
@@ -73,6 +73,6 @@ def _row(member: MemberSummary, names: Mapping[str, str], longest_s: float) -> M
 
 
 def _bars(member: MemberSummary, longest_s: float) -> Iterator[Bar]:
-    for part in segments(member) if longest_s > 0 else ():
+    for part in step_spans(member) if longest_s > 0 else ():
         scale = BAR_WIDTH / longest_s
         yield Bar(part.step, round(part.start_s * scale, 1), round((part.end_s - part.start_s) * scale, 1))

@@ -17,7 +17,7 @@ from atoll.client._state.usage import UsageLog
 from atoll.client._transfer.blob_cache import BlobCache
 from atoll.client.testing import make_task
 from atoll.datacenter.federation.journal import Journal
-from atoll.datacenter.federation.room import Room
+from atoll.datacenter.federation.memory_check import MemoryCheck
 from atoll.datacenter.federation.session_thread import MAX_REPAIRS, Delivery, Handover, SiloParticipant, SiloWork
 from atoll.wire.chunks import ChunkHeader, ElementRange
 from atoll.wire.encoding import Encoding
@@ -100,8 +100,8 @@ def test_a_silo_declines_runs_that_freeze_tensors() -> None:
 
 
 def test_a_silo_declines_rounds_whose_model_has_no_room() -> None:
-    room = Room(needed_bytes=12e9, memory_bytes=8 << 30, task=None, ranks=4, ranks_per_node=4)
-    why = SiloParticipant(5, room=room).objection(make_task())
+    memory_check = MemoryCheck(needed_bytes=12e9, memory_bytes=8 << 30, task=None, ranks=4, ranks_per_node=4)
+    why = SiloParticipant(5, memory_check=memory_check).objection(make_task())
     assert why is not None
     assert why.startswith("the model does not fit this silo: parameters and optimiser states take 11.2 GiB on a rank")
-    assert SiloParticipant(5, room=replace(room, memory_bytes=16 << 30)).objection(make_task()) is None
+    assert SiloParticipant(5, memory_check=replace(memory_check, memory_bytes=16 << 30)).objection(make_task()) is None

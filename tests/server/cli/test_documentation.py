@@ -44,7 +44,7 @@ from atoll.server.control import (
 from atoll.server.privacy.contract import AdaptiveClipping, Contract
 from atoll.server.privacy.in_turns import InTurns
 from atoll.server.privacy.measured_cases import MeasuredCase
-from atoll.server.privacy.planning import Alternative, Plan, Spent
+from atoll.server.privacy.planning import Alternative, Plan, SpentAfter
 
 TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encoding="utf-8")
 
@@ -68,7 +68,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "**what holds for a participant**": (ParticipantPrivacy, ParticipantRun),
     "| `privacy verify` |": (Chain,),
     "**audit**": (Audited,),
-    "**plan**": (Plan, Spent, Alternative, InTurns),
+    "**plan**": (Plan, SpentAfter, Alternative, InTurns),
     "**plan of samples**": (DpSgdPlan, DpSgdTraining),
     "**measured case**": (MeasuredCase,),
     "**contract**": (Contract, AdaptiveClipping),

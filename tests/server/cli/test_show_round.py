@@ -7,7 +7,7 @@ import pytest
 
 from atoll.server.cli.run import run
 from atoll.server.cli.show_round import BAR_COLUMNS, bar
-from atoll.server.control.timeline import Segment
+from atoll.server.control.timeline import StepSpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_a_round_that_is_not_there_is_told(invoke: Invoke, label: str) -> None:
 
 
 def test_bars_are_as_long_as_their_time() -> None:
-    whole = bar((Segment("wait", 0.0, 1.0), Segment("fit", 1.0, 4.0)), 4.0)
+    whole = bar((StepSpan("wait", 0.0, 1.0), StepSpan("fit", 1.0, 4.0)), 4.0)
     assert whole.plain == "·" * (BAR_COLUMNS // 4) + "█" * (3 * BAR_COLUMNS // 4)
-    assert len(bar((Segment("fit", 0.0, 1.0),), 8.0).plain) == BAR_COLUMNS // 8
+    assert len(bar((StepSpan("fit", 0.0, 1.0),), 8.0).plain) == BAR_COLUMNS // 8
     assert bar((), 0.0).plain == ""

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from atoll.server.control import MemberSummary, RoundSummary
-from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
+from atoll.server.control.timeline import StepSpan, slowest_first, step_spans, story, why
 
 
 def member(name: str = "pa", status: str = "reported", report_s: float | None = 10.0, **fields: Any) -> MemberSummary:
@@ -20,25 +20,25 @@ def a_round(*members: MemberSummary, **fields: object) -> RoundSummary:
 
 def test_a_members_time_is_cut_into_steps_without_gaps() -> None:
     claims = {"download": 1.0, "fit": 5.0, "upload": 99.0}
-    found = segments(member(accept_s=0.5, upload_s=8.0, fold_s=12.0, claimed_s=claims))
+    found = step_spans(member(accept_s=0.5, upload_s=8.0, fold_s=12.0, claimed_s=claims))
     assert found == (
-        Segment("wait", 0.0, 0.5),
-        Segment("download", 0.5, 1.5),
-        Segment("fit", 1.5, 6.5),
-        Segment("work", 6.5, 8.0),
-        Segment("upload", 8.0, 10.0),
-        Segment("fold", 10.0, 12.0),
+        StepSpan("wait", 0.0, 0.5),
+        StepSpan("download", 0.5, 1.5),
+        StepSpan("fit", 1.5, 6.5),
+        StepSpan("work", 6.5, 8.0),
+        StepSpan("upload", 8.0, 10.0),
+        StepSpan("fold", 10.0, 12.0),
     )
 
 
 def test_claims_are_cut_to_what_the_server_saw() -> None:
-    found = segments(member(accept_s=2.0, upload_s=4.0, claimed_s={"download": 1e6, "fit": 1e6}))
+    found = step_spans(member(accept_s=2.0, upload_s=4.0, claimed_s={"download": 1e6, "fit": 1e6}))
     assert [(one.step, one.end_s) for one in found] == [("wait", 2.0), ("download", 4.0), ("upload", 10.0)]
 
 
 @pytest.mark.parametrize("odd", [{"accept_s": 50.0}, {"upload_s": 50.0}, {"accept_s": 9.0, "upload_s": 1.0}])
 def test_times_that_contradict_each_other_still_add_up(odd: dict[str, Any]) -> None:
-    found = segments(member(**odd))
+    found = step_spans(member(**odd))
     assert all(one.start_s < one.end_s for one in found)
     assert [one.start_s for one in found[1:]] == [one.end_s for one in found[:-1]]
     assert found[-1].end_s == 10.0
@@ -46,8 +46,8 @@ def test_times_that_contradict_each_other_still_add_up(odd: dict[str, Any]) -> N
 
 def test_a_member_that_never_reported_ends_where_its_part_was_decided() -> None:
     late = member(status="timed_out", report_s=None, accept_s=1.0, end_s=30.0)
-    assert segments(late)[-1] == Segment("work", 1.0, 30.0)
-    assert segments(member(status="invited", report_s=None)) == ()
+    assert step_spans(late)[-1] == StepSpan("work", 1.0, 30.0)
+    assert step_spans(member(status="invited", report_s=None)) == ()
 
 
 def test_who_counted_comes_first_the_slowest_before_the_others() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from atoll.server.rpc import connections
-from atoll.server.rpc.connections import Connections, Spare, shut_down
+from atoll.server.rpc.connections import Connections, SpareDescriptor, shut_down
 from tests.patience import WAIT_S
 
 
@@ -76,7 +76,7 @@ def test_named_connections_are_shut_down_and_no_other(stack: contextlib.ExitStac
     line = Line(stack, host)
     one, two, other = (line.connect(host) for _ in range(3))
     wanted = {address(one), address(two)}
-    assert shut_down(wanted | {("127.0.0.1", 1)}, line.port, Spare()) == wanted
+    assert shut_down(wanted | {("127.0.0.1", 1)}, line.port, SpareDescriptor()) == wanted
     assert [closed(one), closed(two), closed(other)] == [True, True, False]
 
 
@@ -86,7 +86,7 @@ def test_the_same_peers_connection_with_another_port_stays(stack: contextlib.Exi
     bystander = another.connect()
     caller = line.connect(source_port=bystander.getsockname()[1])
     assert address(caller) == address(bystander)
-    assert shut_down({address(caller)}, line.port, Spare()) == {address(caller)}
+    assert shut_down({address(caller)}, line.port, SpareDescriptor()) == {address(caller)}
     assert [closed(caller), closed(bystander)] == [True, False]
 
 
@@ -94,7 +94,7 @@ def test_a_connection_that_goes_out_stays(stack: contextlib.ExitStack) -> None:
     """Both ends are in this process: the caller's own end leads to the port too, but does not come from it."""
     line = Line(stack)
     caller = line.connect()
-    assert not shut_down({("127.0.0.1", line.port)}, line.port, Spare())
+    assert not shut_down({("127.0.0.1", line.port)}, line.port, SpareDescriptor())
     assert not closed(caller)
 
 
@@ -116,7 +116,7 @@ def test_the_databases_locks_stay(stack: contextlib.ExitStack, tmp_path: Path) -
     database.execute("CREATE TABLE promises (text TEXT)")
     line = Line(stack)
     caller = line.connect()
-    assert shut_down({address(caller)}, line.port, Spare()) == {address(caller)}
+    assert shut_down({address(caller)}, line.port, SpareDescriptor()) == {address(caller)}
     second = [sys.executable, "-c", SECOND_WRITER, str(file)]
     assert subprocess.run(second, capture_output=True, text=True, check=True).stdout == "database is locked\n"
     database.execute("COMMIT")
@@ -189,7 +189,7 @@ async def test_a_process_that_may_open_no_more_closes_connections(
 def test_a_number_that_leads_to_a_file_by_now_takes_no_lock_away(stack: contextlib.ExitStack, tmp_path: Path) -> None:
     file = stack.enter_context((tmp_path / "locked").open("wb"))
     fcntl.lockf(file, fcntl.LOCK_EX)
-    spare = Spare()
+    spare = SpareDescriptor()
     for descriptor in (file.fileno(), file.fileno()):
         with spare.duplicate(descriptor) as own:
             assert own is None
@@ -203,7 +203,7 @@ def test_a_number_that_leads_to_a_file_by_now_takes_no_lock_away(stack: contextl
 
 def test_spares_are_closed_with_their_connections() -> None:
     before = set(os.listdir("/dev/fd"))  # noqa: PTH208
-    spare = Spare()
+    spare = SpareDescriptor()
     assert set(os.listdir("/dev/fd")) > before  # noqa: PTH208
     del spare
     assert set(os.listdir("/dev/fd")) == before  # noqa: PTH208

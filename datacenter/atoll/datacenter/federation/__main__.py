@@ -25,10 +25,10 @@ from atoll.client.silo import (
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.federation.journal import NAME, Journal
+from atoll.datacenter.federation.memory_check import MemoryCheck
 from atoll.datacenter.federation.orders import Orders, open_store
 from atoll.datacenter.federation.policy import silo_policy
 from atoll.datacenter.federation.residuals import FOLDER
-from atoll.datacenter.federation.room import Room
 from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.datacenter.federation.silo import Silo
 from atoll.datacenter.federation.spending import Spending
@@ -63,10 +63,10 @@ def main(**given: Any) -> None:
             stack.enter_context(locked(options.state))
             if trainer.mechanism is not None:
                 spending = Spending.of(job, trainer.mechanism.budget, options.state)
-            room = Room.of(job, trainer.step.passes.parts, world)
+            memory_check = MemoryCheck.of(job, trainer.step.passes.parts, world)
             kept = trainer.checkpoints.folder
             journal = Journal(None if kept is None else kept / FOLDER / NAME)
-            make = partial(options.session, job, world, spending, room)
+            make = partial(options.session, job, world, spending, memory_check)
             session_thread = stack.enter_context(SessionThread(make, journal))
         orders = Orders(world, open_store("federation"), watch.stopping)
         scratch = _scratch(job, options.job_file)
@@ -99,10 +99,10 @@ class Options:
         return Access("", self.state, self.server, self.insecure, self.participant)
 
     def session(
-        self, job: SiloJob, world: World, spending: Spending | None, room: Room, make_work: MakeWork
+        self, job: SiloJob, world: World, spending: Spending | None, memory_check: MemoryCheck, make_work: MakeWork
     ) -> Session:
         """Make the session of rank 0."""
-        participant = SiloParticipant(_declared(job), spending, room)
+        participant = SiloParticipant(_declared(job), spending, memory_check)
         found = Session(participant, self.access.endpoint(), self.state, make_work=make_work)
         found.policy = silo_policy(self.policy)
         found.observer = JsonLines() if self.as_json else HumanLines()

@@ -31,7 +31,7 @@ from atoll.wire.v1 import transfer_pb2
 if TYPE_CHECKING:
     from atoll.client import Task
     from atoll.client.silo import Invitation, MakeWork, Session, Summary
-    from atoll.datacenter.federation.room import Room
+    from atoll.datacenter.federation.memory_check import MemoryCheck
     from atoll.datacenter.federation.spending import Spending
 
 MAX_REPAIRS = 3
@@ -90,12 +90,14 @@ class Handover:
 class SiloParticipant(Participant):
     """The participant that a session needs; ``fit`` is never called, see ``SiloWork``."""
 
-    def __init__(self, examples: int, spending: Spending | None = None, room: Room | None = None) -> None:
-        self.examples, self._spending, self._room = examples, spending, room
+    def __init__(
+        self, examples: int, spending: Spending | None = None, memory_check: MemoryCheck | None = None
+    ) -> None:
+        self.examples, self._spending, self._memory_check = examples, spending, memory_check
 
     def objection(self, task: Task) -> str | None:
         """See ``Participant``: objects to frozen tensors, a model without room, and steps beyond a private limit."""
-        if self._room is not None and (reason := self._room.objection()) is not None:
+        if self._memory_check is not None and (reason := self._memory_check.objection()) is not None:
             return reason
         if task.frozen:
             return f"a silo trains all tensors of its job; the run freezes {', '.join(task.frozen)[:200]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.accounting import Accountant, Steps, UnreachableError, epsilon, least_noise
+from atoll.accounting import Accountant, Steps, TargetUnreachableError, epsilon, least_noise
 from atoll.datacenter.errors import LayoutError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Budget:
 
         try:
             return cls(least_noise(cost, target), sample_rate, delta, accountant)
-        except UnreachableError as error:
+        except TargetUnreachableError as error:
             raise LayoutError(
                 f"privacy.epsilon = {target} with delta = {delta} cannot be kept over {steps} steps with sample rate "
                 f"{sample_rate:.3g}: {error}; choose a larger epsilon or delta, or fewer steps"

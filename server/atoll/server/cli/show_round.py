@@ -11,7 +11,7 @@ from atoll.operator import Run
 from atoll.operator.errors import BadInputError
 from atoll.server.cli.output import print_json, print_table, styled
 from atoll.server.control import MemberSummary, RoundSummary
-from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
+from atoll.server.control.timeline import StepSpan, slowest_first, step_spans, story, why
 from atoll.server.control.words import duration, fragment_words, parse_round_label, round_label
 from atoll.text.figures import in_bytes
 
@@ -55,7 +55,7 @@ def _show(item: RoundSummary) -> None:
     click.echo(f"round {round_label(item)}, {what}: {item.reported} of {item.cohort} reported")
     for sentence in story(item):
         click.echo(f"  {sentence}")
-    bars = {member.participant: segments(member) for member in item.members}
+    bars = {member.participant: step_spans(member) for member in item.members}
     longest_s = max((one.end_s for found in bars.values() for one in found), default=0.0)
     click.echo()
     print_table(COLUMNS, (_row(one, bars[one.participant], longest_s) for one in slowest_first(item)), "no members")
@@ -65,7 +65,7 @@ def _show(item: RoundSummary) -> None:
         click.echo(f"\n{legend}; the bars are {duration(longest_s)} long, from the invitation on\n")
 
 
-def _row(member: MemberSummary, found: tuple[Segment, ...], longest_s: float) -> tuple[object, ...]:
+def _row(member: MemberSummary, found: tuple[StepSpan, ...], longest_s: float) -> tuple[object, ...]:
     return (
         member.participant,
         member.organisation,
@@ -77,7 +77,7 @@ def _row(member: MemberSummary, found: tuple[Segment, ...], longest_s: float) ->
     )
 
 
-def bar(found: tuple[Segment, ...], longest_s: float) -> Text:
+def bar(found: tuple[StepSpan, ...], longest_s: float) -> Text:
     """Segments as characters, ``BAR_COLUMNS`` for ``longest_s`` seconds; the end of each segment is rounded."""
     text, at = Text(), 0
     for one in found:

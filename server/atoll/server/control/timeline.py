@@ -29,7 +29,7 @@ _WHY = {
 
 
 @dataclass(frozen=True)
-class Segment:
+class StepSpan:
     """One step of a member's work, in seconds since the invitation."""
 
     step: str
@@ -37,7 +37,7 @@ class Segment:
     end_s: float
 
 
-def segments(member: MemberSummary) -> tuple[Segment, ...]:
+def step_spans(member: MemberSummary) -> tuple[StepSpan, ...]:
     """The steps of a member from its invitation on, without gaps.
 
     Acceptance, first byte, report and fold are the server's own times. The steps between acceptance and first byte are
@@ -48,10 +48,10 @@ def segments(member: MemberSummary) -> tuple[Segment, ...]:
         return ()
     accept_s = min(end_s, member.accept_s if member.accept_s is not None else end_s)
     upload_s = _upload_s(member, end_s)
-    found = [Segment("wait", 0.0, accept_s), *_at_work(member, accept_s, max(accept_s, upload_s))]
-    found.append(Segment("upload", max(accept_s, upload_s), end_s))
+    found = [StepSpan("wait", 0.0, accept_s), *_at_work(member, accept_s, max(accept_s, upload_s))]
+    found.append(StepSpan("upload", max(accept_s, upload_s), end_s))
     if member.fold_s is not None:
-        found.append(Segment("fold", end_s, max(end_s, member.fold_s)))
+        found.append(StepSpan("fold", end_s, max(end_s, member.fold_s)))
     return tuple(one for one in found if one.end_s > one.start_s)
 
 
@@ -85,7 +85,7 @@ def story(item: RoundSummary) -> Iterator[str]:
     times = [(one.report_s, one) for one in slowest_first(item) if one.counted and one.report_s is not None]
     if len(times) > 1:
         (slowest_s, slowest), typical_s = times[0], median(seconds for seconds, _ in times)
-        where = max(segments(slowest), key=lambda one: one.end_s - one.start_s, default=None)
+        where = max(step_spans(slowest), key=lambda one: one.end_s - one.start_s, default=None)
         mostly = f", most of it {where.step} ({duration(where.end_s - where.start_s)})" if where else ""
         name = names[slowest.participant]
         yield f"slowest: {name} after {duration(slowest_s)}{mostly}; the median is {duration(typical_s)}"
@@ -102,10 +102,10 @@ def _upload_s(member: MemberSummary, end_s: float) -> float:
     return max(0.0, end_s - member.claimed_s.get("upload", 0.0))
 
 
-def _at_work(member: MemberSummary, start_s: float, end_s: float) -> Iterator[Segment]:
+def _at_work(member: MemberSummary, start_s: float, end_s: float) -> Iterator[StepSpan]:
     at_s = start_s
     for step in _CLAIMED:
         until_s = min(end_s, at_s + member.claimed_s.get(step, 0.0))
-        yield Segment(step, at_s, until_s)
+        yield StepSpan(step, at_s, until_s)
         at_s = until_s
-    yield Segment("work", at_s, end_s)
+    yield StepSpan("work", at_s, end_s)

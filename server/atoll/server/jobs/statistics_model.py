@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
-from atoll.statistics import AnswersError, Release, first_state, release_noised, state_shapes
+from atoll.statistics import AnswersError, Disclosure, first_state, release_noised, state_shapes
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def release_of(spec: JobTables) -> Rewrite | None:
     """
     if spec.statistics is None:
         return None
-    release, divisor = Release(spec.statistics.query), spec.cohort.size
+    release, divisor = Disclosure(spec.statistics.query), spec.cohort.size
 
     def rewrite(number: int, tensors: MutableMapping[str, Floats], updates: int, noise: float) -> None:
         if release.query.noised is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from atoll import accounting
-from atoll.accounting import ACCOUNTANTS, Accountant, Steps, UnreachableError, least_noise
+from atoll.accounting import ACCOUNTANTS, Accountant, Steps, TargetUnreachableError, least_noise
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.events import Event, Sampling
 
@@ -100,7 +100,7 @@ def _calibrate(  # its arguments are the key of the cache
 
     try:
         return least_noise(cost, target)
-    except UnreachableError as error:
+    except TargetUnreachableError as error:
         raise InvalidRequestError(
             "privacy.target",
             f"epsilon {target:g} at delta {delta:g} is below what can be accounted for",

@@ -41,7 +41,7 @@ MAX_PARTS = 1000
 
 
 @dataclass(frozen=True)
-class Standing:
+class PopulationStanding:
     """A population as it was read. With a ``flaw`` it is what can still be read; ``row`` is None if it is gone."""
 
     name: str
@@ -78,7 +78,7 @@ class ParticipantParts:
         return sorted({part.population for part in self.parts[:MAX_PARTS] if part.population})
 
 
-def read_population(connection: Connection, name: str, *, verify: bool) -> Standing:
+def read_population(connection: Connection, name: str, *, verify: bool) -> PopulationStanding:
     """A population; ``verify`` has its whole chain verified, even what was verified before.
 
     Raises:
@@ -88,11 +88,13 @@ def read_population(connection: Connection, name: str, *, verify: bool) -> Stand
         row, tally = ledger.tallied(connection, name, afresh=verify)
     except StoreDamagedError as error:
         left = remains(connection, name)
-        return Standing(name, left.row, left.tally, _names(connection, left.tally), left.line, error.detail.message)
-    return Standing(name, row, tally, _names(connection, tally), first_line(row))
+        return PopulationStanding(
+            name, left.row, left.tally, _names(connection, left.tally), left.line, error.detail.message
+        )
+    return PopulationStanding(name, row, tally, _names(connection, tally), first_line(row))
 
 
-def population_summary(found: Standing) -> control_pb2.PopulationSummary:
+def population_summary(found: PopulationStanding) -> control_pb2.PopulationSummary:
     """Add up a population: a tenth of a second for each run under PRV."""
     row = found.row or Population(found.name, "", 0.0, found.tally.charges)
     spent = ledger.spent_by(row, found.tally)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from atoll.accounting import UnreachableError, least_noise
+from atoll.accounting import TargetUnreachableError, least_noise
 from atoll.server.privacy import accounting
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import BudgetSpentError
@@ -64,7 +64,7 @@ def _noise_that_fits(contract: Contract, after: Callable[[int, Contract], float]
 
     try:
         return least_noise(cost, limit)
-    except UnreachableError:
+    except TargetUnreachableError:
         return None
 
 

@@ -31,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SpentAfter:
     """Epsilon after ``rounds`` rounds."""
 
     rounds: int
@@ -96,7 +96,7 @@ class Plan:
     cohort: int
     population_least: int
     least_s: float | None
-    spent: tuple[Spent, ...]
+    spent: tuple[SpentAfter, ...]
     noise_element: float
     signal_element: float
     noise_norm: float
@@ -148,7 +148,7 @@ def plan_of(
             "add one: docs/job-reference.md has its keys",
         )
     steps.next("epsilon by round")
-    spent = tuple(Spent(done, contract.epsilon_after(done)) for done in _shown(contract.rounds))
+    spent = tuple(SpentAfter(done, contract.epsilon_after(done)) for done in _shown(contract.rounds))
     aim = target or contract.epsilon or spent[-1].epsilon
     search = _Search(spec, elements, aim)
     steps.next(f"how many rounds epsilon {aim:.4g} lasts")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.names import names_of
-from atoll.server.control.timeline import STEPS, segments, slowest_first
+from atoll.server.control.timeline import STEPS, slowest_first, step_spans
 from atoll.server.control.words import round_label
 from atoll.server.report.svg import drawing, stand_in, to_svg
 
@@ -20,13 +20,13 @@ _PAGE_COLOURS = {colour: f"--t-{step}" for step, colour in _COLOURS.items()}
 
 def slowest_round(rounds: Sequence[RoundSummary]) -> RoundSummary | None:
     """The released round, of those with known members, that took longest from invitation to close; None without any."""
-    timed = [item for item in rounds if item.released and any(segments(member) for member in item.members)]
+    timed = [item for item in rounds if item.released and any(step_spans(member) for member in item.members)]
     return max(timed, key=lambda item: item.duration_s or 0.0, default=None)
 
 
 def timeline_figure(item: RoundSummary) -> str:
     """The steps of the slowest ``MAX_BARS`` members of a round, in seconds from the invitation on."""
-    shown, names = [member for member in slowest_first(item) if segments(member)][:MAX_BARS], names_of((item,))
+    shown, names = [member for member in slowest_first(item) if step_spans(member)][:MAX_BARS], names_of((item,))
     with drawing(axes__grid=True, axes__grid__axis="x"):
         figure = Figure(figsize=(WIDTH_IN, 1.15 + 0.19 * len(shown)), layout="constrained")
         axes = figure.subplots()
@@ -46,5 +46,5 @@ def timeline_figure(item: RoundSummary) -> str:
 
 def _of_step(shown: Sequence[MemberSummary], step: str) -> tuple[list[int], list[float], list[float]]:
     """Rows, starts and lengths of one step's bars."""
-    found = [(row, one) for row, member in enumerate(shown) for one in segments(member) if one.step == step]
+    found = [(row, one) for row, member in enumerate(shown) for one in step_spans(member) if one.step == step]
     return [row for row, _ in found], [one.start_s for _, one in found], [one.end_s - one.start_s for _, one in found]

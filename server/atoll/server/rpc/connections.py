@@ -51,7 +51,7 @@ class Connections:
         self.port: int | None = None
         self._wanted: set[Address] = set()
         self._closing: asyncio.Task[None] | None = None
-        self._spare = Spare()
+        self._spare = SpareDescriptor()
 
     def close(self, peer: str) -> None:
         """Have the connection with a peer (as gRPC names it) closed soon."""
@@ -76,7 +76,7 @@ class Connections:
             self._closing = None
 
 
-class Spare:
+class SpareDescriptor:
     """A reserved descriptor, for duplicating others even if the process may open no more files.
 
     Raises:
@@ -125,7 +125,7 @@ def _close_all(own: Iterable[int], idle: int) -> None:
         os.close(descriptor)
 
 
-def shut_down(peers: AbstractSet[Address], port: int, spare: Spare) -> set[Address]:
+def shut_down(peers: AbstractSet[Address], port: int, spare: SpareDescriptor) -> set[Address]:
     """Shut down this process's connections with ``peers`` on its own ``port``; return the peers that were found.
 
     Connections of a peer with other ports of this process stay open. Blocking: 10 us for each open file.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from atoll.datacenter.plan.layout import Task, layout_of
+from atoll.datacenter.plan.least_memory import fitting_layout, needed_bytes
 from atoll.datacenter.plan.memory import least
 from atoll.datacenter.plan.prediction import fullest
-from atoll.datacenter.plan.room import layout_with_room, needed_bytes
 from atoll.datacenter.plan.stages import shares
 from tests.datacenter.plan.jobs import example, small
 
@@ -25,11 +25,11 @@ def test_sharding_makes_room() -> None:
     task = Task.of(job)
     needed = needed_bytes(task, layout_of(job, 8))
     assert needed == pytest.approx(12 * task.shape.parameters.value)
-    found = layout_with_room(task, 8, 8, 80e9)
+    found = fitting_layout(task, 8, 8, 80e9)
     assert found is not None
     assert found.dims.world_size == 8
     assert fullest(task, found).memory.size < 80e9 < needed
-    assert layout_with_room(task, 8, 8, 1e9) is None
+    assert fitting_layout(task, 8, 8, 1e9) is None
 
 
 def test_states_on_the_host_are_not_counted_on_the_device() -> None:

@@ -30,7 +30,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Release:
+class Disclosure:
     """Makes the released model of one round from the mean of its answers."""
 
     query: StatisticsQuery

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.statistics import Answerer, AnswersError, Findings, FindingsError, Release, first_state
+from atoll.statistics import Answerer, AnswersError, Disclosure, Findings, FindingsError, first_state
 from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 from tests.statistics.test_figures import played
 
@@ -66,7 +66,7 @@ def test_the_sum_of_answers_is_not_kept() -> None:
     for number in range(query.rounds):
         answers = [Answerer(query, table).answer(number, state) for table in tables]
         state = {name: tensor + sum(one[name] for one in answers) / 3 for name, tensor in state.items()}
-        Release(query).apply(number, state, 3)
+        Disclosure(query).apply(number, state, 3)
         assert not state["answer"].any()
 
 
@@ -89,7 +89,7 @@ def states(query: StatisticsQuery, tables: Sequence[dict[str, Any]]) -> list[dic
     for number in range(query.rounds):
         answers = [Answerer(query, table).answer(number, found[-1]) for table in tables]
         state = {name: tensor + sum(one[name] for one in answers) / 3 for name, tensor in found[-1].items()}
-        Release(query).apply(number, state, len(tables))
+        Disclosure(query).apply(number, state, len(tables))
         found.append(state)
     return found[1:]
 
@@ -122,9 +122,9 @@ def test_a_round_that_counts_other_rows_is_refused() -> None:
         answer = Answerer(query, {"age": np.arange(float(rows))}).answer(number, state)
         state = {name: tensor + answer[name] for name, tensor in state.items()}
         if number == 0:
-            Release(query).apply(number, state, 1)
+            Disclosure(query).apply(number, state, 1)
     with pytest.raises(AnswersError, match="round 2 counted 21 rows of 1 participants, round 1 20 of 1"):
-        Release(query).apply(1, state, 1)
+        Disclosure(query).apply(1, state, 1)
 
 
 def test_sums_that_no_table_has_give_no_figures() -> None:
@@ -133,7 +133,7 @@ def test_sums_that_no_table_has_give_no_figures() -> None:
     for number in range(query.rounds):
         answer = Answerer(query, {"age": np.arange(20.0)}).answer(number, state)
         state = {name: tensor + answer[name] for name, tensor in state.items()}
-        Release(query).apply(number, state, 1)
+        Disclosure(query).apply(number, state, 1)
     state["numeric/squares"][:] = 0
     with pytest.raises(FindingsError, match="contradict each other"):
         Findings.of(query, state)

@@ -24,7 +24,7 @@ def needed_bytes(task: Task, layout: Layout) -> float:
     return max(kept(task, layout, share) for share in shares(layout, task.job.model.layers))
 
 
-def layout_with_room(task: Task, ranks: int, ranks_per_node: int, memory_bytes: float) -> Layout | None:
+def fitting_layout(task: Task, ranks: int, ranks_per_node: int, memory_bytes: float) -> Layout | None:
     """Return the first layout of this many ranks that is predicted to fit; None if there is none among those looked at.
 
     Layouts that only divide data and states come before those that cut the model.

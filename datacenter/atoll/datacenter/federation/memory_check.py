@@ -1,4 +1,4 @@
-"""Decline rounds if the model cannot have room on this silo's devices: a round would only fail in its first step."""
+"""Decline rounds of a model that does not fit in this silo's devices: a round would only fail in its first step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.datacenter.machine.compute import device_memory_bytes
 from atoll.datacenter.mesh.shards import local_shard
 from atoll.datacenter.mesh.world import ranks_per_node
 from atoll.datacenter.plan.layout import MASTER_BYTES, Task, layout_of, state_elements
-from atoll.datacenter.plan.room import layout_with_room, needed_bytes
+from atoll.datacenter.plan.least_memory import fitting_layout, needed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryCheck:
     """Memory of a rank beside what its share of the model takes at least.
 
     Attributes:
@@ -43,8 +43,8 @@ class Room:
     ranks_per_node: int
 
     @classmethod
-    def of(cls, job: SiloJob, parts: Sequence[nn.Module], world: World) -> Room:
-        """Return the room of a job, whose parts of the model this rank holds. Not collective."""
+    def of(cls, job: SiloJob, parts: Sequence[nn.Module], world: World) -> MemoryCheck:
+        """Return the check of a job, whose parts of the model this rank holds. Not collective."""
         per_node = ranks_per_node(world)
         task: Task | None = None
         if job.model.kind == "llama":
@@ -67,7 +67,7 @@ class Room:
     @cached_property
     def _remedy(self) -> str:
         if self.task is not None:
-            layout = layout_with_room(self.task, self.ranks, self.ranks_per_node, self.memory_bytes)
+            layout = fitting_layout(self.task, self.ranks, self.ranks_per_node, self.memory_bytes)
             if layout is not None:
                 return f"this layout of its {self.ranks} ranks would fit: {layout.describe()}"
         return f"no layout of its {self.ranks} ranks is known to fit: start more ranks, or use devices with more memory"
