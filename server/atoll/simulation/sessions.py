@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from atoll.server.runs.instructions import Instruction
+from atoll.server.runs.outbox import Outbox
 from atoll.server.runs.sessions import Introduction, Session, Sessions
 
 Tell = Callable[[str, Instruction], None]
@@ -35,7 +35,7 @@ class VirtualSessions(Sessions):
     def __init__(self, clock: Callable[[], float], tell: Tell) -> None:
         super().__init__(clock)
         self._tell = tell
-        self._outbox: asyncio.Queue[Instruction | None] = asyncio.Queue()
+        self._outbox = Outbox()
 
     def join(self, participant: str, introduction: Introduction, counted_from: float | None = None) -> None:
         """A participant connects; its time online is counted from now on, or from an earlier epoch second."""

@@ -113,7 +113,7 @@ class Client:
     def waiting(self) -> Instruction:
         """The next instruction as it waits to be sent; there must be one."""
         assert self.session is not None
-        instruction = self.session.outbox.get_nowait()
+        instruction = self.session.outbox.take()
         assert instruction is not None
         return instruction
 
@@ -121,7 +121,7 @@ class Client:
     def pending(self) -> int:
         """Instructions that wait to be read."""
         assert self.session is not None
-        return self.session.outbox.qsize()
+        return len(self.session.outbox)
 
     async def reply(self, key: Key, verdict: str, reason: str = "") -> None:
         number = participation_pb2.TaskReply.Verdict.Value(f"VERDICT_{verdict.upper()}")

@@ -35,8 +35,8 @@ class Idle:
         self.backoff.random.seed(number)
 
     def read(self) -> None:
-        while not self.session.outbox.empty():
-            instruction = self.session.outbox.get_nowait()
+        while self.session.outbox:
+            instruction = self.session.outbox.take()
             assert instruction is not None, "its stream was closed"
             message = participation_pb2.CheckInResponse.FromString(serialised(instruction))
             self.spread_s = message.return_spread.return_spread_s
@@ -80,7 +80,7 @@ async def test_they_are_told_a_few_at_a_time() -> None:
     sessions = Sessions()
     population = [Idle(sessions, number) for number in range(400)]
     await asyncio.sleep(0)
-    assert sum(idle.session.outbox.qsize() for idle in population) == module.SPREADS_AT_ONCE
+    assert sum(len(idle.session.outbox) for idle in population) == module.SPREADS_AT_ONCE
 
 
 def test_a_population_that_shrank_for_long_is_told_a_shorter_spread() -> None:

@@ -36,8 +36,8 @@ class Seen:
 
 def drained(session: Session) -> list[Any]:
     found = []
-    while not session.outbox.empty():
-        found.append(session.outbox.get_nowait())
+    while session.outbox:
+        found.append(session.outbox.take())
     return found
 
 
@@ -70,7 +70,7 @@ async def test_a_participant_that_does_not_keep_up_is_sent_away() -> None:
     session = Sessions().connect("alice", HELLO, lambda: None)
     sent = [session.send(come_back(STOPPING, float(number), "x")) for number in range(OUTBOX_MESSAGES + 1)]
     assert sent == [True] * OUTBOX_MESSAGES + [False]
-    assert session.outbox.qsize() == OUTBOX_MESSAGES
+    assert len(session.outbox) == OUTBOX_MESSAGES
     assert drained(session)[-1] is None
 
 

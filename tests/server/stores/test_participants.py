@@ -1,6 +1,8 @@
 import dataclasses
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, event
 
 from atoll.server.identity import Peer, Role
 from atoll.server.stores import RecordConflictError, RecordMissingError, Store, certificates, participants
@@ -35,6 +37,21 @@ async def test_what_it_says_at_check_in_is_kept(with_run: Store) -> None:
     assert found == dataclasses.replace(participant(ALICE), last_seen_at=NOW + 1, examples=2**62, labels=labels)
     with pytest.raises(RecordMissingError, match="pother"):
         await with_run.writer.run(participants.check_in, "pother", at=NOW, examples=0, labels=())
+
+
+async def test_a_check_in_needs_no_page_cache_of_its_own(with_run: Store) -> None:
+    """SQLite touches 87 KB for one, which the connections of idle participants would keep resident."""
+
+    def opcodes(connection: Connection) -> set[str]:
+        made: list[tuple[str, Any]] = []
+        event.listen(connection, "before_cursor_execute", lambda *call: made.append((call[2], call[3])))
+        participants.check_in(connection, ALICE, at=NOW, examples=1, labels=())
+        if connection.dialect.name != "sqlite":
+            return set()
+        explained = [connection.exec_driver_sql(f"EXPLAIN {text}", values).all() for text, values in tuple(made)]
+        return {str(row.opcode) for rows in explained for row in rows}
+
+    assert "OpenEphemeral" not in await with_run.writer.run(opcodes)
 
 
 async def test_revoking_shuts_out_the_participant_with_every_certificate(with_run: Store) -> None:

@@ -175,7 +175,7 @@ class MetricsPages:
         return {
             "events": sum(active.driver.waiting for active in self.coordinator.in_work()),
             "writes": self.services.writer.waiting,
-            "instructions": sum(session.outbox.qsize() for session in self.services.sessions.all()),
+            "instructions": sum(len(session.outbox) for session in self.services.sessions.all()),
         }
 
     async def _stored(self) -> dict[str, int]:

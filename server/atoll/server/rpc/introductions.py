@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 
 from atoll.server.errors import InvalidRequestError
@@ -16,6 +18,8 @@ MAX_LABEL_CHARS = 256
 MAX_REASON_CHARS = 1024
 MAX_EXAMPLES = 2**40
 MAX_RESUMING = 64
+_ENCODINGS = {item.value: item for item in Encoding}
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def introduction_of(hello: participation_pb2.Hello, *, unary: bool = False) -> Introduction:
@@ -27,13 +31,12 @@ def introduction_of(hello: participation_pb2.Hello, *, unary: bool = False) -> I
     if hello.protocol < 1:
         raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
     _check_bounds(hello)
-    numbers = set(hello.encodings)
     return Introduction(
         examples=hello.examples,
-        encodings=frozenset(item for item in Encoding if item.value in numbers),
+        encodings=_encodings(frozenset(_ENCODINGS.keys() & hello.encodings)),
         can_evaluate=hello.can_evaluate,
         client_version=printable(hello.client_version[:64]),
-        labels=MappingProxyType({printable(name): printable(value) for name, value in hello.labels.items()}),
+        labels=_labels(hello),
         resuming=frozenset((key.run, key.round, key.attempt) for key in hello.resuming),
         unary=unary,
     )
@@ -43,6 +46,17 @@ def bounded(reply: participation_pb2.TaskReply) -> participation_pb2.TaskReply:
     """The reply with a reason that is short and printable."""
     reply.reason = printable(reply.reason[:MAX_REASON_CHARS])
     return reply
+
+
+@cache
+def _encodings(numbers: frozenset[int]) -> frozenset[Encoding]:
+    """The encodings with these numbers, shared by all participants that declare the same."""
+    return frozenset(_ENCODINGS[number] for number in numbers)
+
+
+def _labels(hello: participation_pb2.Hello) -> Mapping[str, str]:
+    found = {printable(name): printable(value) for name, value in hello.labels.items()}
+    return MappingProxyType(found) if found else _NO_LABELS
 
 
 def _check_bounds(hello: participation_pb2.Hello) -> None:

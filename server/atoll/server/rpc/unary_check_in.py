@@ -139,7 +139,7 @@ async def _held(session: Session, seconds: float) -> list[Instruction]:
 def _waiting(session: Session) -> list[Instruction]:
     """The instructions that wait for the participant."""
     found: list[Instruction] = []
-    while not session.outbox.empty() and (message := session.outbox.get_nowait()) is not None:
+    while session.outbox and (message := session.outbox.take()) is not None:
         found.append(message)
     return found
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.errors import UnavailableError
 from atoll.server.runs.instructions import Instruction
+from atoll.server.runs.outbox import Outbox
 from atoll.server.runs.pace_steering import PaceSteering
 from atoll.server.runs.return_spread import ReturnSpread, return_spread_s
 from atoll.wire.encoding import Encoding
@@ -70,7 +71,7 @@ class Session:
 
     participant: str
     introduction: Introduction
-    outbox: asyncio.Queue[Instruction | None]
+    outbox: Outbox
     counted_from: float
     cut: Callable[[], None]
     spread_for: int = 0
@@ -82,7 +83,7 @@ class Session:
     def send(self, message: Instruction) -> bool:
         """Queue an instruction; returns False, and closes the stream, if the participant does not keep up."""
         try:
-            self.outbox.put_nowait(message)
+            self.outbox.put(message)
         except asyncio.QueueFull:
             log.warning("participant does not read its instructions", extra={"participant": self.participant})
             self.close()
@@ -92,9 +93,9 @@ class Session:
     def close(self, message: participation_pb2.CheckInResponse | None = None) -> None:
         """End the stream after what is queued, or at once if the queue is full; ``message`` is sent last."""
         for last in (message, None) if message is not None else (None,):
-            if self.outbox.full():
-                self.outbox.get_nowait()
-            self.outbox.put_nowait(last)
+            if self.outbox.full:
+                self.outbox.take()
+            self.outbox.put(last)
         if self._cutting is None:
             self._cutting = asyncio.get_running_loop().call_later(CUT_S, self.cut)
 
@@ -183,9 +184,9 @@ class Sessions:
         """
         if self._sent_away is not None:
             raise UnavailableError("server.stopping", self._reason, "try again", retry_after_s=self._next_return_s())
-        queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
+        outbox = Outbox(OUTBOX_MESSAGES)
         session = Session(
-            participant, introduction, queue, self._clock(), cut, organisation=organisation, through=through
+            participant, introduction, outbox, self._clock(), cut, organisation=organisation, through=through
         )
         older = self._sessions.get(participant)
         if older is not None:

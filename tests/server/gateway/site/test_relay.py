@@ -43,7 +43,7 @@ def said(outbox: asyncio.Queue[gateway_pb2.AttendRequest | None]) -> list[gatewa
 
 
 def messages_of(session: Session) -> list[object]:
-    return [session.outbox.get_nowait() for _ in range(session.outbox.qsize())]
+    return [session.outbox.take() for _ in range(len(session.outbox))]
 
 
 async def test_a_link_begins_with_everyone_who_is_there(rig: Rig) -> None:
