@@ -61,13 +61,8 @@ def check(ranks: int, **sections: dict[str, Any]) -> tuple[str, ...]:
         ),
         (
             2,
-            {
-                "mesh": {"ep": 2},
-                "model": {"moe": MOE},
-                "data_parallel": ZERO,
-                "memory": {"checkpointing": "selective"},
-            },
-            'memory.checkpointing = "selective" cannot go with experts distributed by mesh.ep = 2',
+            {"mesh": {"cp": 2}, "model": {"moe": {**MOE, "capacity_factor": 1.0, "padded": True}}},
+            "model.moe.padded = true with mesh.cp = 2: each rank would send the capacity of whole sequences",
         ),
     ],
 )
@@ -80,6 +75,17 @@ def test_refused_with_the_numbers(ranks: int, sections: dict[str, Any], says: st
 def test_what_fits_passes() -> None:
     assert not check(4, mesh={"cp": 4}, context_parallel=RING)
     assert not check(4, mesh={"ep": 2, "cp": 2}, model={"moe": MOE}, data_parallel=ZERO)
+
+
+@pytest.mark.parametrize(("able", "count"), [(True, 0), (False, 1)])
+def test_experts_recomputed_selectively_need_a_newer_torch(
+    able: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll.datacenter.checks.parallel.SHARDS_BY_PARAMETER", able)
+    selective = {"checkpointing": "selective"}
+    found = check(2, mesh={"ep": 2}, model={"moe": MOE}, data_parallel=ZERO, memory=selective)
+    assert len(found) == count
+    assert all('"selective" with experts distributed by mesh.ep = 2 needs torch 2.13' in one for one in found)
 
 
 @pytest.mark.parametrize(("able", "count"), [(True, 0), (False, 1)])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from atoll.datacenter.job.model import MoeSection
 from atoll.datacenter.mesh import Meshes, ParallelDims
@@ -19,6 +20,18 @@ from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import RELATIVE, small, train
 
 DIM, EXPERTS = 16, 6
+
+
+class Waits(TorchDispatchMode):
+    """Counts operators whose result the host waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.count = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "_local_scalar_dense" in str(operator)
+        return operator(*args, **(kwargs or {}))
 
 
 def routed(**keys: Any) -> RoutedExperts:
@@ -169,3 +182,21 @@ def test_a_forward_pass_that_is_worked_out_again_is_not_counted_again() -> None:
     ]
     assert counts[0] == counts[1]
     assert [sum(load) for load in counts[0].values()] == [2 * 8 * 16]
+
+
+@pytest.mark.parametrize(("top_k", "factor"), [(1, 1.0), (3, 0.7), (2, 9.0)])
+def test_padded_experts_give_the_same_without_waiting(top_k: int, factor: float) -> None:
+    keys = {"top_k": top_k, "capacity_factor": factor}
+    found, wanted = routed(**keys, padded=True), routed(**keys)
+    inputs = [hidden().requires_grad_() for _ in range(2)]
+    with Waits() as waits:
+        mixed = found(inputs[0])
+        mixed.square().sum().backward()
+    assert waits.count == 0
+    exact = wanted(inputs[1])
+    exact.square().sum().backward()
+    torch.testing.assert_close(mixed, exact, rtol=0, atol=1e-5)
+    assert inputs[0].grad is not None
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=0, atol=1e-4)
+    for (name, one), (_, other) in zip(found.named_parameters(), wanted.named_parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-4, msg=name)

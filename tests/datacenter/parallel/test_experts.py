@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.datacenter.checkpoint.going_on import go_on, sections_of
+from tests.datacenter.marks import needs_torch_2_13
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import (
     TOLERANCE,
@@ -27,6 +28,7 @@ from tests.datacenter.training import (
 )
 
 MOE = {"experts": 4, "top_k": 2, "expert_dim": 32, "shared_experts": 1, "capacity_factor": 1.0, "loss_weight": 0.05}
+PADDED = {**MOE, "padded": True}
 BIAS = {"experts": 4, "top_k": 2, "expert_dim": 32, "balance": "bias", "bias_rate": 0.001}
 ZERO1, ZERO2, ZERO3 = (method(name) for name in ("zero1", "zero2", "zero3"))
 RING = {"method": "ring"}
@@ -59,6 +61,34 @@ def gradients_alone() -> dict[str, Any]:
         pytest.param(2, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2"),
         pytest.param(4, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2-efsdp-2"),
         pytest.param(4, {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3}, id="ep-2-tp-2"),
+        pytest.param(2, {"model": {"moe": PADDED}}, id="padded-2", marks=every_layout),
+        pytest.param(
+            4,
+            {
+                "mesh": {"ep": 2},
+                "data_parallel": ZERO3,
+                "model": {"moe": PADDED},
+                "memory": {"checkpointing": "selective"},
+            },
+            id="padded-ep-2-efsdp-2-selective",
+            marks=needs_torch_2_13,
+        ),
+        pytest.param(
+            4,
+            {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3, "model": {"moe": PADDED}},
+            id="padded-ep-2-tp-2",
+            marks=every_layout,
+        ),
+        pytest.param(
+            4,
+            {
+                "mesh": {"ep": 2, "dp_replicate": 2},
+                "data_parallel": ZERO3,
+                "memory": {"checkpointing": "selective"},
+            },
+            id="hybrid-2-ep-2-selective",
+            marks=[every_layout, needs_torch_2_13],
+        ),
         pytest.param(4, {"mesh": {"ep": 4, "cp": 2}, "data_parallel": ZERO2}, id="ep-4-ulysses-2"),
         pytest.param(4, {"mesh": {"cp": 4}, "context_parallel": RING, "batch": {"micro_batch": 4}}, id="ring-4"),
         pytest.param(4, {"mesh": {"ep": 4}, "data_parallel": ZERO1}, id="ep-4", marks=every_layout),

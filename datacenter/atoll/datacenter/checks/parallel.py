@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh.dims import ParallelDims
 
+SHARDS_BY_PARAMETER = TORCH >= (2, 13)
+"""Whether FSDP shards parameters of one unit over different ranks."""
 COMPILES_RING = TORCH >= (2, 13)
 """Whether compiled blocks get their gradients through ring attention: with torch 2.11 these are 0, without an error."""
 
@@ -49,6 +51,11 @@ def check_context_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 def check_experts(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     """``ep`` must divide the experts, and ``tp`` and ``efsdp`` the sizes of each expert."""
     moe = job.model.moe
+    if moe is not None and moe.padded and dims.cp > 1:
+        yield (
+            f"model.moe.padded = true with mesh.cp = {dims.cp}: each rank would send the capacity of whole sequences "
+            "for its part of them; set padded = false, or cp = 1"
+        )
     if dims.tp > 1 and moe is not None and moe.expert_dim % dims.tp:
         yield f"mesh.tp = {dims.tp} does not divide model.moe.expert_dim = {moe.expert_dim}"
     if dims.ep == 1:
@@ -67,8 +74,8 @@ def check_experts(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             f'data_parallel.method = "ddp" keeps whole replicas, but mesh.ep = {dims.ep} distributes experts: set '
             '"zero1", "zero2" or "zero3"'
         )
-    if job.memory.checkpointing == "selective":
+    if job.memory.checkpointing == "selective" and not SHARDS_BY_PARAMETER:
         yield (
-            f'memory.checkpointing = "selective" cannot go with experts distributed by mesh.ep = {dims.ep}: their '
-            'parameters are gathered again within the recomputed part; set "full", or ep = 1'
+            f'memory.checkpointing = "selective" with experts distributed by mesh.ep = {dims.ep} needs torch 2.13 '
+            f'(here: {torch.__version__}): install it, or set "full", or ep = 1'
         )

@@ -38,6 +38,13 @@ class MoeSection(Section):
             "skip it (Lepikhin et al. 2020, section 2.2). Without it no token is dropped.",
         ),
     ] = None
+    padded: Annotated[
+        bool,
+        Field(
+            description="Compute and send each expert's whole capacity, free places as zeros, so that the host never "
+            "waits for the number of routed rows. Needs `capacity_factor`; the results are the same."
+        ),
+    ] = False
     balance: Annotated[
         Literal["loss", "bias", "none"],
         Field(
@@ -53,6 +60,8 @@ class MoeSection(Section):
         """Find a ``top_k`` above the number of experts, and settings of the other way to balance."""
         if self.top_k > self.experts:
             yield "top_k", f"is more than the {self.experts} experts"
+        if self.padded and self.capacity_factor is None:
+            yield "padded", "pads to the capacity: set capacity_factor too"
         if self.balance != "loss":
             yield from self.unused(("loss_weight",), f'balance = "{self.balance}"')
         if self.balance != "bias":

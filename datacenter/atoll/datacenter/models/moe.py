@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.nn import functional
 
 from atoll.datacenter.models.extra import ExtraLoss
+from atoll.datacenter.models.slots import fill_slots, pick_slots, slots_of
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import MoeSection
@@ -44,6 +45,19 @@ class Mixing(Protocol):
         ...
 
 
+class Exchange(Protocol):
+    """Runs experts on rooms of a fixed size, wherever the experts are."""
+
+    def __call__(self, rooms: Tensor, experts: Experts) -> Tensor:
+        """Map ``[experts of the model, room, dim]`` to the same shape.
+
+        Args:
+            rooms: rows of each expert; free places are zeros, which an expert maps to zeros.
+            experts: the experts of this rank.
+        """
+        ...
+
+
 class SequenceCounts(Protocol):
     """Sums counts along sequences that may be divided among ranks.
 
@@ -54,6 +68,11 @@ class SequenceCounts(Protocol):
     @property
     def pieces(self) -> int:
         """Equal pieces of a sequence that this rank has."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks among which a sequence is divided."""
         ...
 
     def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,6 +91,7 @@ class WholeSequence:
     """Sequences that are not divided."""
 
     pieces = 1
+    ranks = 1
 
     def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
         """See ``SequenceCounts``."""
@@ -87,14 +107,17 @@ class Experts(nn.Module):
         self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
         self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
 
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
         """Apply each expert's feed-forward part to its rows.
 
         Args:
-            rows: ``[rows, dim]``, sorted by expert.
+            rows: ``[rows, dim]``, sorted by expert; or without counts ``[experts, room, dim]``.
             counts: int64 ``[experts]``; their sum is ``rows``.
         """
         w1, w2, w3 = (_local(weight).to(rows.dtype) for weight in (self.w1, self.w2, self.w3))
+        if counts is None:
+            gated = functional.silu(rows @ w1.transpose(1, 2)) * (rows @ w3.transpose(1, 2))
+            return gated @ w2.transpose(1, 2)
         mixed = functional.silu(grouped_product(rows, w1, counts)) * grouped_product(rows, w3, counts)
         return grouped_product(mixed, w2, counts)
 
@@ -135,6 +158,7 @@ class RoutedExperts(nn.Module):
             ``balance = "bias"``. The same on every rank; kept in checkpoints.
         load: int64 ``[experts]``: choices of this rank's tokens in the present step, including dropped ones.
         mixing: how rows reach their experts; expert parallelism replaces it.
+        exchange: how rooms reach their experts, with ``padded``; expert parallelism replaces it.
         sequence: how counts are summed along a sequence; context parallelism replaces it.
         copies: number of ranks that route the same tokens (tensor parallelism).
     """
@@ -150,6 +174,7 @@ class RoutedExperts(nn.Module):
         self.extra_loss = ExtraLoss()
         self.load: Tensor | None = None
         self.mixing: Mixing = _here
+        self.exchange: Exchange = _rooms_here
         self.sequence: SequenceCounts = WholeSequence()
         self.copies = 1
 
@@ -163,8 +188,11 @@ class RoutedExperts(nn.Module):
         counts = self._count(chosen)
         before, total = self.sequence(counts)
         self._remember(counts)
-        kept = None if self.section.capacity_factor is None else self._places(chosen, before, total)
-        mixed = self._mix(hidden, chosen, weights, kept)
+        places = None if self.section.capacity_factor is None else self._places(chosen, before, total)
+        if places is not None and self.section.padded:
+            mixed = self._mix_padded(hidden, chosen, weights, places)
+        else:
+            mixed = self._mix(hidden, chosen, weights, None if places is None else places < self._room(chosen))
         if self.section.balance == "loss" and torch.is_grad_enabled():
             mixed = self.extra_loss(mixed, self._balance_loss(scores, total.sum(1)))
         return mixed
@@ -191,7 +219,7 @@ class RoutedExperts(nn.Module):
             self.load = load if self.load is None else self.load + load
 
     def _places(self, chosen: Tensor, before: Tensor, total: Tensor) -> Tensor:
-        """Return which choices are within the capacity, bool like ``chosen``.
+        """Return each choice's place among those of its expert in its sequence, int64 like ``chosen``.
 
         Args:
             chosen: int64 ``[batch, sequence, top_k]``.
@@ -200,12 +228,23 @@ class RoutedExperts(nn.Module):
         """
         pieces, experts = self.sequence.pieces, self.section.experts
         batch, sequence, choices = chosen.shape
-        hot = functional.one_hot(chosen.view(batch, pieces, -1, choices), experts)
+        every = torch.arange(experts, device=chosen.device)
+        hot = (chosen.view(batch, pieces, -1, choices)[..., None] == every).to(torch.int64)
         better = total.cumsum(1) - total  # first choices of the whole sequence take precedence over second ones
         ahead = hot.cumsum(2) - hot + (before + better).transpose(0, 1)[:, :, None]
-        place = (ahead * hot).sum(-1).view(batch, sequence, choices)
-        length = int(total[0, 0].sum())
-        return place < capacity(self.section, length)
+        return (ahead * hot).sum(-1).view(batch, sequence, choices)
+
+    def _room(self, chosen: Tensor) -> int:
+        """Return the capacity of an expert for one whole sequence."""
+        return capacity(self.section, chosen.shape[1] * self.sequence.ranks)
+
+    def _mix_padded(self, hidden: Tensor, chosen: Tensor, weights: Tensor, places: Tensor) -> Tensor:
+        """Like ``_mix``, with a room of fixed size for each expert and sequence: the host knows every size."""
+        batch, room = len(chosen), self._room(chosen)
+        slots = slots_of(chosen, places, room, self.section.experts)
+        rooms = fill_slots(hidden, slots, self.section.experts * batch * room)
+        mixed = self.exchange(rooms.view(self.section.experts, batch * room, -1), self.experts)
+        return (pick_slots(mixed.flatten(0, 1), slots) * weights[..., None]).sum(-2).to(hidden.dtype)
 
     def _mix(self, hidden: Tensor, chosen: Tensor, weights: Tensor, kept: Tensor | None) -> Tensor:
         """Send each token to its experts and add up the weighted results."""
@@ -255,6 +294,11 @@ def capacity(section: MoeSection, sequence: int) -> int:
     if section.capacity_factor is None:
         return sequence
     return min(sequence, ceil(section.capacity_factor * section.top_k * sequence / section.experts))
+
+
+def _rooms_here(rooms: Tensor, experts: Experts) -> Tensor:
+    mixed: Tensor = experts(rooms, None)
+    return mixed
 
 
 def _here(rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:

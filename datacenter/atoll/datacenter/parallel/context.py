@@ -54,6 +54,11 @@ class SequenceShare:
         """Return the share for the job's method."""
         return cls(meshes.data["cp"].get_group(), 2 if job.context_parallel.method == "ring" else 1)
 
+    @property
+    def ranks(self) -> int:
+        """Number of ranks among which a sequence is divided."""
+        return self.group.size()
+
     def numbers(self, rank: int) -> list[int]:
         """Return the numbers of a rank's pieces among all ``pieces * ranks``, in order."""
         return [rank] if self.pieces == 1 else [rank, 2 * self.group.size() - 1 - rank]

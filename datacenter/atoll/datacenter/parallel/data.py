@@ -49,6 +49,9 @@ def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> N
     settings = _settings(meshes, job)
     stage3 = job.data_parallel.method == "zero3"
     for block in spec.blocks_of(module).values():
+        if meshes.sparse is not None and job.memory.checkpointing == "selective":
+            _shard_together(block, meshes, settings, reshard=stage3)
+            continue
         _shard_experts(block, meshes, job, reshard=stage3)
         _apply(block, job, settings, reshard=stage3)
     if job.data_parallel.method != "ddp":
@@ -75,8 +78,7 @@ def _shard_experts(block: nn.Module, meshes: Meshes, job: SiloJob, *, reshard: b
     """Shard experts: with ``ep`` they have replicas on fewer ranks than the other parameters."""
     if meshes.sparse is None:
         return
-    mesh = meshes.sparse["dp_replicate", "efsdp"] if meshes.dims.dp_replicate > 1 else meshes.sparse["efsdp"]
-    settings = {**_settings(meshes, job), "mesh": mesh}
+    settings = {**_settings(meshes, job), "mesh": _expert_mesh(meshes)}
     for _, routed in routed_of(block):
         fully_shard(
             routed.experts,
@@ -84,6 +86,33 @@ def _shard_experts(block: nn.Module, meshes: Meshes, job: SiloJob, *, reshard: b
             shard_placement_fn=width_shards(routed.experts),
             **settings,
         )
+
+
+def _expert_mesh(meshes: Meshes) -> DeviceMesh:
+    if meshes.sparse is None:
+        raise ValueError("no mesh for experts: ep is 1")
+    return meshes.sparse["dp_replicate", "efsdp"] if meshes.dims.dp_replicate > 1 else meshes.sparse["efsdp"]
+
+
+def _shard_together(block: nn.Module, meshes: Meshes, settings: dict[str, Any], *, reshard: bool) -> None:
+    """Shard a block with its experts as one unit: what selective checkpointing recomputes must contain no unit.
+
+    The experts' parameters keep their own ranks, by a mesh for each parameter.
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_common import (  # noqa: PLC0415  # torch 2.13 and later
+        FSDPMeshInfo,
+        HSDPMeshInfo,
+        ShardPlacementResult,
+    )
+
+    mesh = _expert_mesh(meshes)
+    info = FSDPMeshInfo(mesh, 0) if mesh.ndim == 1 else HSDPMeshInfo(mesh, 1, 0)
+    placed = {
+        parameter: ShardPlacementResult(width_shards(routed.experts)(parameter), info)
+        for _, routed in routed_of(block)
+        for parameter in routed.experts.parameters()
+    }
+    fully_shard(block, reshard_after_forward=reshard, shard_placement_fn=placed.get, **settings)
 
 
 def _apply(module: nn.Module, job: SiloJob, settings: dict[str, Any], *, reshard: bool) -> None:

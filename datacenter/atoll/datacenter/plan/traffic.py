@@ -288,12 +288,20 @@ def _experts(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
     sizes = task.shape.sizes
     tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
     calls = given("blocks on this rank", share.all_blocks) * layout.micro_batches
-    routed = tokens.count * sizes.top_k * sizes.dim * task.width
+    routed = padded(task, tokens.count * sizes.top_k * sizes.dim * task.width)
     whens: tuple[When, ...] = (
         ("forward", "backward", "again") if layout.checkpointing == "full" else ("forward", "backward")
     )
     for when in whens:
         yield Message("ep", "all_to_all", when, routed, 2 * calls, f"tokens to experts and back, {when}")
+
+
+def padded(task: Task, rows: Figure) -> Figure:
+    """Rows of experts, with free places where they are padded to their capacity (``models.slots``)."""
+    moe = task.job.model.moe
+    if moe is None or not moe.padded or moe.capacity_factor is None:
+        return rows
+    return rows * given("model.moe.capacity_factor", min(moe.capacity_factor, moe.experts / moe.top_k))
 
 
 def _pipeline(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
