@@ -195,7 +195,7 @@ class TestStandby:
             assert [one["source"] for one in service["configs"]] == ["server"]
         is_a_command([re.sub(r"\$\{.*\}", "fl.example.org", word) for word in STANDBY["services"]["first"]["command"]])
         (script,) = STANDBY["services"]["second"]["command"]
-        made, started = re.findall(r"(?:\|\||exec) (atoll [^;]*)", script.replace("${ATOLL_HOST}", "fl.example.org"))
+        made, started = re.findall(r"(?:\|\||exec) (atoll [^;|]*)", script.replace("${ATOLL_HOST}", "fl.example.org"))
         check(Typed(made, tuple(made.split()[1:]), whole=True))
         check(Typed(started, tuple(started.split()[1:]), whole=True))
         path = tmp_path / "server.toml"
@@ -230,6 +230,7 @@ class TestStandby:
             command, capture_output=True, text=True, timeout=WAIT_S, check=False, env={**os.environ, **names}
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        assert "WARNING" not in done.stderr, done.stderr
 
 
 class TestDashboard:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from atoll.server.cli.check_database import database_server as checked
 from atoll.server.cli.check_database import schema
 from atoll.server.cli.checks import Finding, Status
-from atoll.server.stores import Store
+from atoll.server.stores import Store, database_clock
 from atoll.server.stores.database_place import note
 from atoll.server.stores.dialects import parse_url
 from atoll.server.stores.schema_version import head_revision
@@ -38,6 +38,17 @@ def test_a_server_that_forgets_in_a_crash(tmp_path: Path, postgresql_url: str) -
     (found,) = checked(tmp_path)
     assert (found.status, found.remedy) == (Status.FAIL, "set synchronous_commit to on")
     assert "synchronous_commit = off" in found.message
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "status"), [(3600.0, Status.FAIL), (-3600.0, Status.FAIL), (20.0, Status.WARN), (2.0, None)]
+)
+def test_a_clock_that_differs(
+    tmp_path: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch, ahead_s: float, status: Status | None
+) -> None:
+    Store.open(tmp_path, url=postgresql_url).close()
+    monkeypatch.setattr(database_clock, "skew", lambda _: database_clock.Skew(ahead_s, 0.1))
+    assert [one.status for one in checked(tmp_path) if one.check == "clock"] == ([] if status is None else [status])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "nowhere.invalid"])

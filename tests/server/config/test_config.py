@@ -56,6 +56,14 @@ def test_silence_is_longer_than_a_client_may_take_to_come_back() -> None:
     assert "set it above 5" in doubt
 
 
+def test_a_server_that_advertises_a_name_and_listens_on_loopback_is_doubted() -> None:
+    (doubt,) = config(advertise="fl.example.org").doubts
+    assert "fl.example.org" in doubt
+    assert "set host to 0.0.0.0" in doubt
+    for reached in ({"host": "0.0.0.0", "advertise": "fl.example.org"}, {"advertise": "localhost"}):  # noqa: S104
+        assert config(**reached).doubts == ()
+
+
 def test_all_bad_values_are_named_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         config(port=-1, workers=0, drain_s=-5.0)

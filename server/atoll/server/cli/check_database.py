@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.operator.errors import OperatorError
-from atoll.server.cli.checks import Finding, Status
+from atoll.server.cli.checks import CLOCK_FAIL_S, CLOCK_WARN_S, Finding, Status
 from atoll.server.cli.errors import local_errors
 
 if TYPE_CHECKING:
@@ -76,11 +76,12 @@ def _answers(place: URL) -> Iterator[Finding]:
     from sqlalchemy import text  # noqa: PLC0415 - as above
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
-    from atoll.server.stores import dialects  # noqa: PLC0415 - as above
+    from atoll.server.stores import database_clock, dialects  # noqa: PLC0415 - as above
 
     engine = dialects.reader_engine(place, connections=1)
     try:
         with engine.connect() as connection:
+            skew = database_clock.skew(connection)
             version = connection.execute(text("SHOW server_version")).scalar_one()
             found = {name: str(connection.execute(text(f"SHOW {name}")).scalar_one()) for name in _DURABLE}
     except SQLAlchemyError as error:
@@ -93,3 +94,6 @@ def _answers(place: URL) -> Iterator[Finding]:
         yield Finding(_CHECK, Status.FAIL, words, f"set {', '.join(one.partition(' ')[0] for one in unsafe)} to on")
     else:
         yield Finding(_CHECK, Status.OK, f"{dialects.shown(place)}, PostgreSQL {version}")
+    if skew is not None and skew.least_s >= CLOCK_WARN_S:
+        status = Status.FAIL if skew.least_s >= CLOCK_FAIL_S else Status.WARN
+        yield Finding("clock", status, str(skew), database_clock.REMEDY)

@@ -129,12 +129,18 @@ class ServerConfig(BaseModel):
     @property
     def doubts(self) -> tuple[str, ...]:
         """Sentences for the log about settings that are allowed but probably not intended."""
-        if self.silence_s > LONGEST_RETRY_S:
-            return ()
-        return (
-            f"silence_s is {self.silence_s:g}, and a participant may take {LONGEST_RETRY_S:g} s to try a lost "
-            f"connection again: set it above {LONGEST_RETRY_S:g}, or rounds go on without some that will return",
-        )
+        found = []
+        if self.silence_s <= LONGEST_RETRY_S:
+            found.append(
+                f"silence_s is {self.silence_s:g}, and a participant may take {LONGEST_RETRY_S:g} s to try a lost "
+                f"connection again: set it above {LONGEST_RETRY_S:g}, or rounds go on without some that will return"
+            )
+        if self.advertise and is_loopback(self.host) and not is_loopback(self.advertise):
+            found.append(
+                f"participants are sent to {self.advertise}, and the server listens on {self.host}, which other "
+                "machines do not reach: set host to 0.0.0.0 or an address of this machine"
+            )
+        return tuple(found)
 
     @property
     def advertised_host(self) -> str:

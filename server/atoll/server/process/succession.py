@@ -18,6 +18,7 @@ from atoll.server.process.notify import READY, notify
 from atoll.server.process.standby_gateway import HANDOVER_S, StandbyGateway
 from atoll.server.process.standby_pages import StandbyPages
 from atoll.server.stores import Store, blob_place
+from atoll.server.stores.database_clock import warn_of_skew
 from atoll.server.stores.server_turns import WorkPlace
 from atoll.server.stores.standby import Standby
 from atoll.server.telemetry.rounds import RoundFigures
@@ -99,6 +100,7 @@ class Succession:
             return
 
         def work(connection: Connection) -> None:
+            warn_of_skew(connection)
             turn.announce(connection, config.advertised_host, main_port, enrol_port, config.reached_at)
 
         await store.writer.run(work)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 from atoll.server.buckets.errors import BucketUnavailableError
 from atoll.server.errors import SetupError
 from atoll.server.stores import dialects, schema_version
+from atoll.server.stores.database_clock import warn_of_skew
 from atoll.server.stores.errors import StoreUnavailableError
 from atoll.server.stores.server_turns import HOLDER, DatabaseTakenError, WorkPlace, find_work_place
 
@@ -182,6 +183,7 @@ class Standby:
         if self._seen is None or holder.pid != self._seen.pid:
             self._seen = holder
             schema_version.require_allowed(connection)
+            warn_of_skew(connection)
         if holder.silent_s is None:
             self._say(f"{holder.name} is at work; {_BLIND}")
         elif holder.silent_s <= self._silence_s:
