@@ -48,6 +48,7 @@ class Loader:
         self._pin, self._agree = pin, agree
         self._counts = tuple(even_counts(batches.source.global_batch, world))
         self._changed = threading.Condition()
+        self._reading = threading.Lock()
         self._ready: deque[Batch] = deque()
         self._generation = 0
         self._failure: BaseException | None = None
@@ -78,6 +79,11 @@ class Loader:
             self._batches.next_step()
             self._changed.notify_all()
             return self._ready.popleft()
+
+    def share_of(self, step: int, rank: int) -> Batch:
+        """Return another rank's even share of a step, read now."""
+        with self._reading:
+            return self._batches.step(step).share(rank, len(self._counts))
 
     def state(self) -> State:
         """Return the position of the next share; the same on every rank. Collective if there is ``agree``."""
@@ -119,7 +125,8 @@ class Loader:
         while (wanted := self._wanted()) is not None:
             generation, number, counts = wanted
             try:
-                batch = self._batches.step(number).counted_share(self._rank, counts)
+                with self._reading:
+                    batch = self._batches.step(number).counted_share(self._rank, counts)
                 batch = batch.pin_memory() if self._pin else batch
             except Exception as error:  # noqa: BLE001  # raised by the next call
                 self._fail(error)

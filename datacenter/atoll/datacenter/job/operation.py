@@ -87,6 +87,17 @@ class FaultsSection(Section):
             "others that are ready. With `in-place`.",
         ),
     ] = 0
+    speculate_after: Annotated[
+        float | None,
+        Field(
+            ge=1,
+            le=1000,
+            description="A replica group is late when its micro-batches take this many times as long as half of the "
+            "groups took: one of those then runs them too, and the first result counts (Dean and Ghemawat 2004). "
+            "With `in-place`, without `backup_replicas`.",
+        ),
+        Hint(default="none: a step waits for late groups"),
+    ] = None
     min_replicas: Annotated[
         int,
         Field(
@@ -99,9 +110,16 @@ class FaultsSection(Section):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Find settings that belong to the other kind of recovery."""
         if self.recovery == "restart":
-            yield from self.unused(("backup_replicas", "min_replicas"), 'recovery = "restart"')
+            yield from self.unused(("backup_replicas", "speculate_after", "min_replicas"), 'recovery = "restart"')
         else:
             yield from self.unused(("min_world",), 'recovery = "in-place"')
+        if self.backup_replicas:
+            yield from self.unused(("speculate_after",), "backup_replicas leaves late groups out of a step")
+
+    @property
+    def leaves_late_behind(self) -> bool:
+        """Whether a step may be made while a replica group is still in its pass."""
+        return self.backup_replicas > 0 or self.speculate_after is not None
 
 
 class MetricsSection(Section):

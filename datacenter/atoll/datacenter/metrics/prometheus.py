@@ -110,6 +110,7 @@ _GAUGES = (
     ("replica_share_ratio", "Gradients of replica groups in the last record's steps / (steps * groups)."),
     ("replica_groups_lost", "Replica groups lost since the launcher began."),
     ("replica_groups_healed", "Replica groups that came back since the launcher began."),
+    ("replica_groups_speculated", "Gradients in the last record's steps that another group computed for a late one."),
     ("held_out_loss", "Loss of the last evaluation: sum of token losses / counted tokens."),
     ("held_out_perplexity", "exp(loss) of the last evaluation."),
 )
@@ -148,6 +149,7 @@ def _values(record: StepRecord, facts: RunFacts) -> dict[str, float | None]:
         "replica_share_ratio": record.replica_share,
         "replica_groups_lost": record.replicas_lost,
         "replica_groups_healed": record.replicas_healed,
+        "replica_groups_speculated": record.replicas_speculated,
     }
 
 

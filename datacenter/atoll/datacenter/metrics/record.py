@@ -67,6 +67,7 @@ class StepRecord:
         replica_share: gradients of replica groups in these steps / (steps * groups).
         replicas_lost: replica groups lost since the launcher began.
         replicas_healed: replica groups that came back since then, with a live group's state.
+        replicas_speculated: gradients in these steps that another replica group has computed for a late one.
     """
 
     step: int
@@ -89,6 +90,7 @@ class StepRecord:
     replica_share: float | None = None
     replicas_lost: int | None = None
     replicas_healed: int | None = None
+    replicas_speculated: int | None = None
 
     @property
     def tokens_per_s(self) -> float:

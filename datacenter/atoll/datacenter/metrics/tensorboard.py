@@ -70,6 +70,7 @@ def curves(record: StepRecord, facts: RunFacts) -> dict[str, float]:
         "replicas/share": record.replica_share,
         "replicas/lost": record.replicas_lost,
         "replicas/healed": record.replicas_healed,
+        "replicas/speculated": record.replicas_speculated,
         "memory/peak_bytes": float(record.peak_memory_bytes),
     }
     return {tag: value for tag, value in found.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -120,8 +120,8 @@ class PlainPasses:
     def __call__(self, batches: Sequence[MicroBatch], divisor: float | Tensor) -> Tensor:
         """See ``Passes``."""
         total = torch.zeros((), device=self.device)
-        for number, batch in enumerate(batches):
-            with self._gradient_sync(last=number == len(batches) - 1), self.loss.context():
+        for batch, last in marking_last(batches):
+            with self._gradient_sync(last=last), self.loss.context():
                 with self._autocast(), self._timed():
                     outputs = self.module(batch.tokens, **document_inputs((batch,), self.job))
                 loss = self.loss(outputs, batch.labels, divisor)
@@ -172,6 +172,16 @@ class PlainPasses:
             if method in {"zero1", "zero2"}:
                 self.module.set_reshard_after_backward(last)
         yield
+
+
+def marking_last(batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, bool]]:
+    """Yield micro-batches with whether each is the last. The next one is asked for before, so they may end early."""
+    following = iter(batches)
+    batch = next(following, None)
+    while batch is not None:
+        after = next(following, None)
+        yield batch, after is None
+        batch = after
 
 
 def _local(loss: Tensor) -> Tensor:

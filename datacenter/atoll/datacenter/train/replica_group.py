@@ -11,7 +11,10 @@ from atoll.datacenter.errors import DatacenterError, LayoutError
 from atoll.datacenter.mesh import ParallelDims, seed_ranks
 
 if TYPE_CHECKING:
+    import torch
+
     from atoll.datacenter.checkpoint import TrainingState
+    from atoll.datacenter.data import Batch, Loader
     from atoll.datacenter.elastic.replicas.member import Attendance, Member
     from atoll.datacenter.elastic.watch import Watch
     from atoll.datacenter.job import SiloJob
@@ -83,6 +86,30 @@ class ReplicaGroup:
         elif self._writes and not self.leads:
             sinks.close()
         self._writes, self._began = self.leads, True
+
+
+@dataclass(frozen=True)
+class OtherRows:
+    """Reads the micro-batches that a rank at the same place in another replica group has.
+
+    Attributes:
+        loader: this rank's batches.
+        ranks: data-parallel ranks of a group.
+        place: number of this rank among them.
+        micro_batch: sequences of a micro-batch.
+        device: device of this rank.
+    """
+
+    loader: Loader
+    ranks: int
+    place: int
+    micro_batch: int
+    device: torch.device
+
+    def __call__(self, step: int, group: int) -> list[Batch]:
+        """Return the micro-batches of a step, from 0."""
+        share = self.loader.share_of(step, group * self.ranks + self.place)
+        return list(share.to(self.device).micro_batches(self.micro_batch))
 
 
 @dataclass(frozen=True)

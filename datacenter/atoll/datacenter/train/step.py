@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,8 @@ from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.parallel.context import cut_batches
 from atoll.datacenter.parallel.float8 import scale_weights
+from atoll.datacenter.parallel.passes import PlainPasses
+from atoll.datacenter.train.brake import Brake
 from atoll.datacenter.train.experts import busiest, settle_experts
 from atoll.datacenter.train.launched import Launched, StepResult
 from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at
@@ -34,6 +37,7 @@ class Step:
 
     Attributes:
         member: this rank in its replica group, with recovery in place: gradients then become means over groups.
+        rows_of: this rank's micro-batches of a step, from 0, in place of another replica group; with speculation.
         expert_loads: choices of each expert in the last step's global batch, int64 ``[experts]`` by name of the layer;
             only layers of this rank's stages.
     """
@@ -45,6 +49,7 @@ class Step:
     scale: LossScale
     device: torch.device
     member: Member | None = None
+    rows_of: Callable[[int, int], Sequence[MicroBatch]] | None = None
     expert_loads: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
@@ -99,10 +104,13 @@ class Step:
         private = self.job.privacy is not None  # a Poisson sample may be empty, but its noise counts
         return Launched(number, lr, figures, may_be_empty=private, may_skip=self.scale.dynamic), lr, norm
 
-    def _passes(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
+    def _passes(
+        self, batches: Sequence[MicroBatch], brake: Callable[[Sequence[MicroBatch]], Sequence[MicroBatch]] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Queue the passes; return the mean loss times the loss scale, and counted tokens."""
         batches = cut_batches(batches, self.job, self.meshes)
         tokens = self._counted(batches)
+        batches = batches if brake is None else brake(batches)
         divisor = tokens.clamp(min=1).to(torch.float32) / self.scale.scale
         divide_extra_losses(self.passes.parts, divisor, self.device)
         if self.job.precision.float8_gather:
@@ -111,12 +119,25 @@ class Step:
 
     def _averaged(self, member: Member, number: int, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
         """Run the passes and average over replica groups; no passes for a step that was made without this group."""
-        mean = member.missed(number) if self.job.faults.backup_replicas else None
+        mean = member.missed(number) if self.job.faults.leaves_late_behind else None
         if mean is None:
-            loss, tokens = self._passes(batches)
-            mean = member.average(number, int(tokens.item()), loss.item() / self.scale.scale)
+            figures = self._figures(*self._passes(batches))
+            mean = member.average(number, *figures, partial(self._run_for, member, number))
         scaled = torch.tensor(mean.quorum.loss * self.scale.scale, device=self.device)
         return scaled, torch.tensor(mean.quorum.tokens, device=self.device)
+
+    def _run_for(self, member: Member, number: int, late: int) -> tuple[int, float] | None:
+        """Compute the gradient of a late group; None if the step was made meanwhile. Only plain passes break off."""
+        if self.rows_of is None:
+            raise ValueError("a step with speculation needs the rows of other replica groups: set rows_of")
+        self.optimiser.zero_grad(set_to_none=True)
+        brake = Brake(lambda: member.is_made(number))
+        breakable = isinstance(self.passes, PlainPasses)
+        loss, tokens = self._passes(self.rows_of(number, late), brake if breakable else None)
+        return None if brake.pulled else self._figures(loss, tokens)
+
+    def _figures(self, loss: Tensor, tokens: Tensor) -> tuple[int, float]:
+        return int(tokens.item()), loss.item() / self.scale.scale
 
     def _counted(self, batches: Sequence[MicroBatch]) -> Tensor:
         counted = sum((batch.labels != IGNORED_LABEL).sum() for batch in batches)

@@ -25,7 +25,7 @@ from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.collector import Collector
 from atoll.datacenter.train.evaluation import Evaluator
-from atoll.datacenter.train.replica_group import ReplicaGroup, group_dims, group_job
+from atoll.datacenter.train.replica_group import OtherRows, ReplicaGroup, group_dims, group_job
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
@@ -270,6 +270,7 @@ class Trainer:
                 replica_share=None if attended is None else attended.share,
                 replicas_lost=None if attended is None else attended.lost,
                 replicas_healed=None if attended is None else attended.healed,
+                replicas_speculated=None if attended is None else attended.speculated,
             )
         )
 
@@ -323,6 +324,8 @@ def open_trainer(
         loader = stack.enter_context(Loader(batches, share, whole.batch, pin=pin, agree=agree))
         pulse.enter(0, "model")
         step = make_step(group_job(job, member), spec, meshes, world.device, mechanism, member)
+        if job.faults.speculate_after is not None:
+            step.rows_of = OtherRows(loader, dims.batch, ranks.get_local_rank(), job.batch.micro_batch, world.device)
         extras = {} if member is not None else {"random": RandomState(world.device), **hook_states(step)}
         state = TrainingState(step.passes.parts, step.optimiser, step.scale, loader, extras)
         opened = partial(open_sinks, job.metrics, facts, folder, rank=world.rank, console=console)

@@ -3,10 +3,10 @@
 ``KILL=GROUP:POSITION:STEP:POINT …``: that rank kills itself with SIGKILL at that point of that step, once. POINT is a
 phase of the step, ``sum`` (the others are in the sum, and wait for it), ``summed`` (it has the mean, and the others may
 have it too, but it has not voted), ``fetching`` (it has a part of a live group's state) or ``serving`` (it has sent a
-part of its state); STEP is with these two the number of that transfer, 1 at the start. ``GATE=GROUP:STEP:FIFO …``: rank
-0 of that group waits in its pass of that step until the fifo is opened for writing. Each rank appends its group,
-position and process to ``pids``, and at the end writes its state to ``state-GROUP-POSITION.pt``, all in the folder
-``FACTS``.
+part of its state); STEP is with these two the number of that transfer, 1 at the start. GROUP may be several, with
+commas: the first of them to come there. ``GATE=GROUP:STEP:PHASE:FIFO …``: rank 0 of that group, or of those, waits in
+that phase of that step until the fifo is opened for writing. Each rank appends its group, position and process to
+``pids``, and at the end writes its state to ``state-GROUP-POSITION.pt``, all in the folder ``FACTS``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,17 +40,17 @@ def kill_at(group: int, step: int, point: str) -> None:
     position = os.environ["RANK"]
     for index, kill in enumerate(os.environ.get("KILL", "").split()):
         who, where, when, what = kill.split(":")
-        if (who, where, what) == (str(group), position, point) and when == str(step):
+        if str(group) in who.split(",") and (where, what, when) == (position, point, str(step)):
             with suppress(FileExistsError):
                 (FACTS / f"killed-{index}").touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def gate(group: int, step: int) -> None:
+def gate(group: int, step: int, phase: str) -> None:
     """Wait here if the test asks for it."""
     for one in os.environ.get("GATE", "").split():
-        who, when, fifo = one.split(":")
-        if (who, when, os.environ["RANK"]) == (str(group), str(step), "0"):
+        who, when, where, fifo = one.split(":")
+        if str(group) in who.split(",") and (when, where, os.environ["RANK"]) == (str(step), phase, "0"):
             with suppress(FileNotFoundError):  # it was opened before this rank was started again
                 Path(fifo).read_text(encoding="utf-8")
 
@@ -64,16 +64,15 @@ def instrument(group: int) -> None:
     def entering(self: Watch, step: int, phase: str) -> None:
         enter(self, step, phase)
         kill_at(group, step, phase.replace(" ", "_"))
-        if phase == "training":
-            gate(group, step)
+        gate(group, step, phase)
 
     def summing(self: Averager, sums: Sequence[Tensor]) -> None:
         kill_at(group, steps["step"], "sum")
         sum_parts(self, sums)
 
-    def summed(self: Averager, quorum: Quorum, weight: float) -> list[Tensor]:
+    def summed(self: Averager, quorum: Quorum, weights: Mapping[int, float]) -> list[Tensor]:
         steps["step"] = quorum.step + 1
-        found = sum_all(self, quorum, weight)
+        found = sum_all(self, quorum, weights)
         kill_at(group, quorum.step + 1, "summed")
         return found
 

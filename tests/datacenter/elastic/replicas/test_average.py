@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
 from atoll.datacenter.elastic.replicas.average import CONNECT_TIMEOUT_S, Averager, flats_of, meet
@@ -58,7 +58,7 @@ def test_a_member_that_does_not_come_is_not_waited_for_once_the_attempt_is_void(
 
     def sum_alone() -> None:
         try:
-            averager.sum(Quorum(3, 1, 0, (0, 1), (0, 1), 2, 0.0), 0.5)
+            averager.sum(Quorum(3, 1, 0, (0, 1), (0, 1), 2, 0.0), {0: 0.5})
         except RuntimeError as error:
             broken.append(str(error))
 
@@ -74,3 +74,35 @@ def test_members_vote_before_they_are_taken_for_hung() -> None:
     assert CONNECT_TIMEOUT_S < GRACE_S
     with pytest.raises(RuntimeError, match=r"not all members came within 0\.01 s"):
         meet(HashStore(), 0, 2, lambda: False, 0.01)
+
+
+def sums_of(quorum: Quorum, gradients: dict[int, float], kept: dict[int, float]) -> list[list[Tensor]]:
+    """Let two groups sum; ``kept``: own gradients of groups whose parameters have those of the other one."""
+    store, found = HashStore(), dict[int, list[Tensor]]()
+    holders = dict(quorum.held)
+
+    def sum_one(group: int) -> None:
+        mine = parameters(kept.get(group, gradients[group]), None)
+        averager = Averager(flats_of(mine), group, 0, store, WAIT_S)
+        if group in kept:
+            averager.set_aside()
+            mine[0].grad = torch.full((2, 3), gradients[group])
+        weights = {one: (0.1, 0.7)[one] for one in quorum.contributors if holders.get(one, one) == group}
+        found[group] = averager.sum(quorum, weights)
+
+    threads = [threading.Thread(target=sum_one, args=(group,)) for group in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    return [found[group] for group in (0, 1)]
+
+
+def test_a_gradient_that_is_handed_over_gives_the_bits_of_one_that_the_late_group_has_computed() -> None:
+    """The late group adds it in its own place. Group 0 holds both, so that group 1's parameters do not matter."""
+    members = (0, 1)
+    wanted = sums_of(Quorum(1, 1, 0, members, members, 2, 0.0), {0: 0.3, 1: 1.1}, {})
+    found = sums_of(Quorum(1, 1, 0, members, members, 2, 0.0, ((1, 0),)), {0: 1.1, 1: 99.0}, {0: 0.3})
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(mine[0], theirs[0])
+    assert wanted[0][0][0].item() == pytest.approx(0.1 * 0.3 + 0.7 * 1.1)

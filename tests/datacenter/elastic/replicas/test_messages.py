@@ -14,6 +14,7 @@ from atoll.datacenter.elastic.replicas.messages import (
     Hello,
     Message,
     Quorum,
+    Speculate,
     Vote,
     encoded,
     from_rank,
@@ -21,7 +22,9 @@ from atoll.datacenter.elastic.replicas.messages import (
 )
 
 
-@pytest.mark.parametrize("message", [Hello(1, 0, "start"), Arrive(3, 40, 0.1), Vote(7, good=False)])
+@pytest.mark.parametrize(
+    "message", [Hello(1, 0, "start"), Arrive(3, 40, 0.1), Arrive(3, 40, 0.1, share=2), Vote(7, good=False)]
+)
 def test_a_ranks_message_arrives_as_it_was(message: Message) -> None:
     assert from_rank(encoded(message)) == message
 
@@ -32,6 +35,8 @@ def test_a_ranks_message_arrives_as_it_was(message: Message) -> None:
         Begin(3, Heal(1, 0, (1, 2)), 0),
         Begin(3, None, 0),
         Quorum(2, 1, 0, (0, 1), (1,), 40, 0.1 + 0.2),
+        Quorum(2, 1, 0, (0, 1, 2), (0, 1, 2), 40, 0.0, ((0, 1), (2, 1))),
+        Speculate(3, 1),
         Decision(2, commit=True, heal=Heal(1, 0, (2,))),
     ],
 )

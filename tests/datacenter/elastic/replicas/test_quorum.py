@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atoll.datacenter.elastic.replicas.messages import (
     NO_STATE,
@@ -17,6 +17,7 @@ from atoll.datacenter.elastic.replicas.messages import (
     Leave,
     Over,
     Quorum,
+    Speculate,
     ToRank,
     Vote,
 )
@@ -46,6 +47,7 @@ class Script:
     steps: int = 100
     backup: int = 0
     least: int = 1
+    after: float | None = None
     now_s: float = 0.0
     sent: dict[int, list[ToRank]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Script:
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        rules = Rules(self.groups, self.ranks, self.steps, self.backup, self.least, TIMEOUT_S)
+        rules = Rules(self.groups, self.ranks, self.steps, self.backup, self.least, TIMEOUT_S, self.after)
         self.quorums = Quorums(rules)
 
     def take(self, actions: list[Action]) -> Script:
@@ -90,6 +92,13 @@ class Script:
             for position in range(self.ranks):
                 at = self.quorums.step if step is None else step
                 self.hear(group, Arrive(at, 10 * (group + 1), float(group)), position)
+        return self
+
+    def arrive_for(self, late: int, group: int, *, step: int | None = None) -> Script:
+        """A group has the gradient of a late one's micro-batches."""
+        for position in range(self.ranks):
+            at = self.quorums.step if step is None else step
+            self.hear(group, Arrive(at, 10 * (late + 1), float(late), share=late), position)
         return self
 
     def vote(self, *groups: int, good: bool = True) -> Script:
@@ -371,3 +380,99 @@ def test_a_stop_that_was_asked_for_has_no_last_leader_before_its_step() -> None:
     assert script.quorums.ending_leader is None
     script.arrive(1).vote(0, 1)
     assert script.quorums.ending_leader == 0
+
+
+def test_a_late_groups_micro_batches_are_given_to_the_fastest_group() -> None:
+    """It is late at 1.5 times what half of the groups took; every number is that of a step in which it was not."""
+    script = Script(groups=3, ranks=2, after=1.5).begin()
+    script.now_s = 4.0
+    assert script.arrive(2).quorums.deadline_s() == TIMEOUT_S + 4.0
+    script.now_s = 10.0
+    script.arrive(0)
+    assert script.quorums.deadline_s() == 15.0
+    assert script.take(script.quorums.tick(14.0)).sent == {}
+    assert script.take(script.quorums.tick(15.0)).sent == {2: [Speculate(0, 1)]}
+    assert script.quorums.deadline_s() == TIMEOUT_S + 4.0
+    script.hear(2, Arrive(0, 20, 1.0, share=1), 0)
+    assert script.sent == {}
+    script.hear(2, Arrive(0, 20, 1.0, share=1), 1)
+    plain = Script(groups=3).begin().arrive(0, 1, 2).quorum
+    assert script.quorum == replace(plain, held=((1, 2),))
+    assert script.sent == {group: [script.quorum] for group in range(3)}
+    assert script.vote(0, 1, 2).quorums.step == 1
+
+
+def test_a_late_group_that_is_first_after_all_adds_its_own_gradient() -> None:
+    """Also if the other one's comes before the sum begins; what comes later is not heard."""
+    script = Script(groups=2, after=1).begin().arrive(0)
+    assert script.sent == {0: [Speculate(0, 1)]}
+    assert script.arrive(1).quorum.held == ()
+    script.arrive_for(1, 0)
+    assert script.vote(0, 1).quorums.step == 1
+    script.arrive_for(1, 0, step=0)
+    assert script.arrive(1).sent == {1: [Speculate(1, 0)]}
+    three = Script(groups=4, after=1).begin().arrive(0, 1).arrive_for(2, 0).arrive(2).arrive(3)
+    assert three.quorum.held == ()
+
+
+def test_only_what_was_asked_for_counts() -> None:
+    script = Script(groups=3, after=1).begin()
+    script.arrive(0).arrive_for(2, 0)
+    assert script.arrive(1).sent == {0: [Speculate(0, 2)]}
+    assert script.arrive_for(2, 1).sent == {}
+    assert script.arrive_for(2, 0).quorum.held == ((2, 0),)
+
+
+def test_without_the_setting_a_step_waits() -> None:
+    script = Script(groups=2).begin().arrive(0)
+    script.now_s = TIMEOUT_S / 2
+    assert script.take(script.quorums.tick(script.now_s)).sent == {}
+
+
+def test_a_group_that_was_late_is_expected_to_be_late_until_it_is_not() -> None:
+    """Then the pace of half of the groups decides again."""
+    script = Script(groups=3, after=2).begin()
+    script.now_s = 10.0
+    script.arrive(0, 2)
+    script.take(script.quorums.tick(20.0))
+    script.arrive_for(1, 0).vote(0, 1, 2)
+    assert script.arrive(2).sent == {2: [Speculate(1, 1)]}
+    script.arrive(1, step=0)  # its own pass of the step before has ended
+    script.arrive(1)
+    assert script.arrive(0).quorum.held == ()
+    script.vote(0, 1, 2)
+    assert script.arrive(2).sent == {}
+
+
+def test_a_group_lost_while_it_ran_a_late_ones_micro_batches_is_replaced_by_the_next() -> None:
+    """And where the late one is lost, the step is without it."""
+    script = Script(groups=3, after=1).begin().arrive(0, 1)
+    assert script.lose(0).sent == {1: [Speculate(0, 2)]}
+    assert script.arrive_for(2, 1).quorum.held == ((2, 1),)
+    other = Script(groups=3, after=1).begin().arrive(0, 1)
+    other.lose(2)
+    assert (other.quorum.members, other.quorum.held) == ((0, 1), ())
+    assert other.arrive_for(2, 0).vote(0, 1).quorums.step == 1
+
+
+def test_the_sum_of_a_lost_holder_is_made_again_once_another_has_run_them() -> None:
+    script = Script(groups=3, after=1).begin().arrive(0, 1).arrive_for(2, 0)
+    assert script.lose(0).sent == {1: [Decision(1, commit=False)], 2: [Decision(1, commit=False)]}
+    assert script.vote(1, 2, good=False).sent == {1: [Speculate(0, 2)]}
+    assert script.arrive_for(2, 1).quorum.held == ((2, 1),)
+    assert script.vote(1, 2).quorums.step == 1
+
+
+def test_a_late_contributor_sends_no_state_and_is_left_behind_like_any_other() -> None:
+    script = Script(groups=3, after=1).begin()
+    script.lose(2)
+    script.quorums.coming(2, 0.0)
+    script.arrive(1)
+    script.hear(2, Join(NO_STATE))
+    assert script.arrive_for(0, 1).quorum.contributors == (0, 1)
+    assert script.vote(0, 1).sent[2] == [Begin(1, Heal(2, 1, (2,)), 0)]
+    for _ in range(MAX_BEHIND):
+        script.arrive(1, 2)
+        script.arrive_for(0, 1).vote(0, 1, 2)
+    assert script.sent[0][-1] == Behind(MAX_BEHIND + 1)
+    assert script.quorums.live == [1, 2]

@@ -6,7 +6,8 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,12 @@ every_steps = 3
 recovery = "in-place"
 collective_timeout_s = {timeout_s}
 max_restarts = 9
-backup_replicas = {backup}
+{faults}
 [metrics]
 every_steps = 1
 json_lines = "metrics.jsonl"
 """
+BACKUP, SPECULATIVE = "backup_replicas = 1", "speculate_after = 1"
 
 
 def write_job(
@@ -68,13 +70,13 @@ def write_job(
     steps: int,
     groups: int = 3,
     method: str = "ddp",
-    backup: int = 0,
+    faults: str = "",
     timeout_s: float = WAIT_S,
     axes: str = "",
 ) -> Path:
     job = folder / "job.toml"
     job.write_text(
-        JOB.format(steps=steps, groups=groups, method=method, backup=backup, timeout_s=timeout_s, axes=axes),
+        JOB.format(steps=steps, groups=groups, method=method, faults=faults, timeout_s=timeout_s, axes=axes),
         encoding="utf-8",
     )
     return job
@@ -83,14 +85,21 @@ def write_job(
 class Gate:
     """Holds a group at a step: pass ``variable`` to the command, then ``open``."""
 
-    def __init__(self, folder: Path, group: int, step: int) -> None:
-        self._fifo = folder / f"gate-{group}-{step}"
+    def __init__(self, folder: Path, group: int | str, step: int, phase: str = "training") -> None:
+        self._fifo = folder / f"gate-{group}-{step}-{phase}"
         os.mkfifo(self._fifo)
-        self.variable = f"{group}:{step}:{self._fifo}"
+        self.variable = f"{group}:{step}:{phase}:{self._fifo}"
 
     def open(self) -> None:
         """Let the group go on, once it is there."""
-        self._fifo.open("w", encoding="utf-8").close()
+        with self.reached():
+            pass
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """Wait until the group is there, and let it go on at the end."""
+        with self._fifo.open("w", encoding="utf-8"):
+            yield
         self._fifo.unlink()
 
 
@@ -302,7 +311,7 @@ def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -
 def test_a_late_group_does_not_set_the_pace_and_catches_up(tmp_path: Path) -> None:
     """With one backup the others make steps while it stands still in its pass; it applies the means it has missed."""
     late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
-    job = write_job(tmp_path, steps=9, backup=1)
+    job = write_job(tmp_path, steps=9, faults=BACKUP)
     with run(job, 3, (), [late, later]) as command:
         command.until("step 4/9")
         late.open()
@@ -322,7 +331,7 @@ def test_a_late_group_does_not_set_the_pace_and_catches_up(tmp_path: Path) -> No
 def test_a_group_that_is_too_late_gets_a_whole_state(tmp_path: Path) -> None:
     """Its ranks keep few means; the group is not started again."""
     late, other = Gate(tmp_path, 1, 2), Gate(tmp_path, 0, 8)
-    job = write_job(tmp_path, steps=9, backup=1)
+    job = write_job(tmp_path, steps=9, faults=BACKUP)
     with run(job, 3, (), [late, other]) as command:
         command.until("is more than 4 steps behind")
         command.until("step 7/9")
@@ -348,3 +357,81 @@ def test_a_group_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
     assert goes_on or "the job is ending without it" in command.said
     assert outcome["replicas_lost"] == 1
     assert records_of(tmp_path)[3]["replicas"] == [0]
+
+
+def assert_undisturbed(folder: Path, groups: int, nproc: int, **job: Any) -> None:
+    """All groups hold the bits of a run in which no group was late, and none was helped."""
+    calm = folder / "calm"
+    calm.mkdir()
+    with run(write_job(calm, groups=groups, **job), nproc, (), ()) as command:
+        finish(command)
+    for position in range(nproc // groups):
+        assert_same_bits(folder, groups, position)
+        (found,), (wanted,) = states_of(folder, 1, position), states_of(calm, 1, position)
+        for name, value in wanted.items():
+            assert torch.equal(found[name], value), name
+
+
+def test_a_late_group_does_not_set_the_pace_and_no_digit_changes(tmp_path: Path) -> None:
+    """Its micro-batches run in a faster group while it stands still; so every step is over all rows."""
+    late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
+    job = write_job(tmp_path, steps=9, faults=SPECULATIVE)
+    with run(job, 3, (), [late, later]) as command:
+        command.until("step 4/9")
+        late.open()
+        command.until("step 5/9")
+        later.open()
+        outcome = finish(command)
+    assert outcome["restarts"] == 0
+    records = records_of(tmp_path)
+    assert all(record["replicas"] == [0, 1, 2] for record in records.values())
+    assert [records[step]["replicas_speculated"] for step in (2, 3, 4)] == [1, 1, 1]
+    assert records[5]["replicas_speculated"] >= 1
+    assert processes_of(tmp_path) == {(0, 0): 1, (1, 0): 1, (2, 0): 1}
+    assert_undisturbed(tmp_path, 3, 3, steps=9)
+
+
+_LATE_OF_TWO = [
+    ("zero2", ""),
+    pytest.param("zero1", "", marks=pytest.mark.every_fault),
+    pytest.param("zero3", "", marks=pytest.mark.every_fault),
+    pytest.param("ddp", "tp = 2", marks=pytest.mark.every_fault),
+    pytest.param("ddp", "pp = 2", marks=pytest.mark.every_fault),
+]
+
+
+@pytest.mark.parametrize(("method", "axes"), _LATE_OF_TWO)
+def test_a_late_group_that_is_first_after_all_counts(tmp_path: Path, method: str, axes: str) -> None:
+    """In step 2 the other group breaks off what it ran for it, in step 3 it does not: two ranks do either together."""
+    late, later = Gate(tmp_path, 0, 2), Gate(tmp_path, 0, 3)
+    helping, ahead = Gate(tmp_path, 1, 2, "speculation"), Gate(tmp_path, 1, 4)
+    job = write_job(tmp_path, steps=5, groups=2, method=method, axes=axes, faults=SPECULATIVE)
+    with run(job, 4, (), [late, helping, later, ahead]) as command:
+        with helping.reached():
+            late.open()
+            command.until("step 2/5")
+        with ahead.reached():
+            later.open()
+        finish(command)
+    records = records_of(tmp_path)
+    assert all(record["replicas"] == [0, 1] for record in records.values())
+    assert [records[step]["replicas_speculated"] for step in (2, 3)] == [0, 1]
+    assert_undisturbed(tmp_path, 2, 4, steps=5, method=method, axes=axes)
+
+
+def test_a_group_killed_while_it_runs_micro_batches_of_a_late_one_is_replaced(tmp_path: Path) -> None:
+    """By another one that has arrived: the step is over the rows of the late group and without those of the lost."""
+    late, survivor = Gate(tmp_path, 2, 2), Gate(tmp_path, "0,1", 4)
+    job = write_job(tmp_path, steps=6, faults=SPECULATIVE)
+    with run(job, 3, ("0,1:0:2:speculation",), [late, survivor]) as command:
+        command.until("is ready to come back")
+        late.open()
+        survivor.open()
+        outcome = finish(command)
+    assert (outcome["restarts"], outcome["replicas_healed"]) == (1, 1)
+    records = records_of(tmp_path)
+    assert records[2]["replicas"] in ([0, 2], [1, 2])
+    assert records[2]["replicas_speculated"] == 1
+    assert records[6]["replicas"] == [0, 1, 2]
+    assert_same_bits(tmp_path, 3)
+    assert_plain_loop(job, tmp_path)

@@ -3,6 +3,9 @@
 Each rank sums its shard with the ranks at the same position in the other groups. The gradients stay as they are until a
 mean counts, so that it can be made again without a group that was lost. This takes one more copy of the rank's
 gradients while a step is summed, and one for each step that a late group has not applied yet.
+
+A group that has also computed a late group's gradient sends it to that group, which adds it to the sum in its own
+place. So all numbers are added in the same order, whoever has computed them. This takes two more copies.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -82,6 +85,13 @@ class Flat:
         return found
 
     @torch.no_grad()
+    def scaled(self, kept: Tensor, weight: float) -> Tensor:
+        """Return gradients that ``weighted(1.0)`` has kept, each times a weight."""
+        found = kept.clone()
+        found[: self._counted].mul_(weight)
+        return found
+
+    @torch.no_grad()
     def apply(self, mean: Tensor) -> None:
         """Write a sum of contributions into the gradients."""
         present = mean[self._counted :].tolist()
@@ -128,31 +138,41 @@ class Averager:
         self._ranks: dict[str, Any] = {}
         self._epoch = 0
         self._void: float = 0
+        self._kept: list[Tensor] | None = None
         device = flats[0].device if flats else torch.device("cpu")
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    def sum(self, quorum: Quorum, weight: float) -> list[Tensor]:
+    def set_aside(self) -> None:
+        """Keep this group's gradient in a buffer: the parameters' gradients become those of a late group."""
+        with self._beside():
+            self._kept = [flat.weighted(1.0) for flat in self._flats]
+            self._wait()
+
+    def forget(self) -> None:
+        """Drop what ``set_aside`` has kept."""
+        self._kept = None
+
+    def sum(self, quorum: Quorum, weights: Mapping[int, float]) -> list[Tensor]:
         """Return the weighted mean over a quorum's contributors, one tensor for each buffer.
 
         Args:
-            quorum: who is in it; this group contributes if it is among the contributors.
-            weight: share of the contributors' tokens that this group counted.
+            quorum: who is in it.
+            weights: by group whose gradient this rank holds and contributes, its share of the contributors' tokens.
 
         Raises:
             RuntimeError: if another member is lost or late; connections are then dropped, so that no member waits.
         """
         with self._beside():
-            parts = self._group in quorum.contributors
-            sums = [flat.weighted(weight) if parts else flat.zeros() for flat in self._flats]
+            sums = self._own(weights.get(self._group))
             try:
                 self._connect(quorum)
+                self._hand_over(quorum, weights, sums)
                 self._sum(sums)
             except RuntimeError:
                 self.drop()
                 raise
-            if self._stream is not None:
-                self._stream.synchronize()
+            self._wait()
             return sums
 
     def abort(self, attempt: float = math.inf) -> None:
@@ -181,6 +201,30 @@ class Averager:
             for kind in sorted({flat.device.type for flat in self._flats}):
                 self._ranks[kind] = connect(PrefixStore(kind, place), rank, size, kind)
         self._epoch = quorum.epoch
+
+    def _own(self, weight: float | None) -> list[Tensor]:
+        if weight is None:
+            return [flat.zeros() for flat in self._flats]
+        if self._kept is None:
+            return [flat.weighted(weight) for flat in self._flats]
+        return [flat.scaled(kept, weight) for flat, kept in zip(self._flats, self._kept, strict=True)]
+
+    def _hand_over(self, quorum: Quorum, weights: Mapping[int, float], sums: Sequence[Tensor]) -> None:
+        """Send gradients that this rank has computed for a late group; receive its own if it is the late one."""
+        timeout = timedelta(seconds=self._timeout_s)
+        for late, holder in quorum.held:
+            if self._group == holder:
+                other = quorum.members.index(late)
+                for part in buckets([flat.weighted(weights[late]) for flat in self._flats]):
+                    self._ranks[part.device.type].send([part], other, 0).wait(timeout)
+            elif self._group == late:
+                other = quorum.members.index(holder)
+                for part in buckets(sums):
+                    self._ranks[part.device.type].recv([part], other, 0).wait(timeout)
+
+    def _wait(self) -> None:
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def _sum(self, sums: Sequence[Tensor]) -> None:
         options = AllreduceOptions()

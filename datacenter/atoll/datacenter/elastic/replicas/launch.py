@@ -91,6 +91,7 @@ class Groups:
             faults.backup_replicas,
             faults.min_replicas,
             faults.collective_timeout_s,
+            faults.speculate_after,
         )
         self.coordinator = Coordinator(rules, say)
         self._store = open_store()

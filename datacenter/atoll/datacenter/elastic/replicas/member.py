@@ -1,7 +1,8 @@
 """This rank's part in recovery in place: what the trainer and the step use.
 
 Two threads work beside the trainer: one reads what the coordinator says, the other sums. So a group that is late still
-takes part in every sum, with zeros, and finds the means of the steps that it missed when its own pass has ended.
+takes part in every sum, with zeros or with a gradient that another group has computed for it, and finds the means of
+the steps that it missed when its own pass has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,7 @@ from atoll.datacenter.elastic.replicas.messages import (
     Leave,
     Over,
     Quorum,
+    Speculate,
     ToRank,
     Vote,
 )
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import World
 
 log = logging.getLogger(__name__)
+
+
+RunFor: TypeAlias = Callable[[int], tuple[int, float] | None]
+"""Computes the gradient of a late group's micro-batches: see ``Member.average``."""
 
 
 class BehindError(TrainingError):
@@ -83,12 +89,14 @@ class Attendance:
         share: gradients of groups in these steps / (steps * groups).
         lost: groups lost since the launcher began.
         healed: groups that came back since then.
+        speculated: gradients in these steps that another group has computed for a late one.
     """
 
     last: tuple[int, ...]
     share: float
     lost: int
     healed: int
+    speculated: int
 
 
 class Member:
@@ -119,7 +127,9 @@ class Member:
         self._heals: Store = connect(wait_for_workers=False)  # two threads, neither waits for the other's requests
         self.leads = self.stops = False
         self._asked = False
-        self._held: Arrive | None = None
+        self._arrivals: dict[int, Arrive] = {}
+        """What this rank has said of the gradients that it holds, by the group whose micro-batches they are of."""
+        self._asked_for: Speculate | None = None
         self._flats: list[Flat] = []
         self._averager: Averager | None = None
         self._heal: Heal | None = None
@@ -173,26 +183,30 @@ class Member:
         self.leads = begin.leader == self.group
         self._serve(state, begin.heal)
 
-    def average(self, step: int, tokens: int, loss: float) -> Mean:
+    def average(self, step: int, tokens: int, loss: float, run_for: RunFor) -> Mean:
         """Replace the gradients by the mean over the groups that are in this step, and return that mean.
 
         Args:
             step: number of the step, from 0.
             tokens: tokens that this group counted.
             loss: mean over these tokens.
+            run_for: called when this group is also to compute the gradient of a late group, whose number it takes. It
+                replaces the parameters' gradients, and returns tokens and loss; None if ``is_made`` broke it off.
 
         Raises:
             BehindError: if this group takes part in no further step before it has entered again.
             LostPeerError: if the launcher has given this group up, or is gone.
         """
         self._entered(step + 1, "reduction")
-        with self._changed:
-            self._held = Arrive(step, tokens, loss)
-        self._link.send(self._held)
-        mean = self._wait_for_mean(step)
-        self._use(mean)
+        self._arrive(self.group, Arrive(step, tokens, loss))
+        while not isinstance(found := self._wait_for_mean(step), Mean):
+            self._entered(step + 1, "speculation")
+            if (figures := run_for(found.share)) is not None:
+                self._arrive(found.share, Arrive(step, *figures, share=found.share))
+            self._entered(step + 1, "reduction")
+        self._use(found)
         self._entered(step + 1, "optimiser")
-        return mean
+        return found
 
     def missed(self, step: int) -> Mean | None:
         """Return the mean of a step that was made without this group, having replaced the gradients by it. Collective.
@@ -200,14 +214,18 @@ class Member:
         Returns:
             None if the step waits for this group, or at least one of the group's ranks has not got the mean yet.
         """
-        with self._changed:
-            here = step in self._means
-        if not self._agreed(good=here):
+        if not self.is_made(step):
             return None
         with self._changed:
             mean = self._means[step]
         self._use(mean)
         return mean
+
+    def is_made(self, step: int) -> bool:
+        """Return whether every rank of this group has the mean of a step. Collective."""
+        with self._changed:
+            here = step in self._means
+        return self._agreed(good=here)
 
     def after_step(self, state: TrainingState) -> None:
         """Send the state to groups that come back after this step."""
@@ -228,13 +246,16 @@ class Member:
         last = means[-1]
         together = sum(len(mean.quorum.contributors) for mean in means)
         share = together / (len(means) * self.groups)
-        return Attendance(last.quorum.contributors, share, last.decision.lost, last.decision.healed)
+        speculated = sum(len(mean.quorum.held) for mean in means)
+        return Attendance(last.quorum.contributors, share, last.decision.lost, last.decision.healed, speculated)
 
     def _join(self, step: int) -> Begin:
         self._entered(max(0, step), "joining")
         with self._changed:
             self._orders.clear()
             self._means.clear()
+            self._arrivals.clear()
+            self._asked_for = None
         self._link.send(Join(step))
         with self._changed:
             self._changed.wait_for(lambda: self._gone or self._orders)
@@ -273,9 +294,18 @@ class Member:
         dist.all_reduce(flag, dist.ReduceOp.MIN)
         return bool(flag.item())
 
-    def _wait_for_mean(self, step: int) -> Mean:
+    def _arrive(self, share: int, message: Arrive) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._gone or step in self._means or self._orders)
+            self._arrivals[share] = message
+        self._link.send(message)
+
+    def _wait_for_mean(self, step: int) -> Mean | Speculate:
+        """Return an order to speculate before the mean, so that all ranks of this group do the same."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone or step in self._means or self._orders or self._asked_for)
+            if (order := self._asked_for) is not None:
+                self._asked_for = None
+                return order
             if (mean := self._means.get(step)) is not None:
                 return mean
             if self._gone:
@@ -286,6 +316,7 @@ class Member:
         with self._changed:
             for old in [step for step in self._means if step <= mean.quorum.step]:
                 del self._means[old]
+            self._arrivals.clear()
         for flat, summed in zip(self._flats, mean.sums, strict=True):
             flat.apply(summed)
         decision = mean.decision
@@ -317,6 +348,8 @@ class Member:
                 match message:
                     case Quorum():
                         pending = self._summed(message)
+                    case Speculate():
+                        self._set_aside(message)
                     case Decision():
                         if message.commit and pending is not None:
                             self._keep(Mean(pending[0], message, pending[1]))
@@ -332,14 +365,14 @@ class Member:
             return self._messages.popleft()
 
     def _summed(self, quorum: Quorum) -> tuple[Quorum, Sequence[Tensor]] | None:
-        averager, held = self._averager, self._held
-        if averager is None:
-            raise RuntimeError("a quorum came before this rank had joined")
-        weight = 0.0
-        if self.group in quorum.contributors and held is not None:
-            weight = held.tokens / max(1, quorum.tokens)
+        averager = self._joined()
+        holders = dict(quorum.held)
+        with self._changed:
+            said = dict(self._arrivals)
+        mine = [one for one in quorum.contributors if holders.get(one, one) == self.group]
+        weights = {one: said[one].tokens / max(1, quorum.tokens) for one in mine}
         try:
-            sums = averager.sum(quorum, weight)
+            sums = averager.sum(quorum, weights)
         except RuntimeError as error:
             log.info("the sum of step %d broke off: %s", quorum.step + 1, error)
             self._link.send(Vote(quorum.attempt, good=False))
@@ -347,7 +380,20 @@ class Member:
         self._link.send(Vote(quorum.attempt, good=True))
         return quorum, sums
 
+    def _joined(self) -> Averager:
+        if self._averager is None:
+            raise RuntimeError("the launcher has asked for a sum before this rank had joined")
+        return self._averager
+
+    def _set_aside(self, order: Speculate) -> None:
+        """Keep this group's gradient for the sum, then let the trainer run another group's micro-batches."""
+        self._joined().set_aside()
+        with self._changed:
+            self._asked_for = order
+            self._changed.notify_all()
+
     def _keep(self, mean: Mean) -> None:
+        self._joined().forget()
         with self._changed:
             self._means[mean.quorum.step] = mean
             self._changed.notify_all()

@@ -30,17 +30,19 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """This rank holds its group's gradient of a step.
+    """This rank holds the gradient of a group's micro-batches of a step.
 
     Attributes:
         step: number of the step, from 0.
-        tokens: tokens counted by the group.
+        tokens: tokens counted in them.
         loss: mean over these tokens; the same on every rank of the group.
+        share: the late group whose micro-batches they are; None: this rank's own group.
     """
 
     step: int
     tokens: int
     loss: float
+    share: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class Quorum:
         contributors: groups whose gradients are in it.
         tokens: counted tokens of the contributors.
         loss: mean over these tokens.
+        held: late contributors, each with the group that has computed its gradient and hands it over.
     """
 
     attempt: int
@@ -112,6 +115,20 @@ class Quorum:
     contributors: tuple[int, ...]
     tokens: int
     loss: float
+    held: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Speculate:
+    """A group that has arrived at a step also runs the micro-batches of a late one, until the step is made.
+
+    Attributes:
+        step: number of the step, from 0.
+        share: the late group.
+    """
+
+    step: int
+    share: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +167,11 @@ class Over:
 
 
 FromRank: TypeAlias = Join | Arrive | Vote | Leave | AskStop
-ToRank: TypeAlias = Begin | Quorum | Decision | Behind | Over
+ToRank: TypeAlias = Begin | Speculate | Quorum | Decision | Behind | Over
 Message: TypeAlias = Hello | FromRank | ToRank
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Hello, Join, Arrive, Vote, Leave, AskStop, Begin, Quorum, Decision, Behind, Over)
-}
+_FROM_RANKS = (Hello, Join, Arrive, Vote, Leave, AskStop)
+_TO_RANKS = (Begin, Speculate, Quorum, Decision, Behind, Over)
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*_FROM_RANKS, *_TO_RANKS)}
 
 
 def encoded(message: Message) -> bytes:
@@ -182,7 +199,7 @@ def to_rank(data: bytes) -> ToRank:
         ValueError: if it is no such message.
     """
     match message := _decoded(data):
-        case Begin() | Quorum() | Decision() | Behind() | Over():
+        case Begin() | Speculate() | Quorum() | Decision() | Behind() | Over():
             return message
         case _:
             raise ValueError(f"a message {type(message).__name__} does not come from the coordinator")
@@ -192,12 +209,14 @@ def _decoded(data: bytes) -> object:
     try:
         found: dict[str, Any] = json.loads(data)
         kind = _KINDS[found.pop("kind")]
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
-        }
+        fields = {name: _tuples(value) for name, value in found.items()}
         if (heal := found.get("heal")) is not None:
             fields["heal"] = Heal(heal["number"], heal["source"], tuple(heal["targets"]))
         message: object = kind(**fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a message: {error!r}") from error
     return message
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -10,13 +10,17 @@ A step of the live groups::
 
     arrive ... arrive ──> quorum ──> each member sums ──> vote ... vote ──> all good: commit, else: quorum again
 
+With speculation a late group's micro-batches are also given to one that has arrived, and whichever has their gradient
+first counts; see ``speculation``. That order is never sent while an attempt is open, so that every rank of a group
+finds it before or after the same mean.
+
 Every message of an attempt precedes those of the next one on each connection, so a vote is never mistaken. A group that
 is lost before the commit makes the attempt void for all: its members then sum the gradients that they still hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias
@@ -34,9 +38,11 @@ from atoll.datacenter.elastic.replicas.messages import (
     Leave,
     Over,
     Quorum,
+    Speculate,
     ToRank,
     Vote,
 )
+from atoll.datacenter.elastic.replicas.speculation import Speculation, tokens_and_loss
 
 MAX_BEHIND = 4
 """Steps that a group may be behind: each of its ranks keeps one mean gradient per step."""
@@ -69,6 +75,7 @@ class Rules:
         backup: groups that a step need not wait for; lost ones count as some of them.
         least: with fewer groups, live or ready to come back, no step is made.
         timeout_s: limit of a sum, and of how long a step waits for a group.
+        speculate_after: a group is late when it takes this many times as long as half of them; None: no speculation.
     """
 
     groups: int
@@ -77,6 +84,7 @@ class Rules:
     backup: int
     least: int
     timeout_s: float
+    speculate_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +175,7 @@ class Quorums:
         self._groups = {number: _Group() for number in range(rules.groups)}
         self._attempt: _Attempt | None = None
         self._members: tuple[int, ...] = ()
+        self._speculation = Speculation(rules.speculate_after, rules.ranks)
         self._attempts = self._epoch = self._heals = self._failures = 0
         self._leader = 0
         self._stopping = self._over = self._last_made = False
@@ -228,6 +237,7 @@ class Quorums:
             self.lost += 1
             self._returning.add(number)
         self._groups[number] = _Group()
+        self._speculation.lost(number)
         actions: list[Action] = []
         attempt = self._attempt
         if attempt is not None and number in attempt.votes:
@@ -242,6 +252,8 @@ class Quorums:
         times = [] if self._attempt is None else [self._attempt.until_s]
         times += [since_s + self._rules.timeout_s for _, since_s in self._awaited()]
         times += [since_s + self._start_s for _, since_s in self._coming()]
+        if self._attempt is None and (due_s := self._speculation.due_s(self.live)) is not None:
+            times.append(due_s)
         return min(times, default=None)
 
     def tick(self, now_s: float) -> list[Action]:
@@ -261,7 +273,7 @@ class Quorums:
             for number in silent:
                 what = f"has not ended the sum of step {attempt.quorum.step + 1}"
                 actions += self._end(number, what, self._rules.timeout_s)
-        return actions
+        return actions + list(self._open(now_s))
 
     def _awaited(self) -> Iterator[tuple[int, float]]:
         for number, group in self._groups.items():
@@ -311,6 +323,7 @@ class Quorums:
         if self._members:
             yield Say(f"all replica groups go on together from step {step}")
         self.step, self._leader, self.begun = step, source, True
+        self._speculation.begin(now_s)
         heal = self._heal(source, [one for one in joining if one != source])
         for number in joining:
             self._enliven(number)
@@ -334,11 +347,17 @@ class Quorums:
         if group.standing is not Standing.LIVE:
             return
         if message.step < self.step:  # it moves, and finds the mean of that step
-            group.at, group.awaited_since_s = max(group.at, message.step), None
+            if message.share is None:
+                group.at, group.awaited_since_s = max(group.at, message.step), None
+            return
+        if message.share is not None:
+            self._speculation.heard(number, position, message)
+            yield from self._open(now_s)
             return
         group.arrived[position] = message
         if len(group.arrived) == self._rules.ranks:
             group.at, group.awaited_since_s = self.step, None
+            self._speculation.arrived(number, now_s)
             if number in self._returning:
                 self._returning.discard(number)
                 self.healed += 1
@@ -354,24 +373,38 @@ class Quorums:
 
     def _open(self, now_s: float) -> Iterator[Action]:
         """Decide who is in the step, if enough groups have arrived."""
-        live = self.live
-        arrived = tuple(one for one in live if len(self._groups[one].arrived) == self._rules.ranks)
-        wanted = max(1, min(len(live), self._rules.groups - self._rules.backup))
-        ready = len(live) + len(self._joining())  # those that come back join after a step, so one has to be made
-        if self._attempt is not None or len(arrived) < wanted or ready < self._rules.least:
+        if self._attempt is not None:
             return
-        members = tuple(live)
+        live = self.live
+        held = self._speculation.held(live)
+        said = {one: self._groups[one].arrived[0] for one in live if self._has_arrived(one)}
+        said |= {late: message for late, (_, message) in held.items()}
+        wanted = max(1, min(len(live), self._rules.groups - self._rules.backup))
+        if len(said) < wanted:
+            yield from self._speculate(live, now_s)
+            return
+        ready = len(live) + len(self._joining())  # those that come back join after a step, so one has to be made
+        if ready < self._rules.least:
+            return
+        members, contributors = tuple(live), tuple(one for one in live if one in said)
         if members != self._members:
             self._epoch, self._members = self._epoch + 1, members
         self._attempts += 1
-        said = {one: self._groups[one].arrived[0] for one in arrived}
-        tokens = sum(one.tokens for one in said.values())
-        loss = sum(one.loss * one.tokens for one in said.values()) / max(1, tokens)
-        quorum = Quorum(self._attempts, self._epoch, self.step, members, arrived, tokens, loss)
+        tokens, loss = tokens_and_loss({one: said[one] for one in contributors})
+        holders = tuple((late, group) for late, (group, _) in held.items())
+        quorum = Quorum(self._attempts, self._epoch, self.step, members, contributors, tokens, loss, holders)
         votes: dict[int, dict[int, bool]] = {one: {} for one in members}
         self._attempt = _Attempt(quorum, votes, now_s + self._rules.timeout_s + GRACE_S)
         for one in members:
             yield Send(one, quorum)
+
+    def _has_arrived(self, number: int) -> bool:
+        return len(self._groups[number].arrived) == self._rules.ranks
+
+    def _speculate(self, live: Sequence[int], now_s: float) -> Iterator[Action]:
+        """Give the micro-batches of late groups to others."""
+        for number, late in self._speculation.assign(live, now_s):
+            yield Send(number, Speculate(self.step, late))
 
     def _vote(self, number: int, position: int, message: Vote, now_s: float) -> Iterator[Action]:
         attempt = self._attempt
@@ -408,14 +441,16 @@ class Quorums:
 
     def _commit(self, quorum: Quorum, now_s: float) -> Iterator[Action]:
         self.step, self._failures = quorum.step + 1, 0
+        self._speculation.begin(now_s)
         over = self._finishing()
         self._over, self._last_made = self._over or over, over
-        behind = self._behind(quorum.contributors)
+        behind = self._behind()
         leader = self._groups[self._leader]
+        first = next(one for one in quorum.contributors if one not in dict(quorum.held))
         if leader.standing is not Standing.LIVE or self._leader in behind:  # a late one writes later, of the same steps
-            self._leader = quorum.contributors[0]
+            self._leader = first
         joining = self._joining()
-        heal = None if over else self._heal(quorum.contributors[0], joining)
+        heal = None if over else self._heal(first, joining)
         decision = Decision(quorum.attempt, True, over, self._leader, heal, self.lost, self.healed)
         for number in quorum.members:
             yield Send(number, decision)
@@ -429,10 +464,9 @@ class Quorums:
             self._groups[number].arrived.clear()
         yield from self._leave_behind(behind, now_s)
 
-    def _behind(self, contributors: tuple[int, ...]) -> list[int]:
+    def _behind(self) -> list[int]:
         """Return groups that are too far behind the step just made to catch up by its mean."""
-        late = (number for number in self.live if number not in contributors)
-        return [number for number in late if self.step - self._groups[number].at > MAX_BEHIND]
+        return [number for number in self.live if self.step - self._groups[number].at > MAX_BEHIND]
 
     def _leave_behind(self, behind: Iterable[int], now_s: float) -> Iterator[Action]:
         """Go on without groups that need a whole state to catch up."""
