@@ -74,7 +74,7 @@ def candidates(task: Task, dims: ParallelDims, schedules: frozenset[PipelineSche
         if micro_batch > MAX_MICRO_BATCH:
             break
         for method in METHODS:
-            if not _method_suits(dims, method):
+            if not _method_suits(task, dims, method):
                 continue
             for schedule, stages in _pipelines(task, dims.pp, share // micro_batch, schedules):
                 if not (schedule in SPLIT and method == "zero3"):  # see ``checks.pipeline``
@@ -102,13 +102,15 @@ def _data_axes(task: Task, data: int, others: ParallelDims) -> Iterator[Parallel
                 yield dims
 
 
-def _method_suits(dims: ParallelDims, method: Method) -> bool:
+def _method_suits(task: Task, dims: ParallelDims, method: Method) -> bool:
     """Keep one of several methods that are equivalent on this mesh."""
     if method == "ddp":
         return dims.dp_shard == 1 and dims.cp == 1
     if dims.fsdp == 1:
         return False
-    return not (method == "zero2" and dims.pp > 1)  # a pipeline keeps gradients to the last micro-batch: as zero1
+    # A pipeline keeps gradients, and parameters once they are gathered, to the last micro-batch: all hold as much as
+    # zero1, and zero3 gathers more often. Only zero3 offloads.
+    return dims.pp == 1 or method == ("zero3" if task.job.data_parallel.cpu_offload else "zero1")
 
 
 def _pipelines(

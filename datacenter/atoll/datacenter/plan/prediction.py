@@ -98,11 +98,10 @@ class Prediction:
         }
 
 
-def predict_layout(task: Task, layout: Layout, machine: Machine) -> Prediction:
-    """Predict one layout."""
-    return Prediction(
-        task, layout, machine, fullest(task, layout), step_time(task, layout, _shares(task, layout), machine)
-    )
+def predict_layout(task: Task, layout: Layout, machine: Machine, memory: Peak | None = None) -> Prediction:
+    """Predict one layout; ``memory`` is its ``fullest``, if that is known."""
+    time = step_time(task, layout, _shares(task, layout), machine)
+    return Prediction(task, layout, machine, memory or fullest(task, layout), time)
 
 
 def fullest(task: Task, layout: Layout) -> Peak:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh.dims import ParallelDims
     from atoll.datacenter.plan.candidates import Candidate, Wanted
     from atoll.datacenter.plan.layout import Checkpointing, Layout
+    from atoll.datacenter.plan.memory import Peak
     from atoll.datacenter.plan.step_time import Machine
 
 Progress = Callable[[int, int], None]
@@ -100,11 +101,11 @@ def _best_on(
 ) -> Prediction | None:
     best: Prediction | None = None
     for candidate in candidates(task, dims, schedules):
-        layout = _lightest_that_fits(task, candidate, machine, wanted, found)
-        if layout is None:
+        fitting = _lightest_that_fits(task, candidate, machine, wanted, found)
+        if fitting is None:
             continue
         found.fitting += 1
-        predicted = predict_layout(task, layout, machine)
+        predicted = predict_layout(task, fitting[0], machine, fitting[1])
         if best is None or predicted.step.value < best.step.value:
             best = predicted
     return best
@@ -112,24 +113,32 @@ def _best_on(
 
 def _lightest_that_fits(
     task: Task, candidate: Candidate, machine: Machine, wanted: Wanted | None, found: Found
-) -> Layout | None:
-    """Return the layout with the least recomputation that fits."""
+) -> tuple[Layout, Peak] | None:
+    """Return the layout with the least recomputation that fits, with its memory.
+
+    The most recomputation is tried first: if that does not fit, nothing else does, unless a rank has a single block,
+    which it holds whole while it recomputes it.
+    """
     room = machine.usable_bytes - CONTEXT_BYTES
-    for checkpointing in _recomputations(task, candidate):
+    lightest: tuple[Layout, Peak] | None = None
+    for checkpointing in reversed(_recomputations(task, candidate)):
         layout = candidate.layout(checkpointing)
         if wanted is not None and not wanted(layout):
             continue
         found.considered += 1
-        first = shares(layout, task.job.model.layers)[0]
-        size = least(task, layout, first)
+        held = shares(layout, task.job.model.layers)
+        size = least(task, layout, held[0])
         if size > room:
             found.too_large(size + CONTEXT_BYTES, candidate.layout("full"))
             return None
-        size = fullest(task, layout).memory.size
-        if size <= room:
-            return layout
-        found.too_large(size + CONTEXT_BYTES, layout)
-    return None
+        peak = fullest(task, layout)
+        if peak.memory.size <= room:
+            lightest = layout, peak
+            continue
+        found.too_large(peak.memory.size + CONTEXT_BYTES, layout)
+        if checkpointing != "budget" and min(share.all_blocks for share in held) > 1:
+            break
+    return lightest
 
 
 def _recomputations(task: Task, candidate: Candidate) -> tuple[Checkpointing, ...]:

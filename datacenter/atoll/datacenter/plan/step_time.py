@@ -8,6 +8,7 @@ takes longer than these counts. Ranks along ``pp`` wait for the slowest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.machine import DATA_SHEETS, Group, predict
@@ -170,6 +171,7 @@ def seconds_of(message: Message, dims: ParallelDims, machine: Machine) -> Figure
     return spent.called(f"{message.what}, {message.kind}", "s")
 
 
+@lru_cache(maxsize=4096)
 def group_of(axis: Axis, dims: ParallelDims, ranks_per_node: int) -> Group:
     """Return the ranks that communicate along an axis, and their nodes; inner axes are closer (``ParallelDims``)."""
     inner = {
