@@ -34,6 +34,7 @@ from atoll.datacenter.job.operation import FaultsSection
 from atoll.datacenter.mesh import World, join_world
 from atoll.datacenter.models.plain import Loss, plain_spec
 from atoll.datacenter.models.spec import ModelSpec
+from atoll.datacenter.privacy import open_ledger
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import Summary, open_trainer
 from atoll.settings import described
@@ -115,7 +116,7 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
             job = _job(module, world, fields, sections)
             _agree(module, sequences, world)
             with open_trainer(job, Path(), world, Unwatched(), console=progress) as trainer:
-                summary = trainer.run()
+                summary = trainer.run(open_ledger(job, trainer.mechanism, world, Path()))
                 _write_back(trainer.step.passes.parts, module)
                 return summary
     finally:

@@ -91,7 +91,7 @@ def take_part(
         endpoint, session_thread, spending = Endpoint(address, None, "p1"), None, None
         if world.is_first:
             if trainer.mechanism is not None:
-                spending = Spending.of(job, trainer.mechanism.budget, Path(folder))
+                spending = Spending.of(job, trainer.mechanism.budget, Path(folder), Path(folder))
 
             def session(make_work: MakeWork) -> Session:
                 silo = SiloParticipant(9, spending)

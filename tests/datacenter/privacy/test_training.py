@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atoll.client.silo import Limit, sample_ledger
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.privacy import Budget
@@ -54,3 +56,60 @@ def test_text_that_streams_cannot_be_sampled(tmp_path: Path) -> None:
     job = {**JOB, "data": {"source": "text", "path": "text.txt"}, "privacy": {"noise_multiplier": 1.0}}
     with pytest.raises(RankError, match="it must know all of them"):
         run_ranks(refused, 1, str(tmp_path), job)
+
+
+LEDGER = "privacy/samples-data.json"
+
+
+def counted(folder: Path, path: str = LEDGER) -> list[int]:
+    """Return the steps of each entry of a ledger."""
+    ledger = sample_ledger(folder / path, Limit(math.inf, 1e-5), "rdp")
+    return [entry.release.count for entry in ledger.account().entries]
+
+
+class FailsAfter(Unwatched):
+    """Ends the process of a job after a step, as an error does: without a last checkpoint."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stops_after(self, step: int) -> bool:
+        if step == self._step:
+            raise RuntimeError("lost")
+        return False
+
+
+def lost(folder: str, sections: dict[str, Any], step: int) -> str:
+    with join_world(WAIT_S) as world:
+        try:
+            train(SiloJob.model_validate(sections), Path(folder), world, FailsAfter(step), console=False)
+        except RuntimeError as error:
+            return str(error)
+        return "well"
+
+
+def test_steps_are_charged_to_a_ledger_and_once_if_they_are_made_again(tmp_path: Path) -> None:
+    """A stop pays back what was not made; a loss does not, but the steps after the checkpoint are charged already."""
+    run_ranks(run, 2, str(tmp_path), PRIVATE, 3)
+    assert counted(tmp_path) == [3]
+    assert run_ranks(lost, 2, str(tmp_path), PRIVATE, 5) == ["lost", "lost"]
+    assert counted(tmp_path) == [6]
+    (again, _) = run_ranks(run, 2, str(tmp_path), PRIVATE, -1)
+    assert (again["resumed_at"], again["steps"]) == (3, 6)
+    assert counted(tmp_path) == [6]
+    anew = {**PRIVATE, "checkpoint": {}}
+    run_ranks(run, 1, str(tmp_path), anew, -1)
+    run_ranks(run, 1, str(tmp_path), anew, -1)
+    assert counted(tmp_path) == [6, 6, 6]
+
+
+def test_a_limit_over_all_jobs_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    """Before the first step, with what is spent and the file; the file may be that of a silo in a federation."""
+    privacy = {"noise_multiplier": 1.0, "delta": 1e-5, "accountant": "rdp", "ledger": "state/ours.json"}
+    job = {**PRIVATE, "checkpoint": {}, "privacy": {**privacy, "limit": 4.0}}
+    run_ranks(run, 1, str(tmp_path), job, -1)
+    assert counted(tmp_path, "state/ours.json") == [6]
+    longer = {**job, "job": {**PRIVATE["job"], "steps": 1000}}
+    with pytest.raises(RankError, match=r"privacy\.limit = 4 does not allow the job's 1000 steps: .*ours\.json"):
+        run_ranks(run, 1, str(tmp_path), longer, -1)
+    assert counted(tmp_path, "state/ours.json") == [6]

@@ -62,7 +62,7 @@ def main(**given: Any) -> None:
         if world.is_first:
             stack.enter_context(locked(options.state))
             if trainer.mechanism is not None:
-                spending = Spending.of(job, trainer.mechanism.budget, options.state)
+                spending = Spending.of(job, trainer.mechanism.budget, options.state, options.job_file.parent)
             memory_check = MemoryCheck.of(job, trainer.step.passes.parts, world)
             kept = trainer.checkpoints.folder
             journal = Journal(None if kept is None else kept / FOLDER / NAME)

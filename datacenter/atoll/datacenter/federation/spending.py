@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.client.errors import ClientError
-from atoll.client.silo import DP_SGD, Ledger, Limit, Release, dp_sgd_release, ledger_path, sample_ledger
+from atoll.client.silo import DP_SGD, Ledger, Limit, Release, dp_sgd_release, sample_ledger
 from atoll.client.task import TaskKind
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.job.federation import INNER_STEPS
+from atoll.datacenter.privacy.step_ledger import ledger_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,8 +70,14 @@ class Spending:
     inner_steps: int
 
     @classmethod
-    def of(cls, job: SiloJob, budget: Budget, state: Path) -> Spending:
-        """Return the account of a private job, with the ledger in the silo's state directory.
+    def of(cls, job: SiloJob, budget: Budget, state: Path, folder: Path) -> Spending:
+        """Return the account of a private job.
+
+        Args:
+            job: the job.
+            budget: budget of one step.
+            state: the silo's state directory, which has the ledger unless the job names a file.
+            folder: folder of the job file.
 
         Raises:
             LayoutError: see ``check_spending``.
@@ -81,7 +88,7 @@ class Spending:
         if section is None or section.most is None:
             raise ValueError("a job without [privacy] spends nothing")
         limit = Limit(section.most, section.delta)
-        ledger = sample_ledger(ledger_path(state, section.data), limit, section.accountant)
+        ledger = sample_ledger(ledger_file(section, state, folder), limit, section.accountant)
         ledger.account()
         return cls(ledger, budget, job.federation.inner_steps)
 
@@ -96,7 +103,8 @@ class Spending:
         if counted < steps:
             raise CheckpointError(
                 f"the checkpoint has {steps} steps on the data, but {self.ledger.path} has counted {counted} of them: "
-                "restore the ledger; or, if the others were made outside a federation, set another checkpoint.folder"
+                "restore the ledger; or, if `atoll silo train` made the others, set privacy.ledger to the file that "
+                "counted them, or another checkpoint.folder"
             )
 
     def objection(self, task: Task) -> str | None:

@@ -40,19 +40,23 @@ class PrivacySection(Section):
         float | None,
         Field(
             gt=0,
-            description="In a federation: limit on the epsilon that all rounds of all runs together may spend on the "
-            "data, by the silo's own ledger. Rounds beyond it are declined.",
+            description="Limit on the epsilon that all jobs, and all rounds of all runs, together may spend on the "
+            "data, by its ledger. Rounds beyond it are declined, and jobs refused.",
         ),
-        Hint(default="`epsilon`"),
+        Hint(default="in a federation `epsilon`, else none"),
     ] = None
     data: Annotated[
         str,
         Field(
             pattern=f"^{DATA_NAME_PATTERN}$",
-            description="In a federation: name of the data set. Its ledger is "
-            "`privacy/samples-<data>.json` in the silo's state directory.",
+            description="Name of the data set. Its ledger is `privacy/samples-<data>.json` beside the job file; in a "
+            "federation in the silo's state directory.",
         ),
     ] = "data"
+    ledger: Annotated[
+        str | None,
+        Field(min_length=1, description="File of the ledger instead, relative to the job file."),
+    ] = None
 
     @property
     def most(self) -> float | None:

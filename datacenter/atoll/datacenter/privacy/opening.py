@@ -14,10 +14,14 @@ from atoll.datacenter.privacy.sampling import PoissonBatches, PoissonSource, rat
 from atoll.datacenter.privacy.secret import Secret
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from atoll.datacenter.data.batches import Batches
     from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import World
+    from atoll.datacenter.privacy.step_ledger import StepLedger
 
 
 def open_private(job: SiloJob, batches: Batches, device: torch.device) -> tuple[Batches, Mechanism | None]:
@@ -44,3 +48,16 @@ def open_private(job: SiloJob, batches: Batches, device: torch.device) -> tuple[
     mechanism = Mechanism(budget, Secret.draw(device), sequences.rows(np.zeros(1, np.int64)).labels.size)
     source = PoissonSource(sequences, expected, job.batch.micro_batch, mechanism.secret, mechanism.budget.tag)
     return PoissonBatches(source), mechanism
+
+
+def open_ledger(job: SiloJob, mechanism: Mechanism | None, world: World, folder: Path) -> StepLedger | None:
+    """Return the ledger that a job outside a federation is charged to; None on other ranks, and without ``[privacy]``.
+
+    Raises:
+        UsageError: if the job's limit or delta are out of range.
+    """
+    if mechanism is None or not world.is_first:
+        return None
+    from atoll.datacenter.privacy.step_ledger import StepLedger  # noqa: PLC0415  # other jobs train without the client
+
+    return StepLedger(job, mechanism.budget, folder)

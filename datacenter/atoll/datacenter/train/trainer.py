@@ -21,7 +21,7 @@ from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.metrics.tracing import Tracing
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
-from atoll.datacenter.privacy import open_private
+from atoll.datacenter.privacy import open_ledger, open_private
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.collector import Collector
 from atoll.datacenter.train.evaluation import Evaluator
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import World
     from atoll.datacenter.metrics import Evaluation
     from atoll.datacenter.privacy import Mechanism
+    from atoll.datacenter.privacy.step_ledger import StepLedger
     from atoll.datacenter.train.launched import Launched, StepResult
     from atoll.datacenter.train.pulse import Pulse
     from atoll.datacenter.train.step import Step
@@ -106,18 +107,27 @@ class Trainer:
     _launched: Launched | None = None
     _last: StepResult | None = None
 
-    def run(self) -> Summary:
+    def run(self, ledger: StepLedger | None = None) -> Summary:
         """Make steps until the last one or until a stop is requested; then write a last checkpoint.
 
         Loss and norm of a step are read after the next one has been queued, so that the device never waits for this
         process; at once where something depends on them, see ``queue``.
+
+        Args:
+            ledger: counts the steps, on rank 0 of a job with ``[privacy]``.
         """
         resumed_at = self._begin()
+        if ledger is not None:
+            ledger.begin(self.state.step, resumed=resumed_at is not None)
         while self.state.step < self.job.job.steps:
+            if ledger is not None:
+                ledger.before(self.state.step)
             self._make_step()
             if self.pulse.stops_after(self.state.step):
                 break
         self.settle()
+        if ledger is not None:
+            ledger.end(self.state.step)
         result = self._last
         if result is not None and self._leads:
             self.pulse.enter(self.state.step, "last checkpoint")
@@ -286,7 +296,7 @@ def train(
 ) -> Summary:
     """Train a job on this rank. Collective; arguments and errors as in ``open_trainer``, and ``TrainingError``."""
     with open_trainer(job, folder, world, pulse, console=console, member=member) as trainer:
-        return trainer.run()
+        return trainer.run(open_ledger(job, trainer.mechanism, world, folder))
 
 
 @contextmanager
