@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from atoll.datacenter.errors import DataError, LayoutError
 from atoll.datacenter.fit import Layout, fit
-from atoll.datacenter.job import SiloJob
-from atoll.datacenter.mesh import join_world
-from atoll.datacenter.train.pulse import Unwatched
-from atoll.datacenter.train.trainer import train
 from atoll.settings import SettingsFileError
 from tests.datacenter.ranks import RankError, run_ranks
 from tests.patience import WAIT_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "datacenter" / "fit.md"
-MINE = """
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
-from torch.utils.data import TensorDataset
-
-
-def module(settings):
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-
-
-def dataset(settings, sequence, split):
-    images, labels = map(torch.tensor, load_digits(return_X_y=True))
-    return TensorDataset(images.float() / 16, labels)
-"""
 FEATURES, CLASSES = 6, 3
 
 
@@ -261,17 +241,20 @@ def test_the_pages_script_runs(launcher: list[str], tmp_path: Path) -> None:
     assert min(accuracies) > 0.9
 
 
-def _job_of_the_page(folder: str, sections: dict[str, Any]) -> float | None:
-    with join_world(WAIT_S) as world:
-        return train(SiloJob.model_validate(sections), Path(folder), world, Unwatched(), console=False).loss
-
-
 @pytest.mark.ranks
-def test_the_pages_job_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (toml,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    sections = tomllib.loads(toml)
-    sections["job"]["steps"] = 40
-    losses = run_ranks(_job_of_the_page, 2, str(tmp_path), sections)
-    assert losses[0] == losses[1] < 2.2
+def test_the_pages_job_trains_the_same(tmp_path: Path) -> None:
+    """Word for word but for fewer steps: the module beside the job file is found, by the command and by its ranks."""
+    page = PAGE.read_text(encoding="utf-8")
+    (mine,) = re.findall(r"```python\n(# mine\.py\n.*?)```", page, re.DOTALL)
+    (job,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert "atoll silo train job.toml --nproc 2\n" in page
+    (tmp_path / "mine.py").write_text(mine)
+    (tmp_path / "job.toml").write_text(job.replace("steps = 300", "steps = 40"))
+    atoll = Path(sys.executable).parent / "atoll"
+    command = [str(atoll), "silo", "train", "job.toml", "--nproc", "2", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert (outcome["outcome"], outcome["step"]) == ("finished", 40)
+    losses = [float(found) for found in re.findall(r"step +\d+/40  loss ([0-9.]+)", done.stderr)]
+    assert losses[-1] < 1.6 < losses[0]

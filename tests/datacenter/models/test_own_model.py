@@ -87,7 +87,7 @@ def test_its_job_file_is_valid() -> None:
     ("kind", "said"),
     [
         ("resnet", 'allowed are "llama", "vision" and "module:function"'),
-        ("no_such_module:spec", "its folder must be on PYTHONPATH"),
+        ("no_such_module:spec", "it must be beside the job file, or on PYTHONPATH"),
         ("own_model:no_such_function", "cannot be imported"),
         ("own_model:initial", "not a ModelSpec"),
         ("own_model:spec", r"failed with \[model.settings\] \{\}: KeyError\('vocab'\)"),

@@ -35,7 +35,9 @@ def open_own(data: DataSection, sequence: int, split: Split) -> Sequences:
     try:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise DataError(f"{where} cannot be imported: {error}; its folder must be on PYTHONPATH") from error
+        raise DataError(
+            f"{where} cannot be imported: {error}; it must be beside the job file, or on PYTHONPATH"
+        ) from error
     try:
         made = make(data.settings, sequence, split)
         found = DatasetSequences(made, data.source) if _is_map_style(made) else made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -70,11 +71,16 @@ class SiloJob(Section):
 def load_job(path: Path) -> SiloJob:
     """Read and validate a job file. ``model.weights``, relative to the file, is returned as an absolute path.
 
+    If the job names functions of its own, modules beside the file can be imported from now on, after all others.
+
     Raises:
         SettingsFileError: listing every problem: file, line, key, value and what is allowed.
         OSError: if the file cannot be read.
     """
     job = parse(path.read_bytes(), SiloJob, str(path))
+    folder = str(path.parent.resolve())
+    if ":" in f"{job.model.kind}{job.data.source}" and folder not in sys.path:
+        sys.path.append(folder)
     if job.model.weights is None:
         return job
     weights = str((path.parent / job.model.weights).resolve())

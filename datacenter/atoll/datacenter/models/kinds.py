@@ -40,7 +40,7 @@ def _users(model: ModelSection) -> ModelSpec:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise LayoutError(
-            f'model.kind = "{model.kind}" cannot be imported: {error}; its folder must be on PYTHONPATH'
+            f'model.kind = "{model.kind}" cannot be imported: {error}; it must be beside the job file, or on PYTHONPATH'
         ) from error
     try:
         with torch.random.fork_rng():  # every rank starts from the same weights
