@@ -257,4 +257,4 @@ def test_the_pages_job_trains_the_same(tmp_path: Path) -> None:
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert (outcome["outcome"], outcome["step"]) == ("finished", 40)
     losses = [float(found) for found in re.findall(r"step +\d+/40  loss ([0-9.]+)", done.stderr)]
-    assert losses[-1] < 1.6 < losses[0]
+    assert losses[-1] < 2.0 < losses[0]
