@@ -17,7 +17,7 @@ SEEDS = 2
 for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(pool, "1")
 
-# Ray's workers yield to all other processes (nice 15) unless they are told otherwise: beside four busy ones on two
+# Ray's workers yield to all other processes (nice 15) by default: beside four busy ones on two
 # cores they get next to nothing, and the tests of Ray take a quarter of an hour.
 os.environ.setdefault("RAY_worker_niceness", "0")
 

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def examples(seed: int, count: int, rate: float) -> tuple[npt.NDArray[np.bool_], Floats]:
-    """Labels with this rate of positives, and scores that tell them apart only in part."""
+    """Labels with this rate of positives, and scores that separate them only in part."""
     draw = np.random.default_rng(seed)
     labels = draw.random(count) < rate
     return labels, 1 / (1 + np.exp(-draw.normal(1.5 * labels - 0.7, 1.0)))

@@ -1,4 +1,4 @@
-"""A participant's answers: what it declines, and what an error tells the operator."""
+"""A participant's answers: which queries it declines, and what an error reveals to the operator."""
 
 from __future__ import annotations
 

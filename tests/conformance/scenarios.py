@@ -1,4 +1,4 @@
-"""What a client must do, scenario by scenario; docs/protocol.md gives the reasons."""
+"""Duties of a client, scenario by scenario; docs/protocol.md gives the reasons."""
 
 from __future__ import annotations
 

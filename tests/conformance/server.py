@@ -54,7 +54,7 @@ class Seen:
 
 
 class ConformanceServer(SecureFederation):
-    """The server of the client's own tests; also counts calls, and refuses reports when told to.
+    """The server of the client's own tests; also counts calls, and refuses reports on request.
 
     Attributes:
         wait_s: the longest wait for anything that the client has to do.

@@ -20,7 +20,7 @@ from tests.patience import WAIT_S
 
 @dataclass(frozen=True)
 class Answer:
-    """What the console answered."""
+    """The console's answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -81,7 +81,7 @@ class Browser:
         )
 
     def form_token(self, path: str = "/") -> str:
-        """What the forms of a page send along."""
+        """The hidden fields of a page's forms."""
         fields = _Fields()
         fields.feed(self.get(path).text)
         return fields.found["form_token"]

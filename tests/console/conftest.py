@@ -16,7 +16,7 @@ from tests.server.cli.conftest import Fake, FakeControl, serve
 
 
 class Changes:
-    """What is streamed to those that watch a run; each of them gets all of it, from the first on."""
+    """Messages of the stream of a run; each watcher gets all of them, from the first on."""
 
     def __init__(self) -> None:
         self._items: list[control_pb2.WatchRunResponse] = []

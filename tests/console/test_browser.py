@@ -1,6 +1,6 @@
 """The console in a real browser: Debian's Chromium, driven by Playwright.
 
-What holds without a browser is tested over plain HTTP in the other modules. ``make screenshots`` has ``test_picture``
+What needs no browser is tested over plain HTTP in the other modules. ``make screenshots`` has ``test_picture``
 draw the pictures of docs/console.md.
 """
 

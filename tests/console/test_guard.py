@@ -1,4 +1,4 @@
-"""Who is let in, over HTTP: by a link, from this site, with a session."""
+"""Access over HTTP: by a link, from this site, with a session."""
 
 from __future__ import annotations
 

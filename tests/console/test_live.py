@@ -1,4 +1,4 @@
-"""Events that tell open pages of changes, over HTTP."""
+"""Events that inform open pages of changes, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show, over HTTP, of a small control server."""
+"""Contents of the pages, over HTTP, of a small control server."""
 
 from __future__ import annotations
 

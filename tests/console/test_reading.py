@@ -1,4 +1,4 @@
-"""What is fetched again, and what is not."""
+"""Answers that are fetched again, and answers that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that documents and example files tell a reader to type, and what the real command line says of them."""
+"""Commands that documents and example files give to a reader, compared with the real command line."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Live:
         self.inside = await self._sockets(folder / "inside.sock")
 
     async def _sockets(self, path: Path) -> str:
-        """What the processes of a server say to each other, on one socket."""
+        """The calls between the processes of a server, on one socket."""
         daemon = self.world.daemon
         assert daemon._coordinator is not None
         self._private = make_server(Port.INSIDE)

@@ -1,4 +1,4 @@
-"""What newcomers' mistakes print, beside the golden file: each message names the value and what to do.
+"""Output after newcomers' mistakes, compared with the golden file: each message names the value and what to do.
 
 After a change of a message: ``pytest tests/mistakes --rewrite-mistakes``, and read the difference.
 """

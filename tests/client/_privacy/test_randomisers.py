@@ -1,4 +1,4 @@
-"""Local randomisers: means, variances, how well two updates can be told apart; a repeated chunk reveals nothing."""
+"""Local randomisers: means, variances, how well two updates can be distinguished; a repeated chunk reveals nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_gaussian_noise_is_normal_around_the_clipped_update(length: float) -> No
 
 
 def test_what_is_sent_lies_on_a_grid() -> None:
-    """Low bits of floating-point sums tell what was added (Mironov 2012); they do not travel."""
+    """Low bits of floating-point sums reveal what was added (Mironov 2012); they do not travel."""
     mechanism = Gaussian(1.0, 1e-5, 1.0)
     sent = randomised(mechanism, np.random.default_rng(1).normal(size=1000))
     grid = 2.0 ** (math.floor(math.log2(mechanism.std)) - 20)

@@ -1,4 +1,4 @@
-"""What is said of exceptions of a participant's own code."""
+"""Log text for exceptions of a participant's own code."""
 
 from __future__ import annotations
 

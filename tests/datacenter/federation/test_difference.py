@@ -1,4 +1,4 @@
-"""What a rank sends, compared with numpy; rounding errors return in the next round."""
+"""The differences that a rank sends, compared with numpy; rounding errors return in the next round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks hold and send of the global model, in each layout: every element once, and the right one."""
+"""Pieces of the global model that ranks hold and send, in each layout: every element once, and the right one."""
 
 from __future__ import annotations
 

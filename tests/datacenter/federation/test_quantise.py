@@ -1,4 +1,4 @@
-"""What torch encodes is, byte for byte, what ``atoll.wire`` encodes, and the receiver decodes what is said."""
+"""Torch's encoding equals that of ``atoll.wire`` byte for byte, and the receiver decodes the stated values."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def taken(server: Federation) -> part.Hello:
 async def test_a_round_that_no_rank_takes_does_not_keep_a_silo_that_stops(
     server: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The round comes as the silo stops: the server is told, and does not wait for the ranks."""
+    """The round comes as the silo stops: that is reported, and the server does not wait for the ranks."""
     with session_of(server, tmp_path) as session_thread:
         async with asyncio.timeout(WAIT_S):
             await taken(server)

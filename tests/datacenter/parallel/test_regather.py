@@ -1,4 +1,4 @@
-"""What tensor parallelism gathers is kept as this rank's part, and gathered again in the backward pass."""
+"""Tensors that tensor parallelism gathers are kept as this rank's part, and gathered again in the backward pass."""
 
 from __future__ import annotations
 

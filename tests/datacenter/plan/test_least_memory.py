@@ -1,4 +1,4 @@
-"""What a job needs for certain, and which layout of the same ranks has room for it."""
+"""Lower bound of a job's memory, and a layout of the same ranks that has room for it."""
 
 from __future__ import annotations
 

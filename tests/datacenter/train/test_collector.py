@@ -24,7 +24,7 @@ def loop() -> weakref.ref[Loop]:
 
 @pytest.fixture(autouse=True)
 def enabled() -> Iterator[None]:
-    """Python's own setting, whatever a test does."""
+    """Python's own setting, even if a test changes it."""
     was = gc.isenabled()
     gc.enable()
     yield

@@ -124,7 +124,7 @@ def test_the_bound_itself_is_admissible() -> None:
 
 
 class _Again:
-    """The same chunks whenever they are asked for; the last one never comes."""
+    """The same chunks each time; the last one never comes."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces

@@ -20,7 +20,7 @@ SIZE = 2 * PIECE + 100
 
 
 class Counting:
-    """Noise that tells which element it is for."""
+    """Noise that names the element it is for."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()

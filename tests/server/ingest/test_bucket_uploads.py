@@ -1,4 +1,4 @@
-"""What was acknowledged is in the bucket, and another machine, whose spool is empty, reads the same bits."""
+"""Acknowledged uploads are in the bucket, and another machine, whose spool is empty, reads the same bits."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_uploads_move_into_a_bucket_and_out_of_it(tmp_path: Path, bucket: Bucket
 def test_a_standby_puts_uploads_where_the_server_at_work_finds_them_and_deletes_none(
     tmp_path: Path, bucket: Bucket, there: Spool
 ) -> None:
-    """Its orders may be old: a run that it is told to drop may have been begun since."""
+    """Its orders may be old: a run that it should drop may have been begun since."""
     standby = Spool(tmp_path / "standby", bucket=BucketUploads(bucket).of_others)
     digest = small(standby, ref())
     standby.drop_run(RUN)

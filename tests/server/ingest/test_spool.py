@@ -294,7 +294,7 @@ class TestCommitted:
 
 @pytest.mark.parametrize("file", ["*.committed", "*/*.data"])
 class TestOutage:
-    """A disk that refuses, or is not there, tells nothing of the updates on it."""
+    """A disk that refuses, or is missing, says nothing about the updates on it."""
 
     @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
     def test_what_cannot_be_read_now_is_not_damaged(

@@ -98,7 +98,7 @@ def test_the_joint_account_is_as_kept(cohort: str, rounds: int, keys: str, indep
 
 
 def test_a_count_that_nobody_paid_for_would_show() -> None:
-    """The independent account tells a run whose noise on the updates pays for its counts from one that does not."""
+    """The independent account separates a run whose noise on the updates pays for its counts from one that does not."""
     cohort, rounds, keys, _ = GRID[7]
     promised = contract(cohort, rounds, keys)
     unpaid = dataclasses.replace(promised, noise_multiplier=4.0)

@@ -85,7 +85,7 @@ def test_randomised_response_is_accused_falsely_at_most_as_often_as_the_confiden
 
 @pytest.mark.parametrize("fails_together", [True, False])
 def test_a_mechanism_that_gives_all_away_with_probability_delta_stays_within_the_theorem(fails_together: bool) -> None:
-    """Randomised response that tells the truth with probability delta, of all canaries at once or of each."""
+    """Randomised response that answers truthfully with probability delta, of all canaries at once or of each."""
     made, epsilon, delta = 300, 1.0, 1e-3
     q = 1 / (1 + math.exp(-epsilon))
     each = delta + (1 - delta) * q

@@ -85,7 +85,7 @@ class Invariants:
 
     @staticmethod
     def check_number(world: World, state: RunState, rnd: RoundState) -> None:
-        """The number that a round was planned with tells its version; without an extension it is the round's own."""
+        """The number that a round was planned with gives its version; without an extension it is the round's own."""
         planned = planned_round(state.policy, rnd)
         assert rnd.version == trained_before(state.policy.evaluate_every, planned)
         if not any(isinstance(event, ExtendRequested) for event, _ in world.durable.log):

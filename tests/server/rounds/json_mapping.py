@@ -1,4 +1,4 @@
-"""How a shell would write events and states: pydantic, with the events told apart by their `kind`."""
+"""How a shell would write events and states: pydantic, with the events distinguished by their `kind`."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What members of an open round do."""
+"""Events of members of an open round."""
 
 import pytest
 

@@ -156,7 +156,7 @@ def test_of_two_carried_updates_of_one_participant_the_older_goes_first() -> Non
 
 
 def test_carried_updates_alone_may_reach_the_goal() -> None:
-    """Buffered asynchronous aggregation: the buffer was full before anybody was invited."""
+    """Buffered asynchronous aggregation: the buffer was full before the first invitation."""
     story = Story(policy(cohort_size=1, over_selection=3, late=CARRY)).training()
     story.on(story.report("pa")).on(story.report("pb")).release()
     assert story.effect(DrawCohort).invited == 0

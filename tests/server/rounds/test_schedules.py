@@ -87,7 +87,7 @@ def test_the_schedules_take_every_move_to_each_situation_that_it_lists_and_every
     ignored = {(row, event) for row, events in IGNORED.items() for event in events}
     assert rows == TABLE.keys() | ignored
     listed = {(row, event, to) for (row, event), move in TABLE.items() for to in move.to}
-    assert listed <= played.first.keys(), "--every-schedule tells which seed takes what is missing: add it to RARE"
+    assert listed <= played.first.keys(), "--every-schedule prints the seed of a missing entry: add it to RARE"
 
 
 def test_no_seed_is_called_rare_for_what_others_do(played: Played) -> None:

@@ -1,4 +1,4 @@
-"""What join tokens bind their holders to."""
+"""Bindings of join tokens to aggregators and host names."""
 
 import pytest
 

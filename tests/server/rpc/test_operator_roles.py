@@ -162,7 +162,7 @@ async def test_a_change_whose_call_is_broken_off_holds_too(world: World) -> None
 
 
 async def test_an_administrator_always_remains(world: World) -> None:
-    """The server's own operator is one, and gets a new certificate whenever it is revoked."""
+    """The server's own operator is one, and gets a new certificate after each revocation."""
     own = ("FAILED_PRECONDITION", "operator.own")
     assert await refused_code(set_role(world.operator, "admin", VIEWER)) == own
     dora = await with_role(world, "dora", ADMINISTRATOR)

@@ -254,7 +254,7 @@ async def test_limits_that_are_refused(clinic: World, request_: dict[str, Any], 
 
 
 async def test_participants_are_not_told(alice: Participant) -> None:
-    """Poisson sampling relies on secret draws: the answers must not tell who was drawn."""
+    """Poisson sampling relies on secret draws: the answers must not reveal who was drawn."""
     for call in (
         alice.control.ListPopulations(control_pb2.ListPopulationsRequest(), timeout=WAIT_S),
         alice.control.ListCharges(control_pb2.ListChargesRequest(population=CLINIC), timeout=WAIT_S),

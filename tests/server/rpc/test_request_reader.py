@@ -19,7 +19,7 @@ from atoll.server.rpc.request_sizes import ATTEND, CHECK_IN, WORK
 
 
 class Caller:
-    """Sends one message, and a second one when it is told to."""
+    """Sends one message, and a second one on request."""
 
     def __init__(self) -> None:
         self.second = asyncio.Event()

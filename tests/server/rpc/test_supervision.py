@@ -1,4 +1,4 @@
-"""Actions of operators are in the audit log of a real server, whatever became of them."""
+"""Actions of operators are in the audit log of a real server, also refused and broken ones."""
 
 import asyncio
 

@@ -300,7 +300,7 @@ class World:
     ) -> grpc.aio.Channel:
         """A channel with a client certificate, or without one."""
         credentials = grpc.ssl_channel_credentials(self.ca, key, certificate)
-        # Channels to one address share a connection unless told not to, and with it the certificate.
+        # Channels to one address share a connection by default, and with it the certificate.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 << 20)]
         channel = grpc.aio.secure_channel(address or self.addresses.main, credentials, options=options)
         return await self._stack.enter_async_context(channel)

@@ -273,7 +273,7 @@ EVENTFUL = job(rounds=2, size=2, straggler="max_attempts = 3", evaluation=FAMILY
 
 
 async def play(federation: Federation, run: str) -> tuple[str, list[str]]:
-    """Play a run with two participants from wherever it stands to its end: its model, and what became of each round."""
+    """Play a run with two participants from its present state to its end: its model, and the outcome of each round."""
     players = [asyncio.create_task(take_part(client)) for client in await federation.clients("alice", "bob")]
     row = await federation.ended(run)
     for player in players:

@@ -48,7 +48,7 @@ ALICE, BOB = "alice", "bob"
 
 @dataclass
 class MemoryJournal:
-    """Stores in a list; fails as told: ``failures`` are used up one per append, None lets it pass."""
+    """Stores in a list, or fails: ``failures`` are used up one per append, None lets it pass."""
 
     log: list[tuple[Event, float]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)

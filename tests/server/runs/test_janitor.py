@@ -1,4 +1,4 @@
-"""What the janitor removes and what it keeps; it never removes a blob that a transaction is about to name."""
+"""Blobs that the janitor removes and keeps; it never removes a blob that a transaction is about to name."""
 
 import asyncio
 import os

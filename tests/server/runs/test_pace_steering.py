@@ -122,11 +122,11 @@ class TestManyParticipants:
         mean, most = there.rates(there.attempts, 660, 1260)
         assert most <= FACTOR * mean, (mean, most)
         assert most <= FACTOR * there.settings.per_s
-        assert there.attempts == there.admitted, "nobody had to be put off"
+        assert there.attempts == there.admitted, "no participant had to be put off"
         assert there.pace.population > (0.6 if forgets else 0.9) * MANY
 
     def test_a_population_that_comes_at_once_is_put_off_until_there_is_room(self) -> None:
-        """As after an outage that all were told a spread of 0.2 s before: no client had reason to wait."""
+        """As after an outage before which all got a spread of 0.2 s: no client had reason to wait."""
         there = VirtualFederation(MANY)
         there.come_over(5.0)
         there.until(MINUTES_10)
@@ -135,7 +135,7 @@ class TestManyParticipants:
         mean, most = there.rates(there.attempts, 10, 400)
         assert most <= 1.5 * mean, (mean, most)
         assert most <= 1.5 * per_s
-        assert there.pace.population > 0.9 * MANY, "each has been told a time, and most have come"
+        assert there.pace.population > 0.9 * MANY, "each has got a time, and most have come"
 
     def test_they_check_in_as_often_as_runs_need_and_no_more(self) -> None:
         there = many()

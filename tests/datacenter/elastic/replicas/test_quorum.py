@@ -1,4 +1,4 @@
-"""Who is in a step, and whether its mean counts: the coordinator as a pure function of events and time."""
+"""The members of a step, and whether its mean counts: the coordinator as a pure function of events and time."""
 
 from __future__ import annotations
 

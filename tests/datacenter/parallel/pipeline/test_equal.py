@@ -39,7 +39,7 @@ IN_FOUR = {"batch": {"micro_batch": 2}}
 
 
 def job(layers: int, **sections: dict[str, Any]) -> dict[str, Any]:
-    """Eight micro-batches of one pipeline unless told; eight blocks where four ranks have two stages each."""
+    """Eight micro-batches of one pipeline by default; eight blocks where four ranks have two stages each."""
     return small(**{"model": {"layers": layers}, "batch": {"micro_batch": 1}} | sections)
 
 

@@ -1,4 +1,4 @@
-"""What a gateway says in a commit is checked as if no node had: tables and terminals take it."""
+"""A gateway's commits are checked again, because tables and terminals show them."""
 
 from __future__ import annotations
 

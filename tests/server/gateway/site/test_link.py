@@ -1,6 +1,6 @@
 """The link at a real server: made again when it breaks, ended when the gateway is revoked.
 
-What the server has against a gateway is no refusal of its participants.
+A refusal of a gateway is no refusal of its participants.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a gateway does with the server's orders, over real uploads."""
+"""A gateway carries out the server's orders, over real uploads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sent(PartialUpload):
 
 
 class Rig:
-    """A worker over a spool, and what it was told to end."""
+    """A worker over a spool, and the calls that it had to end."""
 
     def __init__(self, folder: Path, executor: ThreadPoolExecutor) -> None:
         self.spool = Spool(folder / "spool")

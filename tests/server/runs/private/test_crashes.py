@@ -140,7 +140,7 @@ async def attend(client: Client, sends: Sends) -> None:
 
 
 async def officiate(federation: Federation, run: str) -> None:
-    """Raise the limit whenever the run has paused for want of budget."""
+    """Raise the limit each time that the run has paused for want of budget."""
     active = federation.active(run)
     while True:
         changed = active.driver.changed

@@ -1,4 +1,4 @@
-"""Private runs over real stores, spool and folding: sums, noise, charges, and what members are told."""
+"""Private runs over real stores, spool and folding: sums, noise, charges, and invitations."""
 
 from __future__ import annotations
 
@@ -507,7 +507,7 @@ async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federati
 
 
 async def test_what_a_secret_draw_was_made_from_is_on_no_record(federation: Federation) -> None:
-    """Participants know whether they were drawn: a seed that can be tried out would tell them who else was."""
+    """Participants know whether they were drawn: a seed that can be tried out would reveal who else was."""
     await federation.clients("alice", "bob")
     run = await federation.submit(private_job(noise=LOUD))
     drawn = await federation.state(run, lambda state: state.round is not None and state.round.phase is Phase.OPEN)
@@ -605,7 +605,7 @@ async def test_a_server_that_is_started_again_in_every_round_releases_the_same_m
 
 
 async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after a restart in the midst of a round either, when nothing is remembered: everybody would wait for it."""
+    """Not after a restart in the midst of a round either, when nothing is remembered: all would wait for it."""
     threads: list[str] = []
     by_prv = composing._by_prv
 

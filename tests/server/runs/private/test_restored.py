@@ -53,7 +53,7 @@ async def test_the_next_round_waits_for_an_operator_also_after_another_start(tmp
 async def test_a_run_that_waits_for_budget_is_backed_up_and_releases_its_round_without_what_is_lost(
     tmp_path: Path,
 ) -> None:
-    """No back-up has updates in it. An empty cohort loses none: to draw again would tell that some member was drawn."""
+    """No back-up has updates in it. An empty cohort loses none: to draw again would reveal that a member was drawn."""
     async with opened(tmp_path / "data") as federation:
         clients = await federation.clients("alice", "bob")
         run = await federation.submit(private_job(noise=LOUD).replace(b"max_attempts = 1", b"max_attempts = 2"))
