@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.jobs import parse_job, to_run_policy
 from atoll.server.rounds import (
     Accepted,
@@ -154,8 +155,9 @@ async def _waiting(count: int) -> tuple[float, float]:
     sessions = Sessions()
     for number in range(count):
         sessions.connect(f"p{number:012}", HELLO, lambda: None)
+    there = sessions.of(DEFAULT_PROJECT)
     with sessions.watch() as changes:
-        standings = Standings(sessions, changes, lambda _: (), _judged)
+        standings = Standings(there, changes, lambda _: (), _judged)
         standings.count()
 
         def one() -> None:
@@ -163,7 +165,7 @@ async def _waiting(count: int) -> tuple[float, float]:
             standings.count()
 
         changed = _median_ms(one)
-    return changed, _median_ms(lambda: Standings(sessions, Changes(), lambda _: (), _judged).count())
+    return changed, _median_ms(lambda: Standings(there, Changes(), lambda _: (), _judged).count())
 
 
 def _judged(session: Session, taken: object) -> Standing:

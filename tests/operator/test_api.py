@@ -15,6 +15,7 @@ PUBLIC = [
     "BadInputError",
     "ChargeSummary",
     "ChargesPage",
+    "ClosedProject",
     "Cohort",
     "Comparison",
     "Evaluation",
@@ -47,6 +48,9 @@ PUBLIC = [
     "PopulationSummary",
     "Privacy",
     "Progress",
+    "ProjectQuota",
+    "ProjectRoleSummary",
+    "ProjectSummary",
     "PrunedStorage",
     "Retention",
     "RevokedOperator",
@@ -82,6 +86,7 @@ OPERATOR = {
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
     *("health", "log_lines", "participant_named", "prune", "revoke", "revoke_operator"),
     *("set_operator_role", "void_tokens", "whoami"),
+    *("project", "projects", "find_project", "make_project", "set_project_quota", "close_project"),
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from atoll.operator.errors import BadInputError, UnreachableError, translated
+from atoll.operator.errors import BadInputError, OperatorError, UnreachableError, translated
 from atoll.operator.paging import Answer, Request, pages
 from atoll.server.control import make_readable
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, transfer_pb2_grpc
@@ -64,6 +64,7 @@ class Calls:
         self.timeouts = timeouts
         self.channel = target.open()
         self._closed = False
+        self._project_known = not target.project
         self.control = control_pb2_grpc.ControlServiceStub(self.channel)
         self.transfer = transfer_pb2_grpc.TransferServiceStub(self.channel)
 
@@ -84,6 +85,7 @@ class Calls:
             OperatorError: if it fails.
         """
         self._require_open()
+        self._require_project()
         with translated(self.address):
             answer = method(request, timeout=timeout_s or self.timeouts.call_s, metadata=self.target.metadata)
         make_readable(answer)
@@ -97,6 +99,7 @@ class Calls:
     def stream(self, method: Callable[..., Any], request: object, timeout_s: float, *, wait: bool = False) -> Any:
         """A call with many answers, not yet read; with ``wait`` it waits for a server that is away."""
         self._require_open()
+        self._require_project()
         return method(request, timeout=timeout_s, metadata=self.target.metadata, wait_for_ready=wait)
 
     def wait_until_reachable(self, timeout_s: float) -> None:
@@ -118,6 +121,26 @@ class Calls:
     def _require_open(self) -> None:
         if self._closed:
             raise BadInputError(f"the connection to {self.address} is closed", "connect again")
+
+    def _require_project(self) -> None:
+        """Ask the server once what it takes the calls to be about: one without projects would ignore the project.
+
+        Raises:
+            OperatorError: if it is of a version without projects, or there is no such project for this operator.
+        """
+        if self._project_known:
+            return
+        with translated(self.address):
+            answer = self.control.WhoAmI(
+                control_pb2.WhoAmIRequest(), timeout=self.timeouts.call_s, metadata=self.target.metadata
+            )
+        if answer.project != self.target.project:
+            raise OperatorError(
+                f"the server at {self.address} is of a version without projects, and project {self.target.project} was "
+                "named",
+                "leave --project and ATOLL_PROJECT out (atoll project use --none), or upgrade the server",
+            )
+        self._project_known = True
 
 
 def away(address: str, timeout_s: float) -> UnreachableError:

@@ -11,11 +11,13 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from atoll.operator.chosen_project import chosen_project
 from atoll.operator.errors import BadInputError, NotPermittedError
 from atoll.operator.provider import Provider
 from atoll.operator.sign_in import SIGN_IN_FILE, SignIn, config_folder, locked
 from atoll.server.identity import OPERATOR_FILE, CredentialError, OperatorCredential
 from atoll.wire.loopback import INSECURE_OPERATOR, is_loopback
+from atoll.wire.project import PROJECT
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 SIGN_IN_AGAIN = "sign in again: atoll operator login"
@@ -88,12 +90,15 @@ class Session:
 class Target:
     """A server and the credential for it; without a credential plaintext, to loopback only.
 
+    ``project`` is the one that calls are about; empty: none is named.
+
     Raises:
         BadInputError: for an address that is not host:port, or plaintext to another machine.
     """
 
     address: str
     credential: OperatorCredential | Session | None
+    project: str = ""
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -128,9 +133,10 @@ class Target:
         Raises:
             OperatorError: if that fails.
         """
+        project = ((PROJECT, self.project),) if self.project else ()
         if isinstance(self.credential, Session):
-            return (("authorization", f"Bearer {self.credential.token()}"),)
-        return ((INSECURE_OPERATOR, "1"),) if self.credential is None else ()
+            return (("authorization", f"Bearer {self.credential.token()}"), *project)
+        return ((INSECURE_OPERATOR, "1"), *project) if self.credential is None else project
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         if self.credential is None:
@@ -142,7 +148,12 @@ class Target:
 
 
 def find_target(
-    server: str | None, credential: OperatorCredential | Path | None, data: Path | None, *, insecure: bool
+    server: str | None,
+    credential: OperatorCredential | Path | None,
+    data: Path | None,
+    *,
+    insecure: bool,
+    project: str | None = None,
 ) -> Target:
     """The server and the credential to use.
 
@@ -152,18 +163,20 @@ def find_target(
             ``~/.config/atoll``.
         data: the server's data directory, if it is on this machine.
         insecure: plaintext, without a credential.
+        project: that calls are about; empty: none is named; None: the one that was chosen for this server.
 
     Raises:
         BadInputError: for an address that cannot be.
         NotPermittedError: if no operator credential is found, or it cannot be used.
     """
-    if insecure:
-        return Target(server or DEFAULT_ADDRESS, None)
+    own: OperatorCredential | Session | None = None
     if isinstance(credential, OperatorCredential):
-        return Target(server or credential.address, credential)
-    found = _read(credential or _find_credential(data))
-    address = found.sign_in.address if isinstance(found, Session) else found.address
-    return Target(server or address, found)
+        own = None if insecure else credential
+    elif not insecure:
+        own = _read(credential or _find_credential(data))
+    known = DEFAULT_ADDRESS if own is None else own.sign_in.address if isinstance(own, Session) else own.address
+    address = server or known
+    return Target(address, own, chosen_project(address) if project is None else project)
 
 
 def _read(path: Path) -> OperatorCredential | Session:

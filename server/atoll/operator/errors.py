@@ -29,6 +29,7 @@ _LISTED_BY = {
     "population.missing": "privacy ledger",
     "participant.missing": "participants list",
     "token.missing": "token list",
+    "project.missing": "project list",
 }
 """By the code of the error about a missing name, the command that lists the names."""
 MAX_COUNT = 2**32 - 1

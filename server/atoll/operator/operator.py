@@ -21,6 +21,7 @@ from atoll.operator.naming import participant_called
 from atoll.operator.run import Run
 from atoll.operator.server_audit import ServerAudit
 from atoll.operator.server_ledger import ServerLedger
+from atoll.operator.server_projects import ServerProjects
 from atoll.operator.variants import compared_run, named_by_jobs
 from atoll.server.control import (
     LogLine,
@@ -78,7 +79,7 @@ class NewOperator:
     expires_at: float
 
 
-class Operator(ServerLedger, ServerAudit):
+class Operator(ServerLedger, ServerAudit, ServerProjects):
     """A connection to a server with the rights of an operator; a context manager that closes it.
 
     ::
@@ -104,6 +105,7 @@ class Operator(ServerLedger, ServerAudit):
         credential: OperatorCredential | Path | str | None = None,
         data: Path | str | None = None,
         insecure: bool = False,
+        project: str | None = None,
         timeouts: Timeouts | None = None,
     ) -> Self:
         """A connection; the first call opens it.
@@ -114,6 +116,8 @@ class Operator(ServerLedger, ServerAudit):
                 ``operator.json`` in the data directory, or in ``~/.config/atoll``.
             data: the server's data directory, if it is on this machine; None: ``$ATOLL_DATA``.
             insecure: plaintext, for a server on this machine that was started with ``--insecure``.
+            project: that everything is about; empty: all projects in which you have a role; None: ``$ATOLL_PROJECT``,
+                or the one that was chosen with ``atoll project use``.
             timeouts: how long operations may take.
 
         Raises:
@@ -127,6 +131,7 @@ class Operator(ServerLedger, ServerAudit):
             Path(given) if isinstance(given, str) else given,
             None if folder is None else Path(folder),
             insecure=insecure,
+            project=os.environ.get("ATOLL_PROJECT") if project is None else project,
         )
         return cls(target, timeouts or Timeouts())
 
@@ -297,14 +302,21 @@ class Operator(ServerLedger, ServerAudit):
         return self._calls.call(self._control.VoidTokens, request).voided
 
     def make_operator(
-        self, name: str, lifetime_s: float = 90 * DAY_S, *, role: OperatorRoleName | None = None
+        self,
+        name: str,
+        lifetime_s: float = 90 * DAY_S,
+        *,
+        role: OperatorRoleName | None = None,
+        organisation: str = "",
     ) -> NewOperator:
         """Make a credential for an operator; in your own name it renews yours. The key is made here.
 
         Args:
             name: of the operator.
             lifetime_s: how long the credential is good for, at most 90 days.
-            role: of a new operator; None: ``operator``, or yours for your own name.
+            role: of a new operator, in this connection's project or, without one, in all; None: ``operator``, or yours
+                for your own name.
+            organisation: the only one for whose participants and join tokens the role holds; empty: all.
         """
         made = KeyWithRequest.make()
         request = control_pb2.CreateOperatorRequest(
@@ -312,6 +324,7 @@ class Operator(ServerLedger, ServerAudit):
             csr_pem=made.csr_pem,
             lifetime_s=lifetime_s,
             role=control_pb2.OPERATOR_ROLE_UNSPECIFIED if role is None else _role_number(role),
+            organisation=organisation,
         )
         found = value_of(OperatorCertificate, self._calls.call(self._control.CreateOperator, request))
         credential = OperatorCredential(
@@ -328,9 +341,16 @@ class Operator(ServerLedger, ServerAudit):
         answer = self._calls.call(self._control.ListOperators, control_pb2.ListOperatorsRequest())
         return values_of(OperatorSummary, answer.operators)
 
-    def set_operator_role(self, name: str, role: OperatorRoleName) -> OperatorSummary:
-        """Give an operator another role, from its next call on."""
-        request = control_pb2.SetOperatorRoleRequest(name=name, role=_role_number(role))
+    def set_operator_role(self, name: str, role: OperatorRoleName | None, *, organisation: str = "") -> OperatorSummary:
+        """Give an operator another role in this connection's project or, without one, in all; from its next call on.
+
+        Args:
+            name: of the operator.
+            role: the role; None: none in this project any more.
+            organisation: the only one for whose participants and join tokens the role holds; empty: all.
+        """
+        number = control_pb2.OPERATOR_ROLE_UNSPECIFIED if role is None else _role_number(role)
+        request = control_pb2.SetOperatorRoleRequest(name=name, role=number, organisation=organisation)
         return value_of(OperatorSummary, self._calls.call(self._control.SetOperatorRole, request).operator)
 
     def whoami(self) -> Myself:

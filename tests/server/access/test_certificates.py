@@ -472,7 +472,7 @@ class TestOperators:
         await rig.book.revoke_operator("dora", "left")
         with pytest.raises(RevokedError, match="dora was revoked: left"):
             await made
-        assert await rig.store.reader.run(tokens.listed) == ()
+        assert await rig.store.reader.run(tokens.listed, project=None) == ()
 
 
 async def test_believed_participants_get_a_row_once(rig: Rig) -> None:

@@ -21,7 +21,7 @@ from atoll.server.access.oidc import TokenEndedError, TokenVerifier
 from atoll.server.access.oidc_provider import COOLDOWN_S, FRESH_S, STALE_S, Keys
 from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
-from atoll.server.identity import OperatorRole
+from atoll.server.identity import OperatorRole, ProjectRole, Rights
 from tests.patience import WAIT_S
 
 ISSUER = "https://login.example.org"
@@ -86,7 +86,7 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "one", **c
 
 async def test_a_good_token_brings_name_and_role() -> None:
     found = await World().verifier.verify(token())
-    assert (found.name, found.role) == ("oidc:dora", OperatorRole.OPERATOR)
+    assert (found.name, found.rights) == ("oidc:dora", Rights(OperatorRole.OPERATOR))
 
 
 async def test_elliptic_curves_are_taken_too() -> None:
@@ -291,7 +291,7 @@ class TestRoles:
         ],
     )
     async def test_the_first_of_several_counts(self, brought: object, role: OperatorRole) -> None:
-        assert (await World().verifier.verify(token(roles=brought))).role is role
+        assert (await World().verifier.verify(token(roles=brought))).rights.everywhere is role
 
     @pytest.mark.parametrize(
         "brought", [None, [], ["administrator"], "Admins", {"admins": True}, [["admins"]], 7, "admins,staff"]
@@ -300,10 +300,20 @@ class TestRoles:
         with pytest.raises(ForbiddenError, match="oidc:dora has no role here"):
             await World().verifier.verify(token(roles=brought))
 
+    async def test_roles_in_single_projects(self) -> None:
+        world = World(project_roles={"cardio": {"team": OperatorRole.OPERATOR, "boss": OperatorRole.ADMINISTRATOR}})
+        in_cardio = {"cardio": ProjectRole(OperatorRole.ADMINISTRATOR)}
+        assert (await world.verifier.verify(token(roles=["boss", "team"]))).rights == Rights(None, in_cardio)
+        both = (await world.verifier.verify(token(roles=["watch", "boss"]))).rights
+        assert both == Rights(OperatorRole.VIEWER, in_cardio)
+        with pytest.raises(ForbiddenError, match="has no role here") as refused:
+            await world.verifier.verify(token(roles=["others"]))
+        assert "boss" in refused.value.detail.remedy
+
     async def test_a_claim_within_a_claim(self) -> None:
         world = World(role_claim="realm_access.roles")
         nested = token(realm_access={"roles": ["admins"]})
-        assert (await world.verifier.verify(nested)).role is OperatorRole.ADMINISTRATOR
+        assert (await world.verifier.verify(nested)).rights.everywhere is OperatorRole.ADMINISTRATOR
         with pytest.raises(ForbiddenError):
             await world.verifier.verify(token(realm_access="admins"))
 

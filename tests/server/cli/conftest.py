@@ -19,6 +19,7 @@ from atoll.server.rpc.operations import actions_of
 from atoll.wire.digest import BlobManifest
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto, manifest_from_proto, manifest_to_proto
+from atoll.wire.project import PROJECT
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, tensors_pb2, transfer_pb2, transfer_pb2_grpc
 
@@ -90,6 +91,11 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.audit_flaw = ""
         self.role: control_pb2.OperatorRole.ValueType = control_pb2.OPERATOR_ROLE_ADMINISTRATOR
         self.actions = actions_of(OperatorRole.ADMINISTRATOR)
+        unlimited = control_pb2.ProjectQuota()
+        self.projects = [control_pb2.ProjectSummary(project="default", quota=unlimited, runs=1, participants=3)]
+        self.without_projects = False
+        self.named: list[str] = []
+        """The projects that calls named."""
         self.log_lines: list[control_pb2.LogLine] = []
         """The newest first."""
 
@@ -220,6 +226,31 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         old = control_pb2.OperatorSummary(name="carol", issued_at=NOW - 60, expires_at=NOW)
         return control_pb2.ListOperatorsResponse(operators=[alice, bob, old])
 
+    def ListProjects(self, request: control_pb2.ListProjectsRequest, context: Context) -> Any:
+        shown = [one for one in self.projects if request.project in ("", one.project)]
+        if not shown:
+            detail = ErrorDetail("project.missing", Fault.CALLER, f"there is no project '{request.project}'")
+            refuse(context, grpc.StatusCode.NOT_FOUND, detail)
+        return control_pb2.ListProjectsResponse(projects=shown)
+
+    def CreateProject(self, request: control_pb2.CreateProjectRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        made = control_pb2.ProjectSummary(project=request.project, quota=request.quota, created_at=NOW)
+        return control_pb2.CreateProjectResponse(project=made)
+
+    def SetProjectQuota(self, request: control_pb2.SetProjectQuotaRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        changed = control_pb2.ProjectSummary(project=request.project, quota=request.quota)
+        return control_pb2.SetProjectQuotaResponse(project=changed)
+
+    def CloseProject(self, request: control_pb2.CloseProjectRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        closed = control_pb2.ProjectSummary(project=request.project, closed_at=NOW)
+        return control_pb2.CloseProjectResponse(project=closed, voided_tokens=2)
+
     def SetOperatorRole(self, request: control_pb2.SetOperatorRoleRequest, context: Context) -> Any:
         del context
         self.asked.append(request)
@@ -227,9 +258,15 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         return control_pb2.SetOperatorRoleResponse(operator=changed)
 
     def WhoAmI(self, request: control_pb2.WhoAmIRequest, context: Context) -> Any:
-        del request, context
+        del request
+        project = str(dict(context.invocation_metadata()).get(PROJECT, ""))
+        self.named.append(project)
         return control_pb2.WhoAmIResponse(
-            name="dora", role=self.role, credential="certificate ab", actions=self.actions
+            name="dora",
+            role=self.role,
+            credential="certificate ab",
+            actions=self.actions,
+            project="" if self.without_projects else project,
         )
 
     def VoidTokens(self, request: control_pb2.VoidTokensRequest, context: Context) -> Any:

@@ -107,5 +107,5 @@ def test_no_more_than_a_few_disagreements_are_told_at_once(store: Store) -> None
 
 
 def test_a_job_that_cannot_be_read_names_nobody() -> None:
-    assert reconciling.population_of_job("[privacy") == ""
-    assert reconciling.population_of_job("[job]\nname = 'x'") == ""
+    assert reconciling.population_of_job("[privacy", "default") == ""
+    assert reconciling.population_of_job("[job]\nname = 'x'", "default") == ""

@@ -37,7 +37,10 @@ async def test_of_a_participant(world: World, caplog: pytest.LogCaptureFixture) 
         await refused_code(alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S))
     assert sorted(log_lines(caplog, "participant", name)) == sorted(
         [
-            ("INFO", f"participant {name} enrolled: organisation acme, kind edge, token {token.token_id}"),
+            (
+                "INFO",
+                f"participant {name} enrolled: project default, organisation acme, kind edge, token {token.token_id}",
+            ),
             ("DEBUG", r"connected, client version 1.0\nforged"),
             ("DEBUG", "disconnected"),
             ("INFO", f"certificate of {name} renewed"),
@@ -45,7 +48,7 @@ async def test_of_a_participant(world: World, caplog: pytest.LogCaptureFixture) 
             ("WARNING", rf"refused: the certificate of {name} was revoked: lost\nlaptop"),
         ]
     )
-    assert "1 join tokens made: organisation acme, kind edge, operator admin" in caplog.messages
+    assert "1 join tokens made: project default, organisation acme, kind edge, operator admin" in caplog.messages
     assert token.secret not in caplog.text
     assert "BEGIN CERTIFICATE" not in caplog.text
 

@@ -25,6 +25,7 @@ ALLOWED = {
     VIEWER: {
         *("ListRuns", "GetRun", "WatchRun", "ListTokens", "ListParticipants", "ListOperators", "GetServerInfo"),
         *("ListPopulations", "ListCharges", "GetParticipantPrivacy", "WhoAmI", "CreateOperator", "ListLogLines"),
+        "ListProjects",
     }
 }
 ALLOWED[OPERATOR] = ALLOWED[VIEWER] | {
@@ -198,7 +199,12 @@ async def test_operators_of_before_are_administrators(tmp_path: Path) -> None:
     async with World(tmp_path / "data") as first:
         await with_role(first, "dora", VIEWER)
     store = Store.open(tmp_path / "data")
-    store.writer.submit(lambda c: c.execute(text("DROP TABLE operators"))).result()
+    for statement in (
+        *(f"DROP TABLE {table}" for table in ("operators", "projects", "project_roles")),
+        *(f"DROP INDEX ix_{name}" for name in ("participants_project_id", "runs_project_created_at", "audit_project")),
+        *(f"ALTER TABLE {table} DROP COLUMN project" for table in ("tokens", "participants", "runs", "audit")),
+    ):
+        store.writer.submit(Connection.execute, text(statement)).result()
     store.writer.submit(lambda c: c.execute(text("UPDATE alembic_version SET version_num = '0007'"))).result()
     store.close()
     upgraded = Store.open(tmp_path / "data")

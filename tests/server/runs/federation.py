@@ -87,8 +87,8 @@ class Client:
             unary=unary,
         )
         coordinator, sessions = self.federation.coordinator, self.federation.services.sessions
-        organisation = await coordinator.introduced(self.name, introduction)
-        self.session = sessions.connect(self.name, introduction, lambda: None, organisation)
+        membership = await coordinator.introduced(self.name, introduction)
+        self.session = sessions.connect(self.name, introduction, lambda: None, membership)
 
     def leave(self) -> None:
         """The connection breaks."""

@@ -74,7 +74,7 @@ class TestSubmit:
             await submit(
                 job_toml=job(), file_name="", layout=other, initial_blob=next(iter(federation.blobs())), operator="a"
             )
-        found = await federation.store.reader.run(runs.listed)
+        found = await federation.store.reader.run(runs.listed, project=None)
         assert len(found) == 1
 
     @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

@@ -144,4 +144,4 @@ async def test_more_fragments_than_tensors_are_refused_at_submit(federation: Fed
     with pytest.raises(InvalidRequestError, match="the model has 2 tensors") as refused:
         await federation.submit(in_turn(1).replace(b"fragments = 2", b"fragments = 3"))
     assert refused.value.detail.code == "job.fragments"
-    assert not await federation.store.reader.run(runs.listed)
+    assert not await federation.store.reader.run(runs.listed, project=None)

@@ -63,4 +63,4 @@ async def test_patterns_that_match_nothing_or_everything_are_refused_at_submit(
     with pytest.raises(InvalidRequestError) as refused:
         await federation.submit(freezing(patterns))
     assert refused.value.detail.code == "job.frozen"
-    assert not await federation.store.reader.run(runs.listed)
+    assert not await federation.store.reader.run(runs.listed, project=None)

@@ -319,7 +319,7 @@ class TestRace:
             await tidying
             with pytest.raises(BlobMissingError):
                 await submitting
-            assert await federation.store.reader.run(runs.listed) == ()
+            assert await federation.store.reader.run(runs.listed, project=None) == ()
 
     async def test_a_model_that_is_being_submitted_is_leased(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data") as federation:

@@ -12,6 +12,7 @@ from atoll.server.runs.sessions import (
     TAKEN_OVER_S,
     ComeBack,
     Introduction,
+    Membership,
     Session,
     Sessions,
     come_back,
@@ -117,17 +118,17 @@ async def test_a_change_that_comes_while_one_looks_is_not_missed() -> None:
 
 async def test_participants_are_found_by_id_and_by_organisation() -> None:
     sessions = Sessions()
-    alice = sessions.connect("alice", HELLO, lambda: None, "north")
-    bob = sessions.connect("bob", HELLO, lambda: None, "north")
-    assert sessions.named("north") == [alice, bob]
-    assert sessions.named("alice") == [alice]
-    again = sessions.connect("alice", HELLO, lambda: None, "north")
+    alice = sessions.connect("alice", HELLO, lambda: None, Membership("north"))
+    bob = sessions.connect("bob", HELLO, lambda: None, Membership("north"))
+    assert sessions.of("default").named("north") == [alice, bob]
+    assert sessions.of("default").named("alice") == [alice]
+    again = sessions.connect("alice", HELLO, lambda: None, Membership("north"))
     sessions.disconnect(alice)
-    assert sessions.named("north") == [bob, again]
+    assert sessions.of("default").named("north") == [bob, again]
     sessions.disconnect(bob)
     sessions.disconnect(again)
-    assert sessions.named("north") == []
-    assert sessions.named("alice") == []
+    assert sessions.of("default").named("north") == []
+    assert sessions.of("default").named("alice") == []
 
 
 class TestLeaving:

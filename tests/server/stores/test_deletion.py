@@ -62,7 +62,7 @@ async def test_no_row_of_the_run_is_left_and_none_of_another_goes(filled: Store)
     assert await filled.writer.run(deletion.delete_run, RUN) == {DIGEST, OTHER_DIGEST, STATE}
     assert set((await filled.reader.run(_rows, RUN)).values()) == {0}
     assert await filled.reader.run(_rows, OTHER) == before
-    assert [one.id for one in await filled.reader.run(runs.listed)] == [OTHER]
+    assert [one.id for one in await filled.reader.run(runs.listed, project=None)] == [OTHER]
     assert await filled.reader.run(lambda connection: participants.get(connection, ALICE)) is not None
 
 

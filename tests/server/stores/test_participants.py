@@ -19,10 +19,10 @@ async def test_a_participant_comes_back_as_it_was(with_run: Store) -> None:
 
 
 async def test_they_are_listed_page_by_page(with_run: Store) -> None:
-    first = await with_run.reader.run(participants.listed, limit=1)
-    second = await with_run.reader.run(participants.listed, after=first[0].id, limit=1)
+    first = await with_run.reader.run(participants.listed, project=None, limit=1)
+    second = await with_run.reader.run(participants.listed, project=None, after=first[0].id, limit=1)
     assert [item.id for item in (*first, *second)] == [ALICE, BOB]
-    assert await with_run.reader.run(participants.listed, after=BOB) == ()
+    assert await with_run.reader.run(participants.listed, project=None, after=BOB) == ()
 
 
 async def test_an_id_is_given_once(with_run: Store) -> None:

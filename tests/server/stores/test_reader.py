@@ -14,10 +14,10 @@ async def test_a_read_is_one_snapshot_and_does_not_wait_for_the_writer(store: St
     inside, go = threading.Event(), threading.Event()
 
     def twice(connection: Connection) -> tuple[int, int]:
-        before = len(tokens.listed(connection))
+        before = len(tokens.listed(connection, project=None))
         inside.set()
         assert go.wait(WAIT_S)
-        return before, len(tokens.listed(connection))
+        return before, len(tokens.listed(connection, project=None))
 
     reading = store.reader.submit(twice)
     assert inside.wait(WAIT_S)
@@ -25,7 +25,7 @@ async def test_a_read_is_one_snapshot_and_does_not_wait_for_the_writer(store: St
     await store.writer.run(tokens.add, record)
     go.set()
     assert reading.result(30) == (0, 0)
-    assert await store.reader.run(tokens.listed) == (record,)
+    assert await store.reader.run(tokens.listed, project=None) == (record,)
 
 
 async def test_a_reader_cannot_write(store: Store) -> None:

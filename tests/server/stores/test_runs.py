@@ -54,8 +54,8 @@ async def test_lists(with_run: Store) -> None:
     older, ended = run("rolder", NOW - 1), dataclasses.replace(run("rended", NOW + 1), status="finished")
     for record in (older, ended):
         await with_run.writer.run(runs.add, record)
-    assert await with_run.reader.run(runs.listed) == (ended, run(), older)
-    assert await with_run.reader.run(runs.listed, limit=1) == (ended,)
+    assert await with_run.reader.run(runs.listed, project=None) == (ended, run(), older)
+    assert await with_run.reader.run(runs.listed, project=None, limit=1) == (ended,)
     assert await with_run.reader.run(runs.with_status, {"running", "paused"}) == (older, run())
 
 
@@ -79,4 +79,4 @@ async def test_what_a_run_was_submitted_with_cannot_change_unnoticed(with_run: S
         await with_run.reader.run(runs.get, RUN)
     with pytest.raises(StoreDamagedError):
         await with_run.reader.run(runs.with_status, {"running"})
-    assert [shown.id for shown in await with_run.reader.run(runs.listed)] == [RUN]
+    assert [shown.id for shown in await with_run.reader.run(runs.listed, project=None)] == [RUN]

@@ -101,7 +101,7 @@ def test_upgrading_again_changes_nothing(open_store: OpenStore) -> None:
     assert open_store().reader.submit(runs.get, RUN).result() == run()
 
 
-LATER = ("seed", "extended_after")
+LATER = ("seed", "extended_after", "project")
 """Columns of runs that the first revision has not."""
 
 

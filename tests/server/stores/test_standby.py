@@ -303,7 +303,7 @@ def test_a_server_ends_its_own_lost_connection_and_writes_on(tmp_path: Path, pos
     store = first_server(tmp_path, postgresql_url)
     lost = store.writer._engine.raw_connection()
     lost.detach()
-    assert store.writer.submit(runs.listed).result() == (run(),)
+    assert store.writer.submit(runs.listed, project=None).result() == (run(),)
     assert store.turn is not None
     assert not store.turn.over
     store.close()

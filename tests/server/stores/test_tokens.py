@@ -20,7 +20,7 @@ def with_token(store: Store) -> Store:
 async def test_a_token_comes_back_as_it_was(with_token: Store) -> None:
     assert await with_token.reader.run(tokens.get, TOKEN.id) == TOKEN
     assert await with_token.reader.run(tokens.get, "tother") is None
-    assert await with_token.reader.run(tokens.listed) == (TOKEN,)
+    assert await with_token.reader.run(tokens.listed, project=None) == (TOKEN,)
     assert verify(await with_token.reader.run(tokens.get, TOKEN.id), MINTED.secret, now=NOW) == TOKEN
 
 
@@ -69,4 +69,4 @@ async def test_only_unspent_tokens_are_pruned(with_token: Store) -> None:
         await with_token.writer.run(tokens.add, record)
     await with_token.writer.run(tokens.spend, spent.id, participant=ALICE, key=KEY, now=NOW)
     assert await with_token.writer.run(tokens.prune, expired_before=NOW + 5e5, most=10) == 1
-    assert {token.id for token in await with_token.reader.run(tokens.listed)} == {spent.id, later.id}
+    assert {token.id for token in await with_token.reader.run(tokens.listed, project=None)} == {spent.id, later.id}

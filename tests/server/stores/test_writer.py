@@ -192,5 +192,5 @@ def test_a_lost_connection_fails_the_batch_and_the_next_one_connects_again(postg
     failure = store.writer.submit(cut_off).exception()
     assert isinstance(failure, CommitError)
     assert "reachable" in failure.detail.remedy
-    assert store.writer.submit(runs.listed).result() == ()
+    assert store.writer.submit(runs.listed, project=None).result() == ()
     store.close()

@@ -154,6 +154,26 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditResponse.FromString,
                 _registered_method=True)
+        self.CreateProject = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/CreateProject',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateProjectRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateProjectResponse.FromString,
+                _registered_method=True)
+        self.ListProjects = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ListProjects',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListProjectsRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListProjectsResponse.FromString,
+                _registered_method=True)
+        self.SetProjectQuota = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/SetProjectQuota',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetProjectQuotaRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetProjectQuotaResponse.FromString,
+                _registered_method=True)
+        self.CloseProject = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/CloseProject',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CloseProjectRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CloseProjectResponse.FromString,
+                _registered_method=True)
         self.PruneStorage = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/PruneStorage',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
@@ -341,6 +361,34 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateProject(self, request, context):
+        """Makes a project. Needs the role of an administrator in all projects.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProjects(self, request, context):
+        """The projects in which the caller has a role, with what is in them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetProjectQuota(self, request, context):
+        """Sets the quotas of a project. Needs the role of an administrator in all projects.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseProject(self, request, context):
+        """Closes a project whose runs have ended, for good: nothing new begins in it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PruneStorage(self, request, context):
         """Removes files and rows that nothing needs any more, or lists them (dry_run).
         """
@@ -498,6 +546,26 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ListAudit,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'CreateProject': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateProject,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateProjectRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateProjectResponse.SerializeToString,
+            ),
+            'ListProjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProjects,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListProjectsRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListProjectsResponse.SerializeToString,
+            ),
+            'SetProjectQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetProjectQuota,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetProjectQuotaRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.SetProjectQuotaResponse.SerializeToString,
+            ),
+            'CloseProject': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseProject,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CloseProjectRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CloseProjectResponse.SerializeToString,
             ),
             'PruneStorage': grpc.unary_unary_rpc_method_handler(
                     servicer.PruneStorage,
@@ -1173,6 +1241,114 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/ListAudit',
             atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateProject(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/CreateProject',
+            atoll_dot_wire_dot_v1_dot_control__pb2.CreateProjectRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.CreateProjectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ListProjects',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListProjectsRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListProjectsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetProjectQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/SetProjectQuota',
+            atoll_dot_wire_dot_v1_dot_control__pb2.SetProjectQuotaRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.SetProjectQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseProject(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/CloseProject',
+            atoll_dot_wire_dot_v1_dot_control__pb2.CloseProjectRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.CloseProjectResponse.FromString,
             options,
             channel_credentials,
             insecure,

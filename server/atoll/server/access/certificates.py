@@ -12,17 +12,20 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from atoll.server.access.quotas import check_participants
 from atoll.server.config.limits import DEFAULT_LIMITS
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError
 from atoll.server.identity import (
+    UNBOUND,
     Authority,
+    Bound,
     CertificateRequest,
     IssuedCertificate,
-    OperatorRole,
     ParticipantKind,
     Peer,
     PeerError,
     RevokedError,
+    Rights,
     Role,
     SupersededError,
     TokenRecord,
@@ -33,7 +36,7 @@ from atoll.server.identity import (
     verify,
 )
 from atoll.server.ingest.coordinator_api import Caller
-from atoll.server.stores import Reader, Writer, certificates, operators, participants, tokens
+from atoll.server.stores import Reader, Writer, certificates, participants, project_roles, tokens
 from atoll.server.telemetry.refusal_log import RefusalLog
 from atoll.wire.join_token import JoinToken
 from atoll.wire.renewal import renewal_proof
@@ -89,7 +92,7 @@ class CertificateBook:
         self.grace_s = grace_s
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
-        self._roles: OrderedDict[str, OperatorRole] = OrderedDict()
+        self._rights: OrderedDict[str, Rights] = OrderedDict()
         self._revocations = 0
         self._shut_out: set[str] = set()
         self._listeners: list[Callable[[Caller, RevokedError], None]] = []
@@ -131,17 +134,17 @@ class CertificateBook:
             newest = max(found.not_after, self._newest.get(found.subject, 0.0))
             _remember(self._newest, found.subject, newest)
             return Caller(found.role, found.subject)
-        return Caller(found.role, found.subject, await self.operator_role(found.subject))
+        return Caller(found.role, found.subject, await self.rights(found.subject))
 
-    async def operator_role(self, name: str) -> OperatorRole:
-        """The role of an operator with a certificate; a viewer's if none was given."""
-        known = self._roles.get(name)
+    async def rights(self, name: str) -> Rights:
+        """What an operator with a certificate may do."""
+        known = self._rights.get(name)
         while known is None:
             changes = self._revocations
-            grant = await self._reader.run(operators.get, name)
+            found = await self._reader.run(project_roles.rights, name)
             if changes == self._revocations:  # else the read may be older than the change
-                known = OperatorRole.VIEWER if grant is None else grant.role
-                _remember(self._roles, name, known)
+                known = found
+                _remember(self._rights, name, known)
         return known
 
     async def change_role(self, name: str, work: Callable[[Connection], None]) -> None:
@@ -153,7 +156,7 @@ class CertificateBook:
 
         def forget(_: None) -> None:
             self._revocations += 1
-            self._roles.pop(name, None)
+            self._rights.pop(name, None)
 
         await self._recorded(work, forget)
 
@@ -174,7 +177,9 @@ class CertificateBook:
             TokenError: if the token does not admit.
             CertificateRequestError: if the request is not acceptable.
             ForbiddenError: if the participant that the token stands for was revoked.
-            LimitExceededError: if that participant has been given too many certificates.
+            ConflictError: if its project is closed.
+            LimitExceededError: if that participant has been given too many certificates, or its project has as many
+                participants as it may.
         """
         request = await asyncio.to_thread(CertificateRequest.parse, csr_pem)
         now = self._clock()
@@ -197,6 +202,8 @@ class CertificateBook:
             if admitted != name:  # the same key asked twice at the same moment, and the other call was first
                 return None
             if participants.get(connection, name) is None:
+                more = int(record.kind is not ParticipantKind.AGGREGATOR)
+                check_participants(connection, record.project, more, now=now, promised=False)
                 fresh = participants.Participant(
                     name,
                     record.organisation,
@@ -205,6 +212,7 @@ class CertificateBook:
                     token_id=token_id,
                     hosts=record.hosts,
                     through=record.through,
+                    project=record.project,
                 )
                 participants.add(connection, fresh)
             return self._record(connection, issued, now, proved_at=math.inf)
@@ -213,8 +221,9 @@ class CertificateBook:
         if participant is None:
             return await self.enrol(token_id, secret, csr_pem, aggregator=aggregator)
         log.info(
-            "participant %s enrolled: organisation %s, kind %s, token %s",
+            "participant %s enrolled: project %s, organisation %s, kind %s, token %s",
             participant.id,
+            participant.project,
             participant.organisation,
             participant.kind,
             participant.token_id,
@@ -306,8 +315,16 @@ class CertificateBook:
         announce(found)
         return found
 
-    async def void_tokens(self, ids: Sequence[str], created_by: str) -> int:
+    async def void_tokens(
+        self, ids: Sequence[str], created_by: str, *, project: str | None = None, organisation: str = ""
+    ) -> int:
         """Void unused join tokens: these, or all that an operator has made; returns how many would have admitted.
+
+        Args:
+            ids: of tokens.
+            created_by: the operator, if there are no ids.
+            project: of the tokens; None: any.
+            organisation: of the tokens; empty: any.
 
         Raises:
             RecordMissingError: if there is no such token; then none is voided.
@@ -316,8 +333,8 @@ class CertificateBook:
 
         def work(connection: Connection) -> int:
             if ids:
-                return tokens.void_named(connection, ids, at=now)
-            return tokens.void(connection, created_by=created_by, at=now)
+                return tokens.void_named(connection, ids, at=now, project=project, organisation=organisation)
+            return tokens.void(connection, created_by=created_by, at=now, project=project, organisation=organisation)
 
         return await self._writer.run(work)
 
@@ -330,28 +347,39 @@ class CertificateBook:
         count: int,
         operator: str,
         address: str,
-        hosts: str = "",
-        through: str = "",
+        bound: Bound = UNBOUND,
     ) -> list[JoinToken]:
-        """Mint one-time join tokens; only their hashes are kept. ``hosts`` and ``through``: see ``TokenRecord``.
+        """Mint one-time join tokens; only their hashes are kept. ``address`` is where their holders enrol.
 
         Raises:
             InvalidRequestError: for an impossible organisation or lifetime.
+            ConflictError: if the project is closed.
+            LimitExceededError: if the project would have more participants than it may.
             RevokedError: if the operator has just been revoked.
         """
         now = self._clock()
         minted = [
-            mint(organisation, kind, created_by=operator, now=now, lifetime_s=lifetime_s, hosts=hosts, through=through)
+            mint(
+                organisation,
+                kind,
+                created_by=operator,
+                now=now,
+                lifetime_s=lifetime_s,
+                bound=bound,
+            )
             for _ in range(count)
         ]
+        more = 0 if kind is ParticipantKind.AGGREGATOR else count
 
         def work(connection: Connection) -> None:
             check_operator_stands(connection, operator, now)
+            check_participants(connection, bound.project, more, now=now, promised=True)
             for token in minted:
                 tokens.add(connection, token.record)
 
         await self._writer.run(work)
-        log.info("%d join tokens made: organisation %s, kind %s, operator %s", count, organisation, kind, operator)
+        words = "%d join tokens made: project %s, organisation %s, kind %s, operator %s"
+        log.info(words, count, bound.project, organisation, kind, operator)
         ca = self._authority.certificate_pem
 
         def pack() -> list[JoinToken]:

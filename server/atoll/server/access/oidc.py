@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.server.access.oidc_provider import Keys
 from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.errors import ForbiddenError, UnauthenticatedError
-from atoll.server.identity import OperatorRole
+from atoll.server.identity import OperatorRole, ProjectRole, Rights
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -38,7 +38,7 @@ class SignedIn:
     """The operator of a token, and when the token ends (epoch seconds UTC)."""
 
     name: str
-    role: OperatorRole
+    rights: Rights
     expires_at: float
 
 
@@ -128,7 +128,7 @@ class TokenVerifier:
             raise _bad(f"it was made for the client {str(claims.get('azp'))[:60]!r}")
         name = PREFIX + _short(self._named(claims))
         return SignedIn(
-            name, self._role(name, claims), min(float(claims["exp"]), float(claims["iat"]) + settings.max_token_age_s)
+            name, self._rights(name, claims), min(float(claims["exp"]), float(claims["iat"]) + settings.max_token_age_s)
         )
 
     def _named(self, claims: Mapping[str, Any]) -> str:
@@ -140,22 +140,29 @@ class TokenVerifier:
             raise _bad("its e-mail address is not verified by the provider")
         return value
 
-    def _role(self, name: str, claims: Mapping[str, Any]) -> OperatorRole:
+    def _rights(self, name: str, claims: Mapping[str, Any]) -> Rights:
         found: Any = claims
         for part in self._settings.role_claim.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         values = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-        roles = {
-            self._settings.roles[value] for value in values if isinstance(value, str) and value in self._settings.roles
-        }
-        for role in _ORDER:
-            if role in roles:
-                return role
-        raise ForbiddenError(
-            "oidc.role",
-            f"{name} has no role here: claim {self._settings.role_claim} brings none that the server knows",
-            f"ask who runs the provider for one of {', '.join(sorted(self._settings.roles))}",
-        )
+        groups = frozenset(value for value in values if isinstance(value, str))
+        everywhere = _first(groups, self._settings.roles)
+        within = {project: _first(groups, given) for project, given in self._settings.project_roles.items()}
+        found_roles = {project: ProjectRole(role) for project, role in within.items() if role is not None}
+        if everywhere is None and not found_roles:
+            known = {*self._settings.roles, *(one for given in self._settings.project_roles.values() for one in given)}
+            raise ForbiddenError(
+                "oidc.role",
+                f"{name} has no role here: claim {self._settings.role_claim} brings none that the server knows",
+                f"ask who runs the provider for one of {', '.join(sorted(known))}",
+            )
+        return Rights(everywhere, found_roles)
+
+
+def _first(groups: frozenset[str], given: Mapping[str, OperatorRole]) -> OperatorRole | None:
+    """The most powerful of the roles that these groups bring."""
+    roles = {given[group] for group in groups & given.keys()}
+    return next((role for role in _ORDER if role in roles), None)
 
 
 def _mark(token: str) -> bytes:

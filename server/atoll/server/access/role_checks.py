@@ -8,40 +8,78 @@ from sqlalchemy import Connection
 
 from atoll.server.access.oidc import PREFIX
 from atoll.server.errors import ForbiddenError
-from atoll.server.identity import OperatorRole
+from atoll.server.identity import OperatorRole, Rights
 from atoll.server.ingest.coordinator_api import Caller
-from atoll.server.stores import operators
+from atoll.server.stores import operators, project_roles
 
 MAY_READ_MODELS = frozenset({OperatorRole.OPERATOR, OperatorRole.ADMINISTRATOR})
 _SHOWN = 3
 
 
-def role_error(caller: Caller, needed: Collection[OperatorRole], administrators: Sequence[str]) -> ForbiddenError:
-    """The refusal: which roles may, and who can grant one of them."""
+def role_error(
+    name: str,
+    own: OperatorRole | None,
+    needed: Collection[OperatorRole],
+    administrators: Sequence[str],
+    project: str | None = None,
+) -> ForbiddenError:
+    """The refusal: which roles may, and who can grant one of them.
+
+    Args:
+        name: the operator's.
+        own: its role; None: it has none.
+        needed: the roles that may.
+        administrators: who can grant one.
+        project: where the role is needed; None: for the server as a whole.
+    """
     may = " or ".join(role.words for role in OperatorRole if role in needed)
-    own = "no role" if caller.operator_role is None else caller.operator_role.words
     least = next(role for role in OperatorRole if role in needed)
     named = f" ({', '.join(administrators[:_SHOWN])})" if administrators else ""
-    grant = f"ask an administrator{named} for it: atoll operator role {caller.name} {least.value.replace('_', '-')}"
-    if caller.name.startswith(PREFIX):
+    where = "" if project is None else f" --project {project}"
+    grant = f"ask an administrator{named} for it: atoll operator role {name} {least.value.replace('_', '-')}{where}"
+    if name.startswith(PREFIX):
         grant = "the provider that you sign in through gives roles: ask the administrators there"
+    within = "" if project is None else f" in project {project}"
+    has = "no role" if own is None else f"the role {own.words}"
+    return ForbiddenError("operator.role", f"this needs the role {may}{within}; {name} has {has}", grant)
+
+
+def organisation_error(name: str, organisation: str, project: str) -> ForbiddenError:
+    """The refusal of an operator whose role is for one organisation."""
     return ForbiddenError(
-        "operator.role",
-        f"this needs the role {may}; {caller.name} has {'' if caller.operator_role is None else 'the role '}{own}",
-        grant,
+        "operator.organisation",
+        f"the role of {name} in project {project} is for the participants and join tokens of {organisation} only",
+        "ask an administrator of the project to do it",
     )
 
 
-def check_administrator(connection: Connection, caller: Caller, now: float) -> None:
+def rights_now(connection: Connection, caller: Caller) -> Rights:
+    """What a caller may do, within a transaction; one without any row was believed on its word (``--insecure``)."""
+    everywhere, within = operators.get(connection, caller.name), project_roles.of(connection, caller.name)
+    if everywhere is None and not within:
+        return caller.rights or Rights()
+    return Rights(None if everywhere is None else everywhere.role, within)
+
+
+def check_administrator(connection: Connection, caller: Caller, now: float, project: str | None = None) -> None:
     """Refuse, within a transaction, what only administrators may, also one that is no longer an administrator.
 
-    A caller without a row was believed on its word (``--insecure``).
+    Args:
+        connection: to the database.
+        caller: who asks.
+        now: epoch seconds, UTC.
+        project: whose administrators may; None: only those of all projects.
 
     Raises:
         ForbiddenError: if it is none.
     """
-    grant = operators.get(connection, caller.name)
-    role = caller.operator_role if grant is None else grant.role
-    if role is not OperatorRole.ADMINISTRATOR:
-        standing = operators.administrators(connection, now=now)
-        raise role_error(caller, {OperatorRole.ADMINISTRATOR}, standing)
+    rights = rights_now(connection, caller)
+    needed = {OperatorRole.ADMINISTRATOR}
+    if project is None:
+        if rights.everywhere is not OperatorRole.ADMINISTRATOR:
+            raise role_error(caller.name, rights.everywhere, needed, operators.administrators(connection, now=now))
+        return
+    own = rights.within(project)
+    if own is None or own.role is not OperatorRole.ADMINISTRATOR or own.organisation:
+        standing = project_roles.administrators(connection, project, now=now)
+        raise role_error(caller.name, None if own is None else own.role, needed, standing, project)

@@ -153,7 +153,7 @@ def _is_settled(connection: Connection) -> bool:
 def _vital(connection: Connection) -> frozenset[str]:
     """Blobs without which a run could not continue, or its result would be lost."""
     found: set[str] = set()
-    for run in runs.listed(connection, limit=_ALL):
+    for run in runs.listed(connection, project=None, limit=_ALL):
         newest = models.latest(connection, run.id)
         if newest is not None:
             found.update(blob for blob in (newest.blob, newest.average_blob) if blob)
@@ -165,7 +165,7 @@ def _vital(connection: Connection) -> frozenset[str]:
 def _lines(connection: Connection) -> tuple[RunLine, ...]:
     return tuple(
         RunLine(run=run.id, name=run.name, status=run.status, rounds_released=run.rounds_released)
-        for run in runs.listed(connection, limit=_ALL)
+        for run in runs.listed(connection, project=None, limit=_ALL)
     )
 
 

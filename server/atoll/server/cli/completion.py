@@ -73,6 +73,7 @@ def _asked(context: click.Context, question: Callable[[Operator], Sequence[Item]
             credential=given.get("credentials"),
             data=given.get("data"),
             insecure=bool(given.get("insecure")),
+            project=given.get("project"),
             timeouts=PATIENCE,
         ) as operator:
             return question(operator)

@@ -13,7 +13,7 @@ import click
 from atoll.operator import Operator
 from atoll.server.config import DEFAULT_DATA
 
-_OPTION_NAMES = ("server", "credentials", "data", "insecure")
+_OPTION_NAMES = ("server", "credentials", "data", "insecure", "project")
 
 R = TypeVar("R")
 
@@ -36,6 +36,13 @@ data_option = click.option(
 )
 """One rule for every command: ``--data``, else ``$ATOLL_DATA``, else ``./atoll-data``."""
 
+project_option = click.option(
+    "--project",
+    metavar="PROJECT",
+    envvar="ATOLL_PROJECT",
+    help="The project that the command is about. Default: the one of `atoll project use`, or all of yours.",
+)
+
 
 @dataclass(frozen=True)
 class ConnectionOptions:
@@ -45,10 +52,17 @@ class ConnectionOptions:
     credentials: Path | None
     data: Path
     insecure: bool
+    project: str | None
 
     def connect(self) -> Operator:
         """A connection to the server. Raises as ``Operator.connect``."""
-        return Operator.connect(self.server, credential=self.credentials, data=self.data, insecure=self.insecure)
+        return Operator.connect(
+            self.server,
+            credential=self.credentials,
+            data=self.data,
+            insecure=self.insecure,
+            project=self.project,
+        )
 
 
 def connection_options(function: Callable[..., R]) -> Callable[..., R]:
@@ -58,6 +72,7 @@ def connection_options(function: Callable[..., R]) -> Callable[..., R]:
     @credentials_option
     @data_option
     @click.option("--insecure", is_flag=True, help="Plaintext, for a server on this machine started with --insecure.")
+    @project_option
     @functools.wraps(function)
     def command(**options: Any) -> R:
         return function(ConnectionOptions(*(options.pop(name) for name in _OPTION_NAMES)), **options)

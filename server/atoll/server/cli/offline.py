@@ -51,7 +51,7 @@ class OfflineLedger(LedgerQueries):
         """See ``LedgerQueries``."""
         from atoll.server.stores import runs  # noqa: PLC0415 - as above
 
-        return next((run.id for run in runs.listed(self._connection, limit=1)), None)
+        return next((run.id for run in runs.listed(self._connection, project=None, limit=1)), None)
 
     def _named_runs(self) -> Iterator[tuple[str, str, str]]:
         """See ``LedgerQueries``."""
@@ -59,7 +59,7 @@ class OfflineLedger(LedgerQueries):
         from atoll.server.stores.paging import mark  # noqa: PLC0415 - as above
 
         after = ""
-        while page := runs.listed(self._connection, after=after):
+        while page := runs.listed(self._connection, project=None, after=after):
             yield from ((run.id, run.name, run.status) for run in page)
             after = mark(page[-1].created_at, page[-1].id)
 

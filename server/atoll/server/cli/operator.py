@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -14,14 +14,23 @@ from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
 from atoll.server.cli.sign_in import login, logout
 from atoll.server.cli.token import lifetime_s
-from atoll.server.control import OperatorSummary
+from atoll.server.control import OperatorSummary, ProjectRoleSummary
 from atoll.server.identity import CredentialError
 from atoll.text.figures import counted
 
 if TYPE_CHECKING:
     from atoll.operator.operator import OperatorRoleName
 
-ROLE = click.Choice(["viewer", "operator", "privacy-officer", "administrator"])
+ROLES = ["viewer", "operator", "privacy-officer", "administrator"]
+ROLE = click.Choice(ROLES)
+organisation_option = click.option(
+    "--organisation",
+    default="",
+    help="The only organisation of the project for whose participants and join tokens the role holds.",
+)
+
+
+_NOWHERE = "unspecified"
 
 
 def _role(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -29,6 +38,8 @@ def _role(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 
 def _words(role: str) -> str:
+    if role == _NOWHERE:
+        return "without a role"
     words = role.replace("_", " ")
     return f"an {words}" if words[:1] in "ao" else f"a {words}"
 
@@ -58,16 +69,29 @@ operator.add_command(logout)
     show_default=True,
     help="Validity: 12h, 7d; at most 90d.",
 )
-@click.option("--role", type=ROLE, callback=_role, help="Role (default: operator). A renewal keeps yours.")
+@click.option(
+    "--role",
+    type=ROLE,
+    callback=_role,
+    help="Role in the project, or in all (default: operator). A renewal keeps yours.",
+)
+@organisation_option
 @json_option
 @connected
 def new(
-    client: Operator, *, name: str, output: Path, expires: float, role: OperatorRoleName | None, json_output: bool
+    client: Operator,
+    *,
+    name: str,
+    output: Path,
+    expires: float,
+    role: OperatorRoleName | None,
+    organisation: str,
+    json_output: bool,
 ) -> None:
     """Make a credential for operator NAME; in your own name it renews yours (the old one stays good until it ends)."""
     if output.exists():
         raise BadInputError(f"{output} exists already", "choose a new file: credentials are never written over another")
-    made = client.make_operator(name, expires, role=role)
+    made = client.make_operator(name, expires, role=role, organisation=organisation)
     try:
         made.credential.write(output)
     except CredentialError as error:
@@ -93,7 +117,7 @@ def list_operators(client: Operator, *, json_output: bool) -> None:
         (
             (
                 item.name,
-                item.role.replace("_", " "),
+                _roles(item),
                 styled(_state(item)),
                 when(item.issued_at),
                 when(item.expires_at),
@@ -108,16 +132,24 @@ def list_operators(client: Operator, *, json_output: bool) -> None:
 
 @operator.command("role")
 @click.argument("name")
-@click.argument("new_role", metavar="ROLE", type=ROLE, callback=_role)
+@click.argument("new_role", metavar="ROLE", type=click.Choice([*ROLES, "none"]), callback=_role)
+@organisation_option
 @json_option
 @connected
-def role_(client: Operator, *, name: str, new_role: OperatorRoleName, json_output: bool) -> None:
-    """Give operator NAME the ROLE viewer, operator, privacy-officer or administrator, from its next call on."""
-    changed = client.set_operator_role(name, new_role)
+def role_(
+    client: Operator, *, name: str, new_role: OperatorRoleName | Literal["none"], organisation: str, json_output: bool
+) -> None:
+    """Give operator NAME the ROLE viewer, operator, privacy-officer or administrator, from its next call on.
+
+    With --project it has the role in that project only, and the ROLE none takes it away there.
+    """
+    role = None if new_role == "none" else new_role
+    changed = client.set_operator_role(name, role, organisation=organisation)
     if json_output:
         print_json(changed)
     else:
-        click.echo(f"operator {name} is {_words(changed.role)}")
+        within = ", ".join(map(_in_project, changed.projects))
+        click.echo(f"operator {name} is {within or _words(changed.role)}")
 
 
 @operator.command()
@@ -129,7 +161,10 @@ def whoami(client: Operator, *, json_output: bool) -> None:
     if json_output:
         print_json(found)
         return
-    click.echo(f"{found.name}, {_words(found.role)} at {client.address}, by {found.credential}")
+    where = f" in project {found.project}" if found.project else ""
+    click.echo(f"{found.name}, {_words(found.role)}{where} at {client.address}, by {found.credential}")
+    if found.projects:
+        click.echo(f"roles in projects: {', '.join(map(_in_project, found.projects))}")
     click.echo(f"may read, and: {', '.join(found.actions)}" if found.actions else "may read")
 
 
@@ -146,6 +181,16 @@ def revoke(client: Operator, *, name: str, reason: str, json_output: bool) -> No
         return
     void = f"; {counted(done.voided_tokens, 'unused join token')} of its making no longer admit"
     click.echo(f"operator {name} is revoked{void if done.voided_tokens else ''}")
+
+
+def _roles(item: OperatorSummary) -> str:
+    within = [one.role.replace("_", " ") + f" in {one.project}" for one in item.projects]
+    return ", ".join([*([] if item.role == _NOWHERE else [item.role.replace("_", " ")]), *within])
+
+
+def _in_project(given: ProjectRoleSummary) -> str:
+    limited = f" for {given.organisation}" if given.organisation else ""
+    return f"{_words(given.role)} in {given.project}{limited}"
 
 
 def _state(item: OperatorSummary) -> str:

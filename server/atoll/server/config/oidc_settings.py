@@ -56,6 +56,13 @@ class OidcSettings(BaseModel):
             "administrator, operator, privacy_officer, viewer. Without a value that is named here there is no access."
         ),
     ] = {}
+    project_roles: Annotated[
+        dict[str, dict[str, OperatorRole]],
+        Field(
+            description="Roles in single projects: for each project, role by value of that claim, such as "
+            '`{cardio = {cardio-team = "operator"}}`. They hold there instead of a role of `roles`.'
+        ),
+    ] = {}
     port: Annotated[
         int | None, Field(ge=0, le=65535, description="Port of operators who sign in; default: main port + 4.")
     ] = None
@@ -77,7 +84,7 @@ class OidcSettings(BaseModel):
             return self
         if not self.client_id:
             raise ValueError("issuer is set, and client_id is missing: name the client that the provider knows")
-        if not self.roles:
+        if not self.roles and not any(self.project_roles.values()):
             raise ValueError('issuer is set, and roles is empty: no one would have access; roles = {VALUE = "viewer"}')
         require_safe(self.issuer)
         return self

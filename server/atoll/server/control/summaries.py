@@ -29,6 +29,7 @@ class RunSummary:
         reason: why it failed, was paused or cancelled; empty otherwise.
         model_blob: name of the newest released model's blob.
         extended_after: for each extension, the number of models released before it.
+        project: that it belongs to; empty from a server of a version without projects.
     """
 
     run: str
@@ -41,6 +42,7 @@ class RunSummary:
     finished_at: float | None
     model_blob: str
     extended_after: tuple[int, ...] = ()
+    project: str = ""
 
     @property
     def ended(self) -> bool:
@@ -217,11 +219,62 @@ class TokenSummary:
     expires_at: float
     used_by: str
     created_by: str
+    project: str = ""
+
+
+@dataclass(frozen=True)
+class ProjectRoleSummary:
+    """A role in one project; with an ``organisation`` only for its participants and join tokens."""
+
+    project: str
+    role: str
+    organisation: str
+
+
+@dataclass(frozen=True)
+class ProjectQuota:
+    """Quotas of a project; None: not limited.
+
+    Attributes:
+        runs: runs that have not ended.
+        participants: participants that are not revoked, and those that unused join tokens may bring.
+        model_bytes: bytes of models and of optimisers' states.
+    """
+
+    runs: int | None = None
+    participants: int | None = None
+    model_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ProjectSummary:
+    """A project, its quotas, and what is in it now; ``closed_at`` is None while it is open."""
+
+    project: str
+    created_at: float
+    created_by: str
+    closed_at: float | None
+    quota: ProjectQuota
+    runs: int
+    participants: int
+    connected: int
+    model_bytes: int
+
+
+@dataclass(frozen=True)
+class ClosedProject:
+    """A closed project, and the number of its unused join tokens that became void."""
+
+    project: ProjectSummary
+    voided_tokens: int
 
 
 @dataclass(frozen=True)
 class OperatorSummary:
-    """An operator; ``certificates`` are in force, and ``revoked_at`` is None while one is."""
+    """An operator; ``certificates`` are in force, and ``revoked_at`` is None while one is.
+
+    ``role`` is the one in all projects, unspecified if it has roles in single ``projects`` only.
+    """
 
     name: str
     issued_at: float
@@ -230,6 +283,7 @@ class OperatorSummary:
     revoked_at: float | None
     revoked_reason: str
     role: str
+    projects: tuple[ProjectRoleSummary, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,15 +292,19 @@ class Myself:
 
     Attributes:
         name: as the audit log has it.
-        role: viewer, operator, privacy_officer or administrator.
+        role: viewer, operator, privacy_officer or administrator, in the project or in all; unspecified: none there.
         credential: how the caller proved its name.
         actions: what the role allows, by the names of the audit log.
+        project: that calls are about; empty: all.
+        projects: roles in single projects.
     """
 
     name: str
     role: str
     credential: str
     actions: tuple[str, ...]
+    project: str = ""
+    projects: tuple[ProjectRoleSummary, ...] = ()
 
     def may(self, action: str) -> bool:
         """Whether the role allows an action, such as ``run.cancel``."""
@@ -293,6 +351,7 @@ class ParticipantSummary:
     times_selected: int
     times_reported: int
     labels: Mapping[str, str]
+    project: str = ""
 
 
 @dataclass(frozen=True)
@@ -348,7 +407,8 @@ class AuditEntry:
         outcome: done, refused, failed or interrupted.
         code: of the error.
         previous: the digest of the entry before.
-        digest: SHA-256 over all other fields as JSON with sorted keys and no spaces.
+        digest: SHA-256 over all other fields as JSON with sorted keys and no spaces, except an empty ``project``.
+        project: that it is about; empty: the server as a whole, or there was no project but ``default``.
     """
 
     seq: int
@@ -363,6 +423,7 @@ class AuditEntry:
     code: str
     previous: str
     digest: str
+    project: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,29 +25,34 @@ from atoll.server.identity.errors import (
     TokenUsedError,
 )
 from atoll.server.identity.names import (
+    DEFAULT_PROJECT,
     ParticipantKind,
     check_operator,
     check_organisation,
     check_participant_id,
+    check_project,
     check_server_id,
     new_participant_id,
     new_run_id,
     new_server_id,
     new_token_id,
 )
-from atoll.server.identity.operator_roles import EVERY_ROLE, OperatorRole
+from atoll.server.identity.operator_roles import EVERY_ROLE, OperatorRole, ProjectRole, Rights
 from atoll.server.identity.peer import Peer, Role, fingerprint_of
 from atoll.server.identity.requests import CertificateRequest, KeyWithRequest
-from atoll.server.identity.tokens import MintedToken, TokenRecord, check_kind, mint, verify
+from atoll.server.identity.tokens import UNBOUND, Bound, MintedToken, TokenRecord, check_kind, mint, verify
 
 __all__ = [
+    "DEFAULT_PROJECT",
     "EVERY_ROLE",
     "OPERATOR_FILE",
     "OPERATOR_LIFETIME_S",
     "PARTICIPANT_LIFETIME_S",
     "SERVER_LIFETIME_S",
+    "UNBOUND",
     "Authority",
     "AuthorityError",
+    "Bound",
     "CertificateRequest",
     "CertificateRequestError",
     "CredentialError",
@@ -61,7 +66,9 @@ __all__ = [
     "ParticipantKind",
     "Peer",
     "PeerError",
+    "ProjectRole",
     "RevokedError",
+    "Rights",
     "Role",
     "ServerKeyPair",
     "SupersededError",
@@ -75,6 +82,7 @@ __all__ = [
     "check_operator",
     "check_organisation",
     "check_participant_id",
+    "check_project",
     "check_server_id",
     "fingerprint_of",
     "mint",

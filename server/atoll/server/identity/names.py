@@ -13,7 +13,12 @@ _RANDOM_CHARS = 12  # base32: 60 bits
 _PARTICIPANT = re.compile(r"p[a-z2-7]{12}")
 _SERVER = re.compile(r"s[a-z2-7]{12}")
 _ORGANISATION = re.compile(r"[a-z0-9-]{1,63}")
+_PROJECT = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _OPERATOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+DEFAULT_PROJECT = "default"
+"""The project of everything that names none; it is always there."""
 
 
 class ParticipantKind(StrEnum):
@@ -69,6 +74,15 @@ def check_organisation(text: str) -> str:
         NameFormatError: if it is not.
     """
     return _check(_ORGANISATION, text, "organisation", "1 to 63 characters a-z, 0-9 and -")
+
+
+def check_project(text: str) -> str:
+    """Return ``text`` if it is a valid project name.
+
+    Raises:
+        NameFormatError: if it is not.
+    """
+    return _check(_PROJECT, text, "project", "1 to 31 characters a-z, 0-9 and -, the first a letter or digit")
 
 
 def check_operator(text: str) -> str:

@@ -14,7 +14,7 @@ from atoll.server.identity.errors import (
     TokenUnknownError,
     TokenUsedError,
 )
-from atoll.server.identity.names import ParticipantKind, check_organisation, new_token_id
+from atoll.server.identity.names import DEFAULT_PROJECT, ParticipantKind, check_organisation, new_token_id
 
 DEFAULT_LIFETIME_S = 24 * 3600.0
 MAX_LIFETIME_S = 90 * 24 * 3600.0
@@ -29,6 +29,7 @@ class TokenRecord:
     Attributes:
         hosts: of a token for an aggregator: the names, in one text with spaces, that its server certificate may have.
         through: id of the aggregator that its participant may also connect to; empty: to the server only.
+        project: that its participant will belong to.
 
     ``used_key`` is the SHA-256 (hex) of the public key that the token admitted: the same key may ask again, for the
     answer may have been lost on the way.
@@ -46,6 +47,19 @@ class TokenRecord:
     used_key: str | None = None
     hosts: str = ""
     through: str = ""
+    project: str = DEFAULT_PROJECT
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the holder of a token will be bound to; see ``TokenRecord``."""
+
+    hosts: str = ""
+    through: str = ""
+    project: str = DEFAULT_PROJECT
+
+
+UNBOUND = Bound()
 
 
 @dataclass(frozen=True)
@@ -63,8 +77,7 @@ def mint(
     created_by: str,
     now: float,
     lifetime_s: float = DEFAULT_LIFETIME_S,
-    hosts: str = "",
-    through: str = "",
+    bound: Bound = UNBOUND,
 ) -> MintedToken:
     """Make a token that admits one participant of ``organisation`` until ``now + lifetime_s``.
 
@@ -87,8 +100,9 @@ def mint(
         created_at=now,
         expires_at=now + lifetime_s,
         created_by=created_by,
-        hosts=hosts,
-        through=through,
+        hosts=bound.hosts,
+        through=bound.through,
+        project=bound.project,
     )
     return MintedToken(secret, record)
 

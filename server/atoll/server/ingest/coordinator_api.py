@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from atoll.server.identity import OperatorRole, Role
+from atoll.server.identity import Rights, Role
 from atoll.wire.v1 import transfer_pb2
 
 
@@ -14,12 +14,12 @@ from atoll.wire.v1 import transfer_pb2
 class Caller:
     """An authenticated caller: its role and its name (participant id or operator name).
 
-    ``operator_role`` is None for a participant, and where an ingest worker asks, which needs none.
+    ``rights`` are None for a participant, and where an ingest worker asks, which needs none.
     """
 
     role: Role
     name: str
-    operator_role: OperatorRole | None = field(default=None, compare=False)
+    rights: Rights | None = field(default=None, compare=False)
 
 
 class Disposition(StrEnum):

@@ -25,6 +25,7 @@ from atoll.server.privacy.events import Adjacency, Event
 from atoll.server.privacy.tally import RunTally, Tally, cost_of, damaged, tally
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
+from atoll.server.stores.projects import MAX_POPULATION_CHARS
 from atoll.text.figures import SET_DIGITS, bound, figure
 
 MAX_EPSILON = 1000.0
@@ -280,7 +281,7 @@ def set_limit(
         if adjacency is None:
             remedy = "`atoll privacy ledger` lists them; to limit one before its first run, add --create"
             raise RecordMissingError("population", name, remedy)
-        if not re.fullmatch(POPULATION_PATTERN, name):
+        if not re.fullmatch(POPULATION_PATTERN, name.partition("/")[2] or name) or len(name) > MAX_POPULATION_CHARS:
             remedy = "use up to 63 lower-case letters, digits, dots, dashes or underscores"
             raise InvalidRequestError("privacy.limit", f"{name[:80]!r} is no name of a population", remedy)
         standing = populations.add(connection, name, adjacency, now)

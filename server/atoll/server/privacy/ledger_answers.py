@@ -167,7 +167,9 @@ def read_participant(connection: Connection, participant: str) -> ParticipantPar
     row = participants.get(connection, participant)
     if row is None:
         raise RecordMissingError("participant", participant)
-    return ParticipantParts(row, parts_of(connection, row.id, limit=MAX_PARTS + 1), unknown_populations(connection))
+    return ParticipantParts(
+        row, parts_of(connection, row.id, limit=MAX_PARTS + 1), unknown_populations(connection, row.project)
+    )
 
 
 def participant_privacy(
@@ -194,7 +196,11 @@ def _names(connection: Connection, tally: Tally) -> dict[str, str]:
 
 def _population_of(connection: Connection, run_id: str) -> str:
     """The population that a run is charged to, or before its first charge the one in its job; empty without privacy."""
-    return charges.population_of(connection, run_id) or population_of_job(runs.get(connection, run_id).job_toml)
+    charged = charges.population_of(connection, run_id)
+    if charged:
+        return charged
+    run = runs.get(connection, run_id)
+    return population_of_job(run.job_toml, run.project)
 
 
 def _charge(charge: Charge, epsilon: float | None) -> control_pb2.ChargeSummary:

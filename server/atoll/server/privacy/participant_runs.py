@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, distinct, func, select
 
 from atoll.server.privacy.reconciling import population_of_job
+from atoll.server.stores.projects import of_population
 from atoll.server.stores.schema import charges, members, reports, rounds, runs
 
 _TRAIN = "train"
@@ -43,7 +44,7 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
         .subquery()
     )
     query = (
-        select(runs.c.id, runs.c.name, runs.c.job_toml, runs.c.rounds_released, drawn.c.drawn)
+        select(runs.c.id, runs.c.name, runs.c.job_toml, runs.c.project, runs.c.rounds_released, drawn.c.drawn)
         .join(drawn, drawn.c.run_id == runs.c.id)
         .order_by(runs.c.created_at.desc(), runs.c.id)
         .limit(limit)
@@ -54,7 +55,7 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
         Part(
             run_id=row.id,
             name=row.name,
-            population=population_of_job(row.job_toml),
+            population=population_of_job(row.job_toml, row.project),
             drawn=row.drawn,
             counted=counted.get(row.id, 0),
             releases=row.rounds_released,
@@ -63,11 +64,13 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
     )
 
 
-def unknown_populations(connection: Connection) -> tuple[str, ...]:
-    """Populations with charges of deleted runs, whose records of who was drawn are gone."""
+def unknown_populations(connection: Connection, project: str) -> tuple[str, ...]:
+    """Populations of a project with charges of deleted runs, whose records of who was drawn are gone."""
     deleted = ~select(runs.c.id).where(runs.c.id == charges.c.run_id).exists()
     query = select(charges.c.population).where(charges.c.population.is_not(None), deleted).distinct()
-    return tuple(sorted(name for name in connection.execute(query).scalars() if name is not None))
+    return tuple(
+        sorted(name for name in connection.execute(query).scalars() if name and of_population(name) == project)
+    )
 
 
 def _counted(connection: Connection, participant: str, run_ids: Sequence[str]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from sqlalchemy import Connection, func, or_, select
 
+from atoll.server.stores.projects import qualified
 from atoll.server.stores.schema import charges, models, noise_states, runs
 
 MAX_TOLD = 3
@@ -21,21 +22,22 @@ _PAGE_RUNS = 500
 
 
 @lru_cache(maxsize=1024)
-def population_of_job(job_toml: str) -> str:
-    """The population that a job names, even if another version accepted the job; empty without a privacy section."""
+def population_of_job(job_toml: str, project: str) -> str:
+    """The population of a run by its job, even if another version accepted the job; empty without a privacy section."""
     try:
         section = tomllib.loads(job_toml).get("privacy", {})
     except tomllib.TOMLDecodeError:  # the run's record is damaged, which is reported where it is read
         return ""
-    return str(section.get("population", ""))
+    name = str(section.get("population", ""))
+    return qualified(project, name) if name else ""
 
 
 def named_by_jobs(connection: Connection) -> dict[str, str]:
     """Run → population, for every recorded private run."""
     noised = select(noise_states.c.run_id).where(noise_states.c.run_id == runs.c.id).exists()
     private = or_(runs.c.job_toml.like("%privacy%"), noised)
-    found = connection.execute(select(runs.c.id, runs.c.job_toml).where(private))
-    return {row.id: name for row in found if (name := population_of_job(row.job_toml))}
+    found = connection.execute(select(runs.c.id, runs.c.job_toml, runs.c.project).where(private))
+    return {row.id: name for row in found if (name := population_of_job(row.job_toml, row.project))}
 
 
 def named(connection: Connection) -> frozenset[str]:

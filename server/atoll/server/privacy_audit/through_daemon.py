@@ -149,8 +149,8 @@ class _Daemon:
         record = participants.Participant(name, "audit", ParticipantKind.EDGE, enrolled_at=time.time())
         await self.store.writer.run(participants.add, record)
         introduction = Introduction(examples=1, encodings=frozenset(Encoding), can_evaluate=False, resuming=frozenset())
-        await self.coordinator.introduced(name, introduction)
-        return self.services.sessions.connect(name, introduction, lambda: None)
+        membership = await self.coordinator.introduced(name, introduction)
+        return self.services.sessions.connect(name, introduction, lambda: None, membership)
 
     async def _take_part(self, run: str, name: str, session: Session, update: Floats) -> None:
         while (instruction := await session.outbox.get()) is not None:

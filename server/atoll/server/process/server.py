@@ -20,6 +20,7 @@ from atoll.server.access.audit_log import AuditLog, OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.operator_file import OperatorFile
 from atoll.server.access.operators import Operators
+from atoll.server.access.project_book import ProjectBook
 from atoll.server.access.server_certificates import ServerCertificates
 from atoll.server.backup import last_restoration
 from atoll.server.config.config import ServerConfig
@@ -50,8 +51,9 @@ from atoll.server.rpc.control import ControlService
 from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
-from atoll.server.rpc.operator_handlers import ServerFacts
+from atoll.server.rpc.operator_handlers import Access, ServerFacts
 from atoll.server.rpc.participation import ParticipationService
+from atoll.server.rpc.scoping import Scopes
 from atoll.server.rpc.supervision import Supervision
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
@@ -59,7 +61,7 @@ from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.evaluators import load_evaluators
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Sessions
-from atoll.server.stores import Reader, Store, database_place
+from atoll.server.stores import Reader, Store, database_place, project_roles
 from atoll.server.stores import operators as stored_operators
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
@@ -321,11 +323,15 @@ class Daemon:
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
         book.listen(authenticator.calls.end)
 
-        async def administrators() -> Sequence[str]:
+        async def administrators(project: str | None) -> Sequence[str]:
+            if project is not None:
+                return await services.reader.run(project_roles.administrators, project, now=self._clock())
             return await services.reader.run(stored_operators.administrators, now=self._clock())
 
+        projects = ProjectBook(services.writer, services.reader, self._clock)
+
         def supervise(by: Authenticator) -> Supervision:
-            return Supervision(by, audit_log, administrators)
+            return Supervision(by, audit_log, administrators, Scopes(projects, services.reader))
 
         main = make_server(
             Port.MAIN,
@@ -369,8 +375,7 @@ class Daemon:
         control = partial(
             ControlService,
             coordinator=coordinator,
-            certificates=book,
-            operators=operators,
+            access=Access(book, operators, projects),
             services=services,
             facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address, names, gateways.addresses),
             recent_log=self._recent_log,

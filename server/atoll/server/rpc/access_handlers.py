@@ -7,16 +7,19 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from atoll.server.access.operators import Given
+from atoll.server.access.role_checks import organisation_error
 from atoll.server.errors import InvalidRequestError
-from atoll.server.identity import OperatorRole, ParticipantKind, Peer
+from atoll.server.identity import Bound, OperatorRole, ParticipantKind, Peer
 from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.binding import Binding, bound_through, hosts_of
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.rpc.operations import OPERATOR_ROLES, ROLE_NUMBERS, actions_of
 from atoll.server.rpc.operator_handlers import OperatorHandlers, page_size
+from atoll.server.rpc.scoping import current_scope
 from atoll.server.runs.coordinator import MAX_REASON_CHARS
-from atoll.server.stores import history, participants, tokens
+from atoll.server.stores import history, participants, projects, tokens
 from atoll.server.stores.paging import mark
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.v1 import control_pb2
@@ -42,7 +45,12 @@ class AccessHandlers(OperatorHandlers):
                 f"kind {request.kind} (edge, silo or aggregator), count {request.count} (1 to {MAX_TOKENS})",
                 "name a kind, and a count within the bounds",
             )
-        binding = await self._binding(request, kind)
+        scope = current_scope()
+        if scope.organisation not in ("", request.organisation):
+            raise organisation_error(operator, scope.organisation, scope.place)
+        if scope.organisation and kind is ParticipantKind.AGGREGATOR:
+            raise organisation_error(operator, scope.organisation, scope.place)
+        binding = await self._binding(request, kind, scope.place)
         made = await self._certificates.create_tokens(
             request.organisation,
             kind,
@@ -50,14 +58,13 @@ class AccessHandlers(OperatorHandlers):
             count=request.count,
             operator=operator,
             address=binding.address,
-            hosts=binding.hosts,
-            through=binding.through,
+            bound=Bound(binding.hosts, binding.through, scope.place),
         )
         return control_pb2.CreateTokenResponse(
             tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
         )
 
-    async def _binding(self, request: control_pb2.CreateTokenRequest, kind: ParticipantKind) -> Binding:
+    async def _binding(self, request: control_pb2.CreateTokenRequest, kind: ParticipantKind, project: str) -> Binding:
         """Where the holders of new tokens enrol, and what they are bound to.
 
         Raises:
@@ -66,7 +73,7 @@ class AccessHandlers(OperatorHandlers):
         hosts = hosts_of(request.hosts, kind, through=request.through, server_names=self._facts.certificate_names)
         if not request.through:
             return Binding(self._facts.enrolment_address, hosts, "")
-        found = await self._services.reader.run(participants.aggregators, request.through)
+        found = await self._services.reader.run(participants.aggregators, project, request.through)
         return bound_through(request.through, [row.id for row in found], self._facts.gateways)
 
     async def ListTokens(
@@ -75,7 +82,15 @@ class AccessHandlers(OperatorHandlers):
         """Join tokens, without their secrets."""
         await self._authenticator.operator(context)
         limit, after, unused = page_size(request.limit), request.after, request.unused
-        found = await self._services.reader.run(tokens.listed, after=after, limit=limit, unused=unused)
+        scope = current_scope()
+        found = await self._services.reader.run(
+            tokens.listed,
+            project=scope.project,
+            after=after,
+            limit=limit,
+            unused=unused,
+            organisation=scope.organisation,
+        )
         return control_pb2.ListTokensResponse(
             tokens=[views.token_summary(record) for record in found],
             next=mark(found[-1].created_at, found[-1].id) if len(found) == limit else "",
@@ -92,7 +107,10 @@ class AccessHandlers(OperatorHandlers):
                 f"{len(request.token_ids)} tokens (at most {MAX_TOKENS}), made by {request.created_by[:80]!r}",
                 "name either tokens, or the operator who made them",
             )
-        voided = await self._certificates.void_tokens(request.token_ids, request.created_by)
+        scope = current_scope()
+        voided = await self._certificates.void_tokens(
+            request.token_ids, request.created_by, project=scope.project, organisation=scope.organisation
+        )
         log.info("%d join tokens voided by operator %s", voided, operator)
         return control_pb2.VoidTokensResponse(voided=voided)
 
@@ -101,18 +119,27 @@ class AccessHandlers(OperatorHandlers):
     ) -> control_pb2.ListParticipantsResponse:
         """Enrolled participants, in order of id."""
         await self._authenticator.operator(context)
+        scope = current_scope()
         limit, after, organisation = page_size(request.limit), request.after, request.organisation
-        connected = {*self._services.sessions.names(), *self._facts.gateways}
+        if scope.organisation:
+            if organisation not in ("", scope.organisation):
+                raise organisation_error(scope.operator, scope.organisation, scope.place)
+            organisation = scope.organisation
+        sessions = self._services.sessions if scope.project is None else self._services.sessions.of(scope.project)
+        gateways = await self._services.reader.run(projects.of_participants, tuple(self._facts.gateways))
+        connected = {*sessions.names(), *(name for name, project in gateways.items() if scope.has(project))}
         there = sorted(name for name in connected if name > after)[:limit] if request.connected else None
 
         def work(
             connection: Connection,
         ) -> tuple[Sequence[participants.Participant], dict[str, history.ParticipantHistory]]:
             if there is None:
-                found = participants.listed(connection, after=after, limit=limit, organisation=organisation)
+                found = participants.listed(
+                    connection, project=scope.project, after=after, limit=limit, organisation=organisation
+                )
             else:
                 known = participants.of(connection, there).values()
-                found = tuple(row for row in known if organisation in ("", row.organisation))
+                found = tuple(row for row in known if organisation in ("", row.organisation) and scope.has(row.project))
             return found, history.of(connection, [row.id for row in found])
 
         found, histories = await self._services.reader.run(work)
@@ -149,7 +176,13 @@ class AccessHandlers(OperatorHandlers):
         caller = await self._authenticator.identify(context)
         role = None if request.role == control_pb2.OPERATOR_ROLE_UNSPECIFIED else _role(request.role)
         pem = await self._operators.create(
-            request.name, request.csr_pem, lifetime_s=request.lifetime_s, by=caller, role=role
+            request.name,
+            request.csr_pem,
+            lifetime_s=request.lifetime_s,
+            by=caller,
+            role=role,
+            project=current_scope().project,
+            organisation=request.organisation,
         )
         return control_pb2.CreateOperatorResponse(
             certificate_pem=pem,
@@ -163,19 +196,24 @@ class AccessHandlers(OperatorHandlers):
         """Give an operator another role."""
         await self._authenticator.operator(context)
         caller = await self._authenticator.identify(context)
-        changed = await self._operators.set_role(request.name, _role(request.role), by=caller)
-        return control_pb2.SetOperatorRoleResponse(operator=views.operator_summary(changed))
+        scope = current_scope()
+        role = None if request.role == control_pb2.OPERATOR_ROLE_UNSPECIFIED else _role(request.role)
+        given = Given(request.name, role, scope.project, request.organisation)
+        changed = await self._operators.set_role(given, by=caller)
+        return control_pb2.SetOperatorRoleResponse(operator=views.operator_summary(changed, scope.project))
 
     async def WhoAmI(self, request: control_pb2.WhoAmIRequest, context: Context) -> control_pb2.WhoAmIResponse:
         """The caller, and what it may do."""
         await self._authenticator.operator(context)
         caller = await self._authenticator.identify(context)
-        role = caller.operator_role or OperatorRole.VIEWER
+        scope = current_scope()
         return control_pb2.WhoAmIResponse(
             name=caller.name,
-            role=ROLE_NUMBERS[role],
+            role=control_pb2.OPERATOR_ROLE_UNSPECIFIED if scope.role is None else ROLE_NUMBERS[scope.role],
             credential=self._authenticator.credential(context),
-            actions=actions_of(role),
+            actions=() if scope.role is None else actions_of(scope.role, of_organisation=bool(scope.organisation)),
+            project=scope.project or "",
+            projects=views.project_roles(scope.rights, None),
         )
 
     async def ListOperators(
@@ -183,8 +221,15 @@ class AccessHandlers(OperatorHandlers):
     ) -> control_pb2.ListOperatorsResponse:
         """Operators, by name."""
         await self._authenticator.operator(context)
+        project = current_scope().project
         found = await self._operators.listed()
-        return control_pb2.ListOperatorsResponse(operators=map(views.operator_summary, found))
+        return control_pb2.ListOperatorsResponse(
+            operators=[
+                views.operator_summary(one, project)
+                for one in found
+                if project is None or project in one.rights.projects
+            ]
+        )
 
     async def RevokeOperator(
         self, request: control_pb2.RevokeOperatorRequest, context: Context
@@ -193,9 +238,10 @@ class AccessHandlers(OperatorHandlers):
         await self._authenticator.operator(context)
         caller = await self._authenticator.identify(context)
         reason = one_line(request.reason, MAX_REASON_CHARS) or "revoked by an operator"
-        done = await self._operators.revoke(request.name, reason, by=caller)
+        project = current_scope().project
+        done = await self._operators.revoke(request.name, reason, by=caller, project=project)
         return control_pb2.RevokeOperatorResponse(
-            operator=views.operator_summary(done.operator), voided_tokens=done.voided_tokens
+            operator=views.operator_summary(done.operator, project), voided_tokens=done.voided_tokens
         )
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from atoll.server.control import message_of
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.operator_handlers import OperatorHandlers, page_size
+from atoll.server.rpc.scoping import current_scope
 from atoll.server.stores import AuditFilter, audit
 from atoll.wire.v1 import control_pb2
 
@@ -23,6 +24,7 @@ class AuditHandlers(OperatorHandlers):
             action=request.action,
             subject=request.subject,
             outcome=request.outcome,
+            project=current_scope().project or "",
             since=request.since if request.HasField("since") else None,
             until=request.until if request.HasField("until") else None,
         )
@@ -33,7 +35,7 @@ class AuditHandlers(OperatorHandlers):
                 entries=[message_of(control_pb2.AuditEntry, one) for one in found],
                 next=str(found[-1].seq) if len(found) == limit else "",
             )
-            if request.verify:
+            if request.verify and chosen.project == "":
                 answer.chain.CopyFrom(message_of(control_pb2.AuditChain, audit.verified(connection)))
             return answer
 

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from atoll.server.access.oidc import TokenEndedError
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
-from atoll.server.identity import OperatorRole, Peer, Role, check_participant_id, fingerprint_of
+from atoll.server.identity import OperatorRole, Peer, Rights, Role, check_participant_id, fingerprint_of
 from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections
@@ -173,7 +173,7 @@ class Authenticator:
     def _from_metadata(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
         if INSECURE_OPERATOR in metadata:
-            return Caller(Role.OPERATOR, "insecure", OperatorRole.ADMINISTRATOR)
+            return Caller(Role.OPERATOR, "insecure", Rights(OperatorRole.ADMINISTRATOR))
         name = str(metadata.get(INSECURE_PARTICIPANT, ""))
         if not name:
             raise UnauthenticatedError(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.sessions import Introduction, Membership
 from atoll.wire.v1 import participation_pb2
 
 
 class CheckInApi(Protocol):
     """Handles what participants say when they check in."""
 
-    async def introduced(self, participant: str, introduction: Introduction) -> str:
-        """The participant checks in; returns its organisation."""
+    async def introduced(self, participant: str, introduction: Introduction) -> Membership:
+        """The participant checks in; returns what it was enrolled for."""
         ...
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:

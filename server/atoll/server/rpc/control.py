@@ -21,9 +21,12 @@ from atoll.server.rpc.authentication import Context, Watch
 from atoll.server.rpc.log_handlers import LogHandlers
 from atoll.server.rpc.operator_handlers import page_size
 from atoll.server.rpc.privacy_handlers import PrivacyHandlers
+from atoll.server.rpc.project_handlers import ProjectHandlers
+from atoll.server.rpc.scoping import current_scope
 from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.active_runs import ActiveRun
 from atoll.server.runs.janitor import Pruned
+from atoll.server.runs.submission import upload_owner
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
 from atoll.server.stores.paging import mark
 from atoll.server.telemetry.refusal_log import one_line
@@ -49,7 +52,9 @@ WATCH_PAUSE = 4
 """After a message the server pauses for this many times as long as the message took to make."""
 
 
-class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers, ControlServiceServicer):
+class ControlService(
+    AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers, ProjectHandlers, ControlServiceServicer
+):
     """All handlers: those about runs, models and the server here, the others in the base classes."""
 
     async def UploadModel(
@@ -66,7 +71,7 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
             call = self._services.call
             await call(self._services.room.require, "this model", manifest.size_bytes)
             until = self._services.clock() + MODEL_LEASE_S
-            self._services.leases.hold(f"upload of {manifest.name}", manifest.name, until=until)
+            self._services.leases.hold(upload_owner(current_scope().place), manifest.name, until=until)
             with await call(self._services.blobs.create, chunk_bytes=manifest.chunk_bytes) as writer:
                 await call(_write_chunk, writer, manifest, first, 0)
                 expected = 1
@@ -87,6 +92,7 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
             layout=layout_from_proto(request.layout),
             initial_blob=request.initial_blob,
             operator=operator,
+            project=current_scope().place,
         )
         _log_order(found.run, "submitted", operator)
         for warning in found.warnings:
@@ -97,7 +103,9 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
         """The newest runs first."""
         await self._authenticator.operator(context)
         limit = page_size(request.limit)
-        found = await self._services.reader.run(runs.listed, after=request.after, limit=limit)
+        found = await self._services.reader.run(
+            runs.listed, project=current_scope().project, after=request.after, limit=limit
+        )
         return control_pb2.ListRunsResponse(
             runs=[views.run_summary(run) for run in found],
             next=mark(found[-1].created_at, found[-1].id) if len(found) == limit else "",
@@ -132,7 +140,7 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
             )
 
         response = await self._services.reader.run(work)
-        response.connected = len(self._services.sessions)
+        response.connected = self._connected(current_scope())
         if live is not None and only in (None, live.round) and not _has_ended(live, response.rounds):
             ended = [row for row in response.rounds if (row.round, row.attempt) != (live.round, live.attempt)]
             del response.rounds[:]
@@ -154,7 +162,7 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
             changed = active.driver.changed if active is not None else None
             run = await self._services.reader.run(lambda connection: runs.get(connection, request.run))
             message = control_pb2.WatchRunResponse(
-                summary=views.run_summary(run), connected=len(self._services.sessions)
+                summary=views.run_summary(run), connected=self._connected(current_scope())
             )
             message.summary.reason = "; ".join(part for part in (run.reason, self._waits(active)) if part)
             seen = self._live_round(active)
@@ -258,7 +266,7 @@ class ControlService(AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers
             protocol=PROTOCOL,
             now=self._services.clock(),
             started_at=self._facts.started_at,
-            connected=len(self._services.sessions),
+            connected=self._connected(current_scope()),
             workers=self._facts.workers,
             disk_free_bytes=shutil.disk_usage(self._facts.data).free,
             evaluators=sorted(self._services.evaluators),

@@ -16,6 +16,7 @@ from atoll.server.errors import UnavailableError
 from atoll.server.identity import Role
 from atoll.server.rpc.authentication import FORWARDED, Authenticator, Context, certificate_of
 from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.wire.project import PROJECT
 
 
 class Forwarding(grpc.GenericRpcHandler):
@@ -58,7 +59,8 @@ class Forwarding(grpc.GenericRpcHandler):
         if caller.role is Role.SERVER:
             raise UnavailableError("standby.call", "this server stands by itself", "find the one at work", 1.0)
         pass_on: Any = self._channel().stream_stream(path)
-        metadata = ((FORWARDED, certificate_of(context)),)
+        project = dict(context.invocation_metadata() or ()).get(PROJECT)
+        metadata = ((FORWARDED, certificate_of(context)), *(((PROJECT, project),) if project else ()))
         async with as_server_errors("server at work"):
             call = pass_on(requests, timeout=context.time_remaining(), metadata=metadata)
             try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -41,19 +42,47 @@ Describe = Callable[[Any, Any], About | None]
 """What an entry says, of a request and its answer, either of which may be None; None: this call changes nothing."""
 
 
+class Concern(StrEnum):
+    """What a method is about, by which ``scoping`` finds its project."""
+
+    SERVER = "server"
+    """The server as a whole: for operators with a role in all projects."""
+    PROJECT = "project"
+    """Lists, or makes, what belongs to the project that the call names."""
+    RUN = "run"
+    """The run that the request names."""
+    PARTICIPANT = "participant"
+    """The participant that the request names."""
+    POPULATION = "population"
+    """The population that the request names; those of a project if it names none."""
+    CHARGES = "charges"
+    """The run or population that the request names, or both."""
+    OPERATORS = "operators"
+    """Operators: ``access.operators`` checks what the caller may do to them."""
+    SELF = "self"
+    """The caller itself, and what every operator may know: its handler looks at what the caller may see."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One method.
 
     Attributes:
+        concern: what it is about.
         roles: which operators may call it.
         action: its name in the audit log; empty for methods that only read.
         describe: see ``Describe``.
+        begins: whether it begins something, which a closed project refuses.
+        for_organisation: whether operators whose role is for one organisation may call it; its handler then reads and
+            makes what belongs to that one only.
     """
 
+    concern: Concern
     roles: frozenset[OperatorRole]
     action: str = ""
     describe: Describe = lambda _request, _answer: About()
+    begins: bool = False
+    for_organisation: bool = False
 
 
 def _of_run(request: Any, _: Any) -> About:
@@ -104,7 +133,20 @@ def _limited(request: Any, _: Any) -> About:
 
 
 def _created(request: Any, _: Any) -> About:
-    return About(request.name, OPERATOR_ROLES.get(request.role, ""))
+    return About(request.name, OPERATOR_ROLES.get(request.role, "") + _limit(request))
+
+
+def _granted(request: Any, _: Any) -> About:
+    return About(request.name, OPERATOR_ROLES.get(request.role, "none") + _limit(request))
+
+
+def _limit(request: Any) -> str:
+    return f" for {request.organisation}" if request.organisation else ""
+
+
+def quota_words(request: Any) -> str:
+    """The quotas of a request, such as ``runs 2``."""
+    return ", ".join(f"{field.name} {value}" for field, value in request.quota.ListFields())
 
 
 _NAMED = 3
@@ -115,48 +157,69 @@ _PRIVACY = frozenset({OperatorRole.PRIVACY_OFFICER, OperatorRole.ADMINISTRATOR})
 _PEOPLE = frozenset({OperatorRole.ADMINISTRATOR})
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
-        "UploadModel": Operation(_RUNS, "model.upload", _uploaded),
-        "SubmitRun": Operation(_RUNS, "run.submit", _submitted),
-        "ListRuns": Operation(EVERY_ROLE),
-        "GetRun": Operation(EVERY_ROLE),
-        "WatchRun": Operation(EVERY_ROLE),
-        "PauseRun": Operation(_STOPPING, "run.pause", _of_run),
-        "ResumeRun": Operation(_RUNS, "run.resume", _of_run),
-        "CancelRun": Operation(_STOPPING, "run.cancel", lambda request, _: About(request.run, request.reason)),
-        "ExtendRun": Operation(_RUNS, "run.extend", lambda request, _: About(request.run, f"{request.rounds} rounds")),
-        "DeleteRun": Operation(_RUNS, "run.delete", _of_run),
-        "GetRunModel": Operation(MAY_READ_MODELS, "model.read", _model),
-        "CreateToken": Operation(_RUNS, "token.create", _tokens),
-        "ListTokens": Operation(EVERY_ROLE),
-        "VoidTokens": Operation(_RUNS, "token.void", _voided),
-        "ListParticipants": Operation(EVERY_ROLE),
+        "UploadModel": Operation(Concern.PROJECT, _RUNS, "model.upload", _uploaded, begins=True),
+        "SubmitRun": Operation(Concern.PROJECT, _RUNS, "run.submit", _submitted, begins=True),
+        "ListRuns": Operation(Concern.PROJECT, EVERY_ROLE),
+        "GetRun": Operation(Concern.RUN, EVERY_ROLE),
+        "WatchRun": Operation(Concern.RUN, EVERY_ROLE),
+        "PauseRun": Operation(Concern.RUN, _STOPPING, "run.pause", _of_run),
+        "ResumeRun": Operation(Concern.RUN, _RUNS, "run.resume", _of_run),
+        "CancelRun": Operation(
+            Concern.RUN, _STOPPING, "run.cancel", lambda request, _: About(request.run, request.reason)
+        ),
+        "ExtendRun": Operation(
+            Concern.RUN,
+            _RUNS,
+            "run.extend",
+            lambda request, _: About(request.run, f"{request.rounds} rounds"),
+            begins=True,
+        ),
+        "DeleteRun": Operation(Concern.RUN, _RUNS, "run.delete", _of_run),
+        "GetRunModel": Operation(Concern.RUN, MAY_READ_MODELS, "model.read", _model),
+        "CreateToken": Operation(Concern.PROJECT, _RUNS, "token.create", _tokens, begins=True, for_organisation=True),
+        "ListTokens": Operation(Concern.PROJECT, EVERY_ROLE, for_organisation=True),
+        "VoidTokens": Operation(Concern.PROJECT, _RUNS, "token.void", _voided, for_organisation=True),
+        "ListParticipants": Operation(Concern.PROJECT, EVERY_ROLE, for_organisation=True),
         "RevokeParticipant": Operation(
-            _RUNS, "participant.revoke", lambda request, _: About(request.participant, request.reason)
+            Concern.PARTICIPANT,
+            _RUNS,
+            "participant.revoke",
+            lambda request, _: About(request.participant, request.reason),
+            for_organisation=True,
         ),
-        "CreateOperator": Operation(EVERY_ROLE, "operator.create", _created),
-        "SetOperatorRole": Operation(
-            _PEOPLE, "operator.role", lambda request, _: About(request.name, OPERATOR_ROLES.get(request.role, "?"))
+        "CreateOperator": Operation(Concern.OPERATORS, EVERY_ROLE, "operator.create", _created, for_organisation=True),
+        "SetOperatorRole": Operation(Concern.OPERATORS, _PEOPLE, "operator.role", _granted),
+        "WhoAmI": Operation(Concern.SELF, EVERY_ROLE, for_organisation=True),
+        "ListOperators": Operation(Concern.OPERATORS, EVERY_ROLE),
+        "RevokeOperator": Operation(
+            Concern.OPERATORS, _PEOPLE, "operator.revoke", lambda request, _: About(request.name, request.reason)
         ),
-        "WhoAmI": Operation(EVERY_ROLE),
-        "ListOperators": Operation(EVERY_ROLE),
-        "RevokeOperator": Operation(_PEOPLE, "operator.revoke", lambda request, _: About(request.name, request.reason)),
-        "GetServerInfo": Operation(EVERY_ROLE),
-        "ListLogLines": Operation(EVERY_ROLE),
-        "ListAudit": Operation(_PRIVACY),
-        "PruneStorage": Operation(_RUNS, "storage.prune", _pruned),
-        "ListPopulations": Operation(EVERY_ROLE),
-        "ListCharges": Operation(EVERY_ROLE, "ledger.export", _exported),
-        "GetParticipantPrivacy": Operation(EVERY_ROLE),
-        "LimitPopulation": Operation(_PRIVACY, "population.limit", _limited),
+        "GetServerInfo": Operation(Concern.SELF, EVERY_ROLE, for_organisation=True),
+        "ListLogLines": Operation(Concern.PROJECT, EVERY_ROLE),
+        "ListAudit": Operation(Concern.PROJECT, _PRIVACY),
+        "CreateProject": Operation(
+            Concern.SERVER, _PEOPLE, "project.create", lambda request, _: About(request.project, quota_words(request))
+        ),
+        "ListProjects": Operation(Concern.SELF, EVERY_ROLE, for_organisation=True),
+        "SetProjectQuota": Operation(
+            Concern.SERVER, _PEOPLE, "project.quota", lambda request, _: About(request.project, quota_words(request))
+        ),
+        "CloseProject": Operation(Concern.SERVER, _PEOPLE, "project.close", lambda request, _: About(request.project)),
+        "PruneStorage": Operation(Concern.SERVER, _RUNS, "storage.prune", _pruned),
+        "ListPopulations": Operation(Concern.POPULATION, EVERY_ROLE),
+        "ListCharges": Operation(Concern.CHARGES, EVERY_ROLE, "ledger.export", _exported),
+        "GetParticipantPrivacy": Operation(Concern.PARTICIPANT, EVERY_ROLE, for_organisation=True),
+        "LimitPopulation": Operation(Concern.POPULATION, _PRIVACY, "population.limit", _limited),
     }
 )
 """By the name of the method. ``CreateOperator`` is everyone's because each operator renews its own credential; anything
 else is for administrators (``access.operators``)."""
 
 
-def actions_of(role: OperatorRole) -> tuple[str, ...]:
-    """The actions that a role allows, in order."""
-    return tuple(sorted(one.action for one in OPERATIONS.values() if one.action and role in one.roles))
+def actions_of(role: OperatorRole, *, of_organisation: bool = False) -> tuple[str, ...]:
+    """The actions that a role allows, in order; that of an operator ``of_organisation`` is for one only."""
+    allowed = (one for one in OPERATIONS.values() if one.for_organisation or not of_organisation)
+    return tuple(sorted(one.action for one in allowed if one.action and role in one.roles))
 
 
 def operation_of(method: str) -> Operation | None:

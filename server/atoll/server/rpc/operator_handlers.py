@@ -9,7 +9,9 @@ from pathlib import Path
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.operators import Operators
+from atoll.server.access.project_book import ProjectBook
 from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.scoping import Scope
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.services import Services
 from atoll.server.telemetry.recent_log import RecentLog
@@ -34,6 +36,15 @@ class ServerFacts:
     gateways: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Access:
+    """Who may use the server: certificates and join tokens, operators, and the projects that they belong to."""
+
+    certificates: CertificateBook
+    operators: Operators
+    projects: ProjectBook
+
+
 class OperatorHandlers:
     """Base of the handlers of ``ControlService``; each handler requires an operator's certificate."""
 
@@ -41,8 +52,7 @@ class OperatorHandlers:
         self,
         *,
         coordinator: Coordinator,
-        certificates: CertificateBook,
-        operators: Operators,
+        access: Access,
         services: Services,
         authenticator: Authenticator,
         facts: ServerFacts,
@@ -50,13 +60,19 @@ class OperatorHandlers:
         downloads: OperatorDownloads,
     ) -> None:
         self._coordinator = coordinator
-        self._certificates = certificates
-        self._operators = operators
+        self._certificates = access.certificates
+        self._operators = access.operators
+        self._book = access.projects
         self._services = services
         self._authenticator = authenticator
         self._facts = facts
         self._recent_log = recent_log
         self._downloads = downloads
+
+    def _connected(self, scope: Scope) -> int:
+        """Number of connected participants that a call may see."""
+        sessions = self._services.sessions
+        return len(sessions if scope.project is None else sessions.of(scope.project))
 
 
 def page_size(asked: int) -> int:

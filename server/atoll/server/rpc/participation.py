@@ -79,11 +79,11 @@ class ParticipationService:
         self._gate.admit(participant, at_work=self._coordinator.expects(participant))
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
-        organisation = await self._coordinator.introduced(participant, introduction)
+        membership = await self._coordinator.introduced(participant, introduction)
         # The hello may have come long after the call: no await between this and the session.
         await self._authenticator.identify(context)
         session = self._sessions.connect(
-            participant, introduction, lambda: self._sessions.disconnect(session), organisation
+            participant, introduction, lambda: self._sessions.disconnect(session), membership
         )
         known = {"participant": participant}
         log.debug("connected, client version %s", one_line(introduction.client_version) or "unknown", extra=known)

@@ -9,6 +9,8 @@ from atoll.server.privacy import ledger, ledger_answers
 from atoll.server.privacy.events import Adjacency
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.operator_handlers import OperatorHandlers
+from atoll.server.rpc.scoping import current_scope
+from atoll.server.stores import projects
 from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)
@@ -22,11 +24,14 @@ class PrivacyHandlers(OperatorHandlers):
     ) -> control_pb2.ListPopulationsResponse:
         """Spending of each population."""
         await self._authenticator.operator(context)
+        scope = current_scope()
         if request.population:
+            name = scope.population(request.population)
             return control_pb2.ListPopulationsResponse(
-                populations=[await self._population(request.population, verify=request.verify)]
+                populations=[await self._population(name, verify=request.verify)]
             )
-        names = [name for name in await self._services.reader.run(ledger.names) if name > request.after]
+        every = await self._services.reader.run(ledger.names)
+        names = [name for name in every if name > request.after and scope.has(projects.of_population(name))]
         shown = names[: ledger_answers.MAX_POPULATIONS]
         return control_pb2.ListPopulationsResponse(
             populations=[await self._population(name, verify=request.verify) for name in shown],
@@ -44,6 +49,8 @@ class PrivacyHandlers(OperatorHandlers):
                 "the request names neither run nor population, or asks for epsilon without a run",
                 "name a run, or a population without epsilon",
             )
+        if request.population:
+            request.population = current_scope().population(request.population)
         page = await self._services.reader.run(ledger_answers.read_charges, request)
         return await self._services.call(ledger_answers.charges_page, request, page)
 
@@ -65,10 +72,11 @@ class PrivacyHandlers(OperatorHandlers):
         if given[0] != given[1]:
             raise InvalidRequestError("privacy.limit", "a limit is an epsilon and a delta", "give both, or neither")
         limit = (request.epsilon, request.delta) if all(given) else None
+        current = current_scope()
         changed = await self._services.writer.run(
             lambda connection: ledger.set_limit(
                 connection,
-                request.population,
+                current.population(request.population),
                 limit,
                 operator=operator,
                 now=self._services.clock(),

@@ -21,8 +21,9 @@ from atoll.server.errors import CallerError, ServerError
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.rpc.authentication import Authenticator, Context
-from atoll.server.rpc.operations import Operation, operation_of
+from atoll.server.rpc.operations import Concern, Operation, operation_of
 from atoll.server.rpc.peers import address_of
+from atoll.server.rpc.scoping import Scopes, enter
 from atoll.server.stores import AuditEntry
 
 READING = "read"
@@ -37,18 +38,21 @@ class Supervision(grpc.aio.ServerInterceptor):
     Args:
         authenticator: says who calls.
         audit_log: takes the entries.
-        administrators: names of those who can grant a role.
+        administrators: names of those who can grant a role in a project, or (None) in all.
+        scopes: says which project a call is about.
     """
 
     def __init__(
         self,
         authenticator: Authenticator,
         audit_log: AuditLog,
-        administrators: Callable[[], Awaitable[Sequence[str]]],
+        administrators: Callable[[str | None], Awaitable[Sequence[str]]],
+        scopes: Scopes,
     ) -> None:
         self._authenticator = authenticator
         self._audit_log = audit_log
         self._administrators = administrators
+        self._scopes = scopes
 
     async def intercept_service(
         self,
@@ -82,8 +86,7 @@ class Supervision(grpc.aio.ServerInterceptor):
             caller = await self._authenticator.identify(context)
             if caller.role is not Role.OPERATOR:
                 return await behaviour(request, context)  # which refuses it
-            began = self._entry(operation, caller, context)
-            await self._permit(operation, method, caller, request, began)
+            began = await self._enter(operation, method, caller, request, context)
             try:
                 answer = await behaviour(request, context)
             except asyncio.CancelledError:  # what the handler had begun may still be stored
@@ -103,25 +106,44 @@ class Supervision(grpc.aio.ServerInterceptor):
         async def act(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             caller = await self._authenticator.identify(context)
             if caller.role is Role.OPERATOR:
-                began = self._entry(operation, caller, context)
-                await self._permit(operation, method, caller, request, began)
+                await self._enter(operation, method, caller, request, context)
             async with contextlib.aclosing(behaviour(request, context)) as answers:
                 async for answer in answers:
                     yield answer
 
         return act
 
-    async def _permit(self, operation: Operation, method: str, caller: Caller, request: Any, began: AuditEntry) -> None:
-        """Refuse a call that the operator's role does not allow, and record that."""
-        if caller.operator_role in operation.roles:
-            return
-        error = role_error(caller, operation.roles, await self._administrators())
-        entry = _ended(began, operation, request, outcome="refused", code=error.detail.code)
-        reading = replace(
-            began, action=READING, subject=method.rpartition("/")[2], outcome="refused", code=error.detail.code
-        )
+    async def _enter(
+        self, operation: Operation, method: str, caller: Caller, request: Any, context: Context
+    ) -> AuditEntry:
+        """Find the call's scope and have its handler run within it; the beginning of its entry in the audit log.
+
+        A call that the operator's role does not allow, or about what it must not see, is refused, which is recorded.
+        """
+        began = self._entry(operation, caller, context)
+        try:
+            found = await self._scopes.find(operation, caller, context, request)
+            scope = found.scope
+            began = replace(began, project=await self._scopes.recorded(scope, operation.concern))
+            if scope.role not in operation.roles and operation.concern is not Concern.SELF:
+                project = scope.project or None
+                names = await self._administrators(project)
+                raise role_error(caller.name, scope.role, operation.roles, names, project)
+            if found.refusal is not None:
+                raise found.refusal
+        except CallerError as error:
+            await self._refused(operation, method, request, began, error)
+            raise
+        enter(scope)
+        return began
+
+    async def _refused(
+        self, operation: Operation, method: str, request: Any, began: AuditEntry, error: CallerError
+    ) -> None:
+        code = error.detail.code
+        entry = _ended(began, operation, request, outcome="refused", code=code)
+        reading = replace(began, action=READING, subject=method.rpartition("/")[2], outcome="refused", code=code)
         await self._now(entry or reading)
-        raise error
 
     def _entry(self, operation: Operation, caller: Caller, context: Context) -> AuditEntry:
         address = address_of(self._authenticator.origin(context.peer()))

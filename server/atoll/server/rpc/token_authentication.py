@@ -81,7 +81,7 @@ class TokenAuthenticator(Authenticator):
                 "oidc.missing", "the call brings no token", "sign in: atoll operator login --server HOST:PORT"
             )
         found = await self._verified(given.removeprefix(_SCHEME), network_of(self.origin(context.peer())))
-        return Caller(Role.OPERATOR, found.name, found.role)
+        return Caller(Role.OPERATOR, found.name, found.rights)
 
     async def _verified(self, token: str, address: str) -> SignedIn:
         """The operator of a token; an address with many bad tokens is refused, except with one that was good before."""

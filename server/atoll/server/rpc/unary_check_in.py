@@ -66,13 +66,13 @@ class UnaryCheckIns:
         await self._authenticator.admission.check_in(participant)
         introduction = introduction_of(request.hello, unary=True)
         replies = self._counted(participant, request)
-        organisation = await self._coordinator.introduced(participant, introduction)
+        membership = await self._coordinator.introduced(participant, introduction)
         for reply in replies:
             await self._coordinator.replied(participant, bounded(reply))
         # The handler may have waited for the database: no await between this and the session.
         await self._authenticator.identify(context)
         session = self._sessions.connect(
-            participant, introduction, lambda: self._sessions.disconnect(session), organisation
+            participant, introduction, lambda: self._sessions.disconnect(session), membership
         )
         try:
             instructions = await self._instructions(session, self._hold_s(request, session))
@@ -111,7 +111,7 @@ class UnaryCheckIns:
 
     def _hold_s(self, request: participation_pb2.CheckInOnceRequest, session: Session) -> float:
         """Seconds to wait for a task: none for a participant at work, or while no run looks for participants."""
-        if session.introduction.resuming or not self._sessions.holds_unary:
+        if session.introduction.resuming or not self._sessions.holds_unary(session.project):
             return 0.0
         remaining_s = self._coordinator.certificate_remaining_s(session.participant)
         allowed_s = min(max(0.0, request.wait_s), self._sessions.pace.settings.hold_s)

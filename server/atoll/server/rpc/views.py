@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from atoll.server.access.operators import Operator
 from atoll.server.control import message_of
-from atoll.server.identity import TokenRecord
+from atoll.server.identity import Rights, TokenRecord
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.rounds import Member, MemberStatus, Phase, RoundKind, RoundState, RunState, RunStatus, trained_before
 from atoll.server.rpc.enrolment import KINDS
@@ -132,9 +132,24 @@ def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:
     return message_of(control_pb2.TokenSummary, record, token_id=record.id, kind=KINDS[record.kind])
 
 
-def operator_summary(operator: Operator) -> control_pb2.OperatorSummary:
-    """An operator."""
-    return message_of(control_pb2.OperatorSummary, operator, role=ROLE_NUMBERS[operator.role])
+def operator_summary(operator: Operator, project: str | None) -> control_pb2.OperatorSummary:
+    """An operator with its role in all projects and in single ones; as seen in a project, that one's alone."""
+    everywhere = operator.rights.everywhere if project is None else None
+    return message_of(
+        control_pb2.OperatorSummary,
+        operator,
+        role=control_pb2.OPERATOR_ROLE_UNSPECIFIED if everywhere is None else ROLE_NUMBERS[everywhere],
+        projects=project_roles(operator.rights, project),
+    )
+
+
+def project_roles(rights: Rights, project: str | None) -> list[control_pb2.ProjectRoleSummary]:
+    """The roles in single projects, by project; of one ``project``, if given."""
+    return [
+        control_pb2.ProjectRoleSummary(project=name, role=ROLE_NUMBERS[one.role], organisation=one.organisation)
+        for name, one in sorted(rights.projects.items())
+        if project in (None, name)
+    ]
 
 
 def participant_summary(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.jobs import Fragments, JobSpec
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds import Phase, Roster, RunStatus
@@ -31,6 +32,7 @@ class ActiveRun:
     layout: Layout
     fragments: Fragments
     privacy: RunPrivacy
+    project: str = DEFAULT_PROJECT
 
 
 class ActiveRuns:
@@ -94,8 +96,10 @@ class ActiveRuns:
 
     def secret(self, apart_from: str) -> str:
         """See ``drawing.OtherRuns``."""
+        own = self._by_id.get(apart_from)
         for run_id, active in self._by_id.items():
-            live = None if run_id == apart_from or active.driver.stopped else active.driver.state.round
+            other = own is not None and active.project != own.project
+            live = None if other or run_id == apart_from or active.driver.stopped else active.driver.state.round
             if live is not None and live.phase in _AT_WORK and has_secret_draw(active.spec):
                 return run_id
         return ""

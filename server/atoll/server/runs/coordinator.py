@@ -15,7 +15,7 @@ from atoll.server.errors import (
     ServerError,
     UnavailableError,
 )
-from atoll.server.identity import RevokedError, Role
+from atoll.server.identity import DEFAULT_PROJECT, RevokedError, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.rounds import (
@@ -56,8 +56,8 @@ from atoll.server.runs.reporting import (
 from atoll.server.runs.required import warnings_of_choice
 from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Introduction, Session
-from atoll.server.runs.submission import Submitted, examined
+from atoll.server.runs.sessions import Introduction, Membership, Session
+from atoll.server.runs.submission import Planned, Submitted, examined, planned_bytes
 from atoll.server.stores import event_log, participants, runs
 from atoll.text.printable import printable
 from atoll.wire.layout import Layout
@@ -91,7 +91,7 @@ class Coordinator:
         self._certificates = certificates
         self._active = ActiveRuns(services, self._note_end)
         self._grants = Grants(services, certificates, self._active, downloads, insecure=insecure)
-        self._pool = CohortPool(services, self._active)
+        self._pools: dict[str, CohortPool] = {}
         self._budgets = Budgets(services)
         self._records = CheckInRecords(services)
         self._journal = SqlJournal(
@@ -166,7 +166,14 @@ class Coordinator:
         return self._active.get(run_id)
 
     async def submit(
-        self, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str
+        self,
+        *,
+        job_toml: bytes,
+        file_name: str,
+        layout: Layout,
+        initial_blob: str,
+        operator: str,
+        project: str = DEFAULT_PROJECT,
     ) -> Submitted:
         """Begin a run; returns when it is durable. Raises as ``submission.examined``."""
         services = self._services
@@ -177,12 +184,18 @@ class Coordinator:
             layout=layout,
             initial_blob=initial_blob,
             operator=operator,
+            project=project,
+            at_work=[
+                Planned(active.driver.run, planned_bytes(services, active.spec, active.layout))
+                for active in self._active.all()
+                if active.project == project
+            ],
         )
         await found.store(services)
         run = found.run
         state = initial(run.id, to_run_policy(found.spec), run.initial_model)
         await self._activate(run, found.spec, found.layout, state, 0, promise=found.promise).performer.start_run()
-        return Submitted(run.id, (*found.warnings, *warnings_of_choice(found.spec, len(services.sessions))))
+        return Submitted(run.id, (*found.warnings, *warnings_of_choice(found.spec, len(services.sessions.of(project)))))
 
     async def pause(self, run_id: str) -> None:
         """Pause a run after its current round.
@@ -298,14 +311,14 @@ class Coordinator:
 
     # Messages of participants (``rpc.check_in_api.CheckInApi``).
 
-    async def introduced(self, participant: str, introduction: Introduction) -> str:
-        """See ``CheckInApi``: store what the participant declares; returns its organisation."""
+    async def introduced(self, participant: str, introduction: Introduction) -> Membership:
+        """See ``CheckInApi``: store what the participant declares."""
         known = self._records.known(participant, introduction)
-        if known is not None:
-            return known.organisation
-        if self._insecure:
-            await self._certificates.adopt_insecure(participant)
-        return (await self._records.record(participant, introduction)).organisation
+        if known is None:
+            if self._insecure:
+                await self._certificates.adopt_insecure(participant)
+            known = await self._records.record(participant, introduction)
+        return Membership(known.organisation, known.project)
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """A participant accepted, declined or failed; replies for rounds that are over are ignored."""
@@ -334,7 +347,8 @@ class Coordinator:
 
     def expects(self, participant: str) -> bool:
         """See ``CheckInApi``."""
-        return self._pool.has_drawn(participant) or bool(self._active.busy("", (participant,)))
+        drawn = any(pool.has_drawn(participant) for pool in self._pools.values())
+        return drawn or bool(self._active.busy("", (participant,)))
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``CheckInApi``."""
@@ -355,8 +369,9 @@ class Coordinator:
         driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
         privacy = promise.privacy(driver, services, self._budgets, spec)
         spec = spec.seeded(run.seed)
-        performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, privacy)
-        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy)
+        pool = self._pool_of(run.project)
+        performer = RunPerformer(driver, spec, layout, run.layout, services, pool, privacy)
+        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy, run.project)
         self._active.add(run.id, active)
         if resumed:
             if not services.members_stay:
@@ -365,6 +380,11 @@ class Coordinator:
                 privacy.hold()
         driver.start(performer)
         return active
+
+    def _pool_of(self, project: str) -> CohortPool:
+        if project not in self._pools:
+            self._pools[project] = CohortPool(self._services, self._active, project)
+        return self._pools[project]
 
     async def _resume(self, run: runs.Run) -> None:
         spec = _stored_job(run)

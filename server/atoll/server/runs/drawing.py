@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
@@ -36,7 +37,7 @@ class OtherRuns(Protocol):
         ...
 
     def secret(self, apart_from: str) -> str:
-        """A run other than ``apart_from`` with a round of a secret draw (see ``DrawLock``); "" if there is none."""
+        """Another run of the same project with a round of a secret draw (see ``DrawLock``); "" if there is none."""
         ...
 
 
@@ -70,15 +71,18 @@ def looks_back(spec: JobSpec) -> bool:
 
 
 class CohortPool:
-    """Draws from connected participants that do not work for another run.
+    """Draws from a project's connected participants that do not work for another run.
 
     Args:
         services: sessions and stores.
         runs: says who works for other runs.
+        project: whose participants.
     """
 
-    def __init__(self, services: Services, runs: OtherRuns) -> None:
+    def __init__(self, services: Services, runs: OtherRuns, project: str = DEFAULT_PROJECT) -> None:
         self._services = services
+        self._project = project
+        self._sessions = services.sessions.of(project)
         self._runs = runs
         self._drawn: dict[str, frozenset[str]] = {}
         self._draw_lock = DrawLock(runs.secret, services.sessions.touch)
@@ -190,7 +194,8 @@ class CohortPool:
         cannot evaluate: the run must not hang on it.
         """
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
-        with self._services.sessions.watch(takes_unary=takes_unary(spec)) as changes:
+        watch = self._services.sessions.watch
+        with watch(takes_unary=takes_unary(spec), project=self._project) as changes:
             standings = self._standings(effect, run, spec, changes)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
@@ -214,7 +219,7 @@ class CohortPool:
         names = spec.cohort.required_names
         if not names:
             return ()
-        there = {one.participant: one for name in names for one in self._services.sessions.named(name)}
+        there = {one.participant: one for name in names for one in self._sessions.named(name)}
         connected, taken = list(there.values()), self._taken(run, there)
         waited_for = self._able([one for one in connected if one.participant not in taken], effect, run, spec)
         waited_for += [one for one in connected if one.participant in effect.excluded]  # its update counts already
@@ -234,12 +239,12 @@ class CohortPool:
                 resting=session.participant in barred,
             )
 
-        return Standings(self._services.sessions, changes, partial(self._taken, run), judged)
+        return Standings(self._sessions, changes, partial(self._taken, run), judged)
 
     def _enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
         """The participants that can be drawn; None if they are too few, or it is another run's turn."""
         wanted = _wanted(effect, spec)
-        if not self._has_turn(run, spec) or len(self._services.sessions) < wanted:
+        if not self._has_turn(run, spec) or len(self._sessions) < wanted:
             return None
         if self._absent(effect, run, spec):
             return None
@@ -259,7 +264,7 @@ class CohortPool:
 
     def _held_back(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> str:
         """Which participants cannot be drawn, why, and what to do about it; "" if all can."""
-        encoding, connected = spec.aggregation.wire_encoding, len(self._services.sessions)
+        encoding, connected = spec.aggregation.wire_encoding, len(self._sessions)
         if absent := self._absent(effect, run, spec):
             return f"waiting for {', '.join(absent)}, which every round needs (cohort.required)"
         if count.unfit and effect.kind is not RoundKind.EVALUATE:
@@ -267,10 +272,9 @@ class CohortPool:
                 f"{count.unfit} of {connected} participants connected cannot send {encoding.name.lower()}: "
                 "upgrade their clients, or submit the job with another aggregation.encoding"
             )
-        returning = self._services.sessions.pace.population
-        if returning and not takes_unary(spec):
+        if self._sessions.has_unary and not takes_unary(spec):
             return (
-                f"{returning} participants check in without a stream, and are not drawn: the privacy of this run "
+                "participants that check in without a stream are not drawn: the privacy of this run "
                 "counts on secret draws (cohort.sampler); start their clients with streams, or submit the job with a "
                 "sampler whose draws are public"
             )
@@ -297,7 +301,7 @@ class CohortPool:
 
     def _idle(self, run: str) -> list[Session]:
         taken = self._taken(run)
-        connected = self._services.sessions.all()
+        connected = self._sessions.all()
         return [session for session in connected if session.participant not in taken] if taken else connected
 
     def _able(self, idle: list[Session], effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
+from atoll.server.access.quotas import check_runs
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import ConflictError, InvalidRequestError, StorageError
 from atoll.server.jobs import JobSpec, parse_job, to_run_policy
@@ -104,7 +105,8 @@ async def extended(services: Services, journal: SqlJournal, run_id: str, rounds:
     spec = parse_job(run.job_toml, f"the job of run {run.id}")
     _check_kind(run, spec)
     check_evaluator(services, spec)
-    await services.reader.run(check_required, spec)
+    await services.reader.run(check_runs, run.project)
+    await services.reader.run(check_required, spec, run.project)
     await _check_kept(services, run, keep_ended_s)
     before = await journal.resume(initial(run.id, to_run_policy(spec), run.initial_model))
     event, now = ExtendRequested(rounds), services.clock()

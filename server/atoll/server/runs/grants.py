@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
+
+from sqlalchemy import Connection
 
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.access.role_checks import MAY_READ_MODELS, role_error
-from atoll.server.errors import ForbiddenError, TooLateError
+from atoll.server.errors import ForbiddenError, ServerError, TooLateError
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller, Disposition, ReportReceipt, UploadGrant
 from atoll.server.ingest.upload_quota import most_chunks
@@ -16,7 +18,8 @@ from atoll.server.runs.active_runs import ActiveRun, ActiveRuns
 from atoll.server.runs.invitations import max_weight
 from atoll.server.runs.reporting import member_of, no_longer_wanted
 from atoll.server.runs.services import Services
-from atoll.server.stores import reports, runs
+from atoll.server.runs.submission import upload_owner
+from atoll.server.stores import BlobMissingError, projects, reports, runs
 from atoll.wire.encoding import payload_bytes
 
 _LEAST_UPLOAD_BYTES = 16 << 20
@@ -78,7 +81,7 @@ class Grants:
         )
 
     async def download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``: operators may read every blob, participants the model of their current rounds.
+        """See ``CoordinatorApi``: operators may read the models of their projects, participants that of their rounds.
 
         An aggregator may read what a member that is connected through it may read.
         """
@@ -86,7 +89,7 @@ class Grants:
             await self._allow_operator(caller, blob)
             return
         self._certificates.check_standing(caller.name)
-        if self._services.share_models:
+        if self._services.share_models and await self._is_shared(caller, blob):
             return
         for active in self._active.all():
             live = active.driver.state.round
@@ -99,14 +102,46 @@ class Grants:
         )
 
     async def _allow_operator(self, caller: Caller, blob: str) -> None:
-        role = caller.operator_role or await self._certificates.operator_role(caller.name)
-        if role not in MAY_READ_MODELS and not self._insecure:
-            error = role_error(replace(caller, operator_role=role), MAY_READ_MODELS, ())
-            if self._downloads is not None:
-                await self._downloads.refused(caller.name, blob, error.detail.code)
-            raise error
+        """An operator may read the models of the projects in which its role allows that.
+
+        Raises:
+            ForbiddenError: if it is allowed nowhere.
+            BlobMissingError: if no such project has the blob.
+        """
+        rights = caller.rights or await self._certificates.rights(caller.name)
+        everywhere = self._insecure or rights.everywhere in MAY_READ_MODELS
+        may = {name: role.role in MAY_READ_MODELS and not role.organisation for name, role in rights.projects.items()}
+        error: ServerError | None = None
+        project = ""
+        if not everywhere and not any(may.values()):
+            error = role_error(caller.name, rights.everywhere, MAY_READ_MODELS, ())
+        elif not everywhere or not all(may.values()):
+            places = await self._places(blob, may)
+            project = next((one for one in sorted(places) if may.get(one)), "")
+            if not any(may.get(one, everywhere) for one in places) and (places or not everywhere):
+                error = BlobMissingError(blob)
         if self._downloads is not None:
-            await self._downloads.check(caller.name, blob)
+            if error is None:
+                await self._downloads.check(caller.name, blob, project)
+            else:
+                await self._downloads.refused(caller.name, blob, error.detail.code)
+        if error is not None:
+            raise error
+
+    async def _places(self, blob: str, among: Collection[str]) -> set[str]:
+        """The projects with a run that has a blob, and those of ``among`` to which it was uploaded of late."""
+        now, leases = self._services.clock(), self._services.leases
+        named = await self._services.reader.run(projects.naming_blob, blob)
+        return {*named, *(one for one in among if leases.holds(upload_owner(one), blob, now))}
+
+    async def _is_shared(self, caller: Caller, blob: str) -> bool:
+        """Whether a blob is of the caller's project, where participants may read every model of theirs."""
+
+        def work(connection: Connection) -> bool:
+            own = projects.of_participants(connection, (caller.name,)).get(caller.name)
+            return len(projects.listed(connection)) == 1 or own in projects.naming_blob(connection, blob)
+
+        return await self._services.reader.run(work)
 
     def _has_member(self, roster: Roster, caller: Caller) -> bool:
         """Whether the caller, or a participant that is connected through it, is a member."""

@@ -25,6 +25,11 @@ class Leases:
             self._until = {key: until for key, until in self._until.items() if key[0] != owner}
             self._until.update(dict.fromkeys(((owner, name) for name in names), math.inf))
 
+    def holds(self, owner: str, name: str, now: float) -> bool:
+        """Whether the owner keeps a blob at this epoch second."""
+        with self._lock:
+            return self._until.get((owner, name), 0.0) > now
+
     def held(self, now: float) -> frozenset[str]:
         """The names that are kept at this epoch second."""
         with self._lock:

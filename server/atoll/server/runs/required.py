@@ -78,17 +78,17 @@ def warnings_of_choice(spec: JobSpec, connected: int) -> tuple[str, ...]:
     )
 
 
-def check_required(connection: Connection, spec: JobSpec) -> None:
-    """Check that each required name has an enrolled participant, and that a cohort has room for all of them.
+def check_required(connection: Connection, spec: JobSpec, project: str) -> None:
+    """Check that each required name has a participant in the project, and that a cohort has room for all of them.
 
     Raises:
         InvalidRequestError: naming the name and what is enrolled.
     """
     size, found = spec.cohort.size, set[str]()
     for name in spec.cohort.required_names:
-        ids = participants.named(connection, name, limit=size + 1)
+        ids = participants.named(connection, project, name, limit=size + 1)
         if not ids:
-            there = ", ".join(participants.organisations(connection, limit=SHOWN_ORGANISATIONS)) or "none"
+            there = ", ".join(participants.organisations(connection, project, limit=SHOWN_ORGANISATIONS)) or "none"
             raise InvalidRequestError(
                 "job.required",
                 f"cohort.required names {name!r}, which is no enrolled participant and no organisation of one",

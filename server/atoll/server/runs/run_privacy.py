@@ -140,9 +140,9 @@ class Promise:
             StoreDamagedError: if the ledger is known to be damaged.
         """
 
-    def warnings(self, connection: Connection, elements: int) -> tuple[str, ...]:
-        """Reasons for which a good result is unlikely, for a sum of ``elements`` elements."""
-        del connection, elements
+    def warnings(self, connection: Connection, elements: int, project: str) -> tuple[str, ...]:
+        """Reasons for which a good result is unlikely, for a sum of ``elements`` elements over the project."""
+        del connection, elements, project
         return ()
 
     def store(self, connection: Connection, run_id: str, now: float) -> None:

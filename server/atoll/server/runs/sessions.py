@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.errors import UnavailableError
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.runs.instructions import Instruction
 from atoll.server.runs.outbox import Outbox
 from atoll.server.runs.pace_steering import PaceSteering
@@ -53,6 +54,18 @@ class Introduction:
     unary: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a participant was enrolled for: an organisation of a project."""
+
+    organisation: str = ""
+    project: str = DEFAULT_PROJECT
+
+
+UNKNOWN = Membership()
+"""At an aggregator, which knows nothing of its participants' enrolment."""
+
+
 @dataclass(eq=False, slots=True)
 class Session:
     """One open check-in stream, or one unary check-in while it waits in its call.
@@ -67,6 +80,7 @@ class Session:
         organisation: that the participant was enrolled for.
         through: id of the aggregator that its stream ends at; empty: it ends here.
         away_s: seconds that the participant was asked to stay away when its session ended; infinite with a task.
+        project: that the participant belongs to; only runs of that one draw it.
     """
 
     participant: str
@@ -78,6 +92,7 @@ class Session:
     organisation: str = ""
     through: str = ""
     away_s: float = 0.0
+    project: str = DEFAULT_PROJECT
     _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: Instruction) -> bool:
@@ -113,10 +128,12 @@ class Changes:
 
     Attributes:
         takes_unary: whether the run that waits may draw participants without a stream.
+        project: of the run that waits.
     """
 
-    def __init__(self, *, takes_unary: bool = True) -> None:
+    def __init__(self, *, takes_unary: bool = True, project: str = DEFAULT_PROJECT) -> None:
         self.takes_unary = takes_unary
+        self.project = project
         self._event = asyncio.Event()
         self._participants: set[str] | None = None
 
@@ -137,6 +154,54 @@ class Changes:
         await self._event.wait()
 
 
+class ProjectSessions:
+    """The sessions of one project's participants. Single-threaded, as ``Sessions``, which changes it.
+
+    Attributes:
+        has_unary: whether a participant of the project has checked in without a stream.
+    """
+
+    def __init__(self) -> None:
+        self.has_unary = False
+        self._sessions: dict[str, Session] = {}
+        self._organisations: dict[str, dict[str, Session]] = {}
+
+    def get(self, participant: str) -> Session | None:
+        """The participant's session; None while it is not connected, or for another project's."""
+        return self._sessions.get(participant)
+
+    def named(self, name: str) -> list[Session]:
+        """The sessions of the participants with this id or of this organisation."""
+        found = list(self._organisations.get(name, {}).values())
+        one = self._sessions.get(name)
+        return found if one is None or one.organisation == name else [*found, one]
+
+    def all(self) -> list[Session]:
+        """Every open session. Costs as much as there are: call it once a draw, never for an event."""
+        return list(self._sessions.values())
+
+    def names(self) -> list[str]:
+        """Ids of the connected participants."""
+        return list(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def put(self, session: Session) -> None:
+        """Add a session."""
+        self.has_unary |= session.introduction.unary
+        self._sessions[session.participant] = session
+        self._organisations.setdefault(session.organisation, {})[session.participant] = session
+
+    def remove(self, session: Session) -> None:
+        """Remove a session that was added."""
+        del self._sessions[session.participant]
+        there = self._organisations[session.organisation]
+        del there[session.participant]
+        if not there:
+            del self._organisations[session.organisation]
+
+
 class Sessions:
     """All sessions of this process. Single-threaded: only the event loop touches it.
 
@@ -153,7 +218,7 @@ class Sessions:
         self._clock = clock
         self._streams = 0
         self._sessions: dict[str, Session] = {}
-        self._organisations: dict[str, dict[str, Session]] = {}
+        self._projects: dict[str, ProjectSessions] = {}
         self._watchers: set[Changes] = set()
         self._spread = ReturnSpread(clock)
         self._outdated: list[str] = []
@@ -174,7 +239,7 @@ class Sessions:
         participant: str,
         introduction: Introduction,
         cut: Callable[[], None],
-        organisation: str = "",
+        membership: Membership = UNKNOWN,
         through: str = "",
     ) -> Session:
         """Open a session that ``cut`` ends at once; close an older one of the same participant.
@@ -186,7 +251,14 @@ class Sessions:
             raise UnavailableError("server.stopping", self._reason, "try again", retry_after_s=self._next_return_s())
         outbox = Outbox(OUTBOX_MESSAGES)
         session = Session(
-            participant, introduction, outbox, self._clock(), cut, organisation=organisation, through=through
+            participant,
+            introduction,
+            outbox,
+            self._clock(),
+            cut,
+            organisation=membership.organisation,
+            through=through,
+            project=membership.project,
         )
         older = self._sessions.get(participant)
         if older is not None:
@@ -221,7 +293,7 @@ class Sessions:
             self._remove(older)
         self._streams += not session.introduction.unary
         self._sessions[session.participant] = session
-        self._organisations.setdefault(session.organisation, {})[session.participant] = session
+        self.of(session.project).put(session)
         self._follow_population()
         session.spread_for = self._spread.suffices_for  # its welcome message has the spread
         for listener in self._connected:
@@ -243,14 +315,12 @@ class Sessions:
         """The participant's session; None while it is not connected."""
         return self._sessions.get(participant)
 
-    def named(self, name: str) -> list[Session]:
-        """The sessions of the participants with this id or of this organisation."""
-        found = list(self._organisations.get(name, {}).values())
-        one = self._sessions.get(name)
-        return found if one is None or one.organisation == name else [*found, one]
+    def of(self, project: str) -> ProjectSessions:
+        """The sessions of a project's participants."""
+        return self._projects.setdefault(project, ProjectSessions())
 
     def all(self) -> list[Session]:
-        """Every open session. Costs as much as there are: call it once a draw, never for an event."""
+        """Every open session. Costs as much as there are: never call it for an event."""
         return list(self._sessions.values())
 
     def names(self) -> list[str]:
@@ -265,17 +335,13 @@ class Sessions:
         """Seconds over which connected participants spread their return."""
         return self._spread.seconds
 
-    @property
-    def holds_unary(self) -> bool:
+    def holds_unary(self, project: str) -> bool:
         """Whether a unary check-in should wait in its call: a run that may draw it looks for participants."""
-        return any(watcher.takes_unary for watcher in self._watchers)
+        return any(watcher.takes_unary and watcher.project == project for watcher in self._watchers)
 
     def _remove(self, session: Session) -> None:
         self._streams -= not session.introduction.unary
-        there = self._organisations[session.organisation]
-        del there[session.participant]
-        if not there:
-            del self._organisations[session.organisation]
+        self._projects[session.project].remove(session)
 
     def _follow_population(self) -> None:
         if self._spread.adjust(self._streams):
@@ -308,9 +374,9 @@ class Sessions:
             watcher.note(participants)
 
     @contextlib.contextmanager
-    def watch(self, *, takes_unary: bool = True) -> Iterator[Changes]:
-        """Collect the changes from now on; with ``takes_unary`` also hold unary check-ins for so long."""
-        changes = Changes(takes_unary=takes_unary)
+    def watch(self, *, takes_unary: bool = True, project: str = DEFAULT_PROJECT) -> Iterator[Changes]:
+        """Collect the changes from now on; with ``takes_unary`` also hold the project's unary check-ins for so long."""
+        changes = Changes(takes_unary=takes_unary, project=project)
         self._watchers.add(changes)
         try:
             yield changes

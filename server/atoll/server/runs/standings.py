@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from atoll.server.runs.sessions import Changes, Session, Sessions
+from atoll.server.runs.sessions import Changes, ProjectSessions, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Standings:
 
     Args:
         sessions: who is connected.
-        changes: participants that ``sessions`` reports as changed.
+        changes: participants that have changed, also of other projects.
         taken: returns which of these participants (None: of all) other runs have.
         judge: returns the standing of a session, given the participants that are taken.
     """
 
-    sessions: Sessions
+    sessions: ProjectSessions
     changes: Changes
     taken: Taken
     judge: Judge

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from atoll.server.access.quotas import check_model_bytes, check_runs
+from atoll.server.aggregation import STATE_BYTES
 from atoll.server.errors import InvalidRequestError
-from atoll.server.identity import new_run_id
+from atoll.server.identity import DEFAULT_PROJECT, new_run_id
 from atoll.server.jobs import (
     JobSpec,
     check_frozen,
@@ -27,7 +30,7 @@ from atoll.server.runs.private.promise import promise_of
 from atoll.server.runs.required import check_required
 from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
-from atoll.server.stores import BlobMissingError, models, runs
+from atoll.server.stores import BlobMissingError, models, projects, runs
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Dtype, Layout
 from atoll.wire.messages import layout_to_proto
@@ -43,6 +46,14 @@ class Submitted:
 
     run: str
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that has not ended, and the bytes of models that it keeps at most."""
+
+    run: str
+    model_bytes: int
 
 
 @dataclass(frozen=True)
@@ -68,17 +79,30 @@ class Submission:
         # In the transaction that names the blob: until here it was not removed, from here on it cannot be.
         if not services.blobs.exists(run.initial_model):
             raise BlobMissingError(run.initial_model)
+        check_runs(connection, run.project)
         runs.add(connection, run)
         models.add(connection, models.Model(run.id, 0, None, run.initial_model, self.layout.size_bytes, run.created_at))
         self.promise.store(connection, run.id, run.created_at)
 
 
 async def examined(
-    services: Services, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str
+    services: Services,
+    *,
+    job_toml: bytes,
+    file_name: str,
+    layout: Layout,
+    initial_blob: str,
+    operator: str,
+    project: str = DEFAULT_PROJECT,
+    at_work: Collection[Planned] = (),
 ) -> Submission:
-    """Check that this server can run the job with this model.
+    """Check that this server can run the job with this model, within the quotas of the project.
+
+    ``at_work`` are the project's runs that have not ended.
 
     Raises:
+        ConflictError: if the project is closed.
+        LimitExceededError: if a quota of the project leaves no room.
         JobFileError: listing every problem of the job.
         InvalidRequestError: if the model, the evaluator or a required participant is missing or does not fit, or noise
             would ruin the model.
@@ -91,12 +115,15 @@ async def examined(
     elements = fragments_of(spec, layout).largest
     check_averaging(spec, layout)
     check_statistics_layout(spec, layout)
+    await services.reader.run(check_runs, project)
+    await _check_owned(services, project, initial_blob)
     await _check_model(services, layout, initial_blob)
     initial_blob, layout = await _trained_first(services, spec, layout, initial_blob)
     check_evaluator(services, spec)
-    await services.reader.run(check_required, spec)
-    promise = await services.call(promise_of, spec, elements)
+    await services.reader.run(check_required, spec, project)
+    promise = await services.call(promise_of, spec, elements, project)
     await _check_room(services, layout, spec, elements, promise.kept_bytes(elements))
+    await _check_quota(services, project, planned_bytes(services, spec, layout, promise.kept_bytes(elements)), at_work)
     await services.reader.run(promise.check_plan)
     run = runs.Run(
         id=new_run_id(),
@@ -111,9 +138,23 @@ async def examined(
         created_at=services.clock(),
         keep_models=spec.retention.models,
         seed=secrets.randbits(SEED_BITS) if spec.job.seed is None else spec.job.seed,
+        project=project,
     )
-    warnings = await services.reader.run(promise.warnings, elements)
+    warnings = await services.reader.run(promise.warnings, elements, project)
     return Submission(run, spec, promise, layout, warnings)
+
+
+def upload_owner(project: str) -> str:
+    """Owner of the leases of models that were uploaded to a project."""
+    return f"upload to {project}"
+
+
+def planned_bytes(services: Services, spec: JobSpec, layout: Layout, kept_bytes: int = 0) -> int:
+    """Maximum bytes of models and states that a run keeps: the first, the best, the newest, and one being made."""
+    kept = min(spec.retention.models or services.keep_models, spec.job.rounds)
+    whole = kept + 3 + 2 * (spec.iterate_averaging is not None)
+    states = 2 * len(optimiser_of(spec).state_names) * STATE_BYTES * layout.size
+    return whole * layout.size_bytes + states + 2 * kept_bytes
 
 
 def check_averaging(spec: JobSpec, layout: Layout) -> None:
@@ -125,6 +166,36 @@ def check_averaging(spec: JobSpec, layout: Layout) -> None:
             f"tensor {narrow[0].name!r} is {narrow[0].dtype.value}: a mean of models needs float32 or float64",
             "leave [iterate_averaging] out, or submit a model of wider tensors",
         )
+
+
+async def _check_owned(services: Services, project: str, blob: str) -> None:
+    """Refuse an initial model whose name an operator of the project knows, but that is another project's.
+
+    Raises:
+        BlobMissingError: as if it were not there.
+    """
+
+    def is_named(connection: Connection) -> bool:
+        return len(projects.listed(connection)) == 1 or project in projects.naming_blob(connection, blob)
+
+    uploaded = services.leases.holds(upload_owner(project), blob, services.clock())
+    if not uploaded and not await services.reader.run(is_named):
+        raise BlobMissingError(blob)
+
+
+async def _check_quota(services: Services, name: str, planned: int, at_work: Collection[Planned]) -> None:
+    """Refuse a run whose models, beside those of the project's other runs, would exceed its quota."""
+
+    def read(connection: Connection) -> tuple[projects.Project, frozenset[str]]:
+        without = [one.run for one in at_work]
+        return projects.get(connection, name), projects.blobs_of(connection, name, without=without)
+
+    project, blobs = await services.reader.run(read)
+    if project.max_model_bytes is None:
+        return
+    facts = await services.call(services.blobs.stored)
+    held = sum(facts[blob].stored_bytes for blob in blobs if blob in facts)
+    check_model_bytes(project, held + sum(one.model_bytes for one in at_work), planned)
 
 
 async def _check_model(services: Services, layout: Layout, blob: str) -> None:

@@ -19,6 +19,8 @@ from atoll.server.stores import (
     operators,
     participants,
     populations,
+    project_roles,
+    projects,
     release,
     reports,
     rounds,
@@ -52,6 +54,8 @@ from atoll.server.stores.noise_states import NoiseRecord
 from atoll.server.stores.operators import Grant
 from atoll.server.stores.participants import Participant
 from atoll.server.stores.populations import Population
+from atoll.server.stores.project_roles import ProjectGrant
+from atoll.server.stores.projects import Project
 from atoll.server.stores.reader import Reader
 from atoll.server.stores.release import Release
 from atoll.server.stores.reports import Recorded, Report
@@ -83,6 +87,8 @@ __all__ = [
     "Participant",
     "ParticipantHistory",
     "Population",
+    "Project",
+    "ProjectGrant",
     "Reader",
     "RecordConflictError",
     "RecordMissingError",
@@ -112,6 +118,8 @@ __all__ = [
     "operators",
     "participants",
     "populations",
+    "project_roles",
+    "projects",
     "release",
     "reports",
     "rounds",

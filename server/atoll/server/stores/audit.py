@@ -39,7 +39,8 @@ class AuditEntry:
         code: of the error.
         seq: 0, 1, 2, ... without a gap.
         previous: the digest of the entry before.
-        digest: over all other fields.
+        digest: over all other fields; ``project`` only if it is not empty, as before there were projects.
+        project: that it is about; empty: the server as a whole, or there was no other project than ``default``.
     """
 
     at: float
@@ -54,12 +55,15 @@ class AuditEntry:
     seq: int = 0
     previous: str = BEGINNING
     digest: str = ""
+    project: str = ""
 
     @property
     def expected_digest(self) -> str:
         """SHA-256 over the canonical text of all fields but the digest."""
         values = asdict(self)
         del values["digest"]
+        if not self.project:
+            del values["project"]
         return digest_of(values | {"at": float(self.at)})
 
 
@@ -71,12 +75,13 @@ class AuditFilter:
     action: str = ""
     subject: str = ""
     outcome: str = ""
+    project: str = ""
     since: float | None = None
     until: float | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         """A filter of entries; an action ``run`` stands for all that begin with ``run.``."""
-        for name in ("operator", "subject", "outcome"):
+        for name in ("operator", "subject", "outcome", "project"):
             if value := getattr(self, name):
                 yield audit.c[name] == value
         if self.action:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from atoll.server.identity import OperatorRole, Role
 from atoll.server.stores.row_conversion import fetch_one, select_all, to_row
@@ -27,6 +27,11 @@ def put(connection: Connection, grant: Grant) -> None:
     changed = update(operators).where(operators.c.name == grant.name).values(to_row(grant))
     if connection.execute(changed).rowcount == 0:
         connection.execute(insert(operators).values(to_row(grant)))
+
+
+def remove(connection: Connection, name: str) -> None:
+    """Take an operator's role away."""
+    connection.execute(delete(operators).where(operators.c.name == name))
 
 
 def get(connection: Connection, name: str) -> Grant | None:

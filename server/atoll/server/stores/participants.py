@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 
-from atoll.server.identity import ParticipantKind, Role
+from atoll.server.identity import DEFAULT_PROJECT, ParticipantKind, Role
 from atoll.server.stores import certificates
 from atoll.server.stores.columns import NamedTexts
 from atoll.server.stores.errors import RecordMissingError
@@ -38,6 +38,7 @@ class Participant:
     revoked_reason: str = ""
     hosts: str = ""
     through: str = ""
+    project: str = DEFAULT_PROJECT
 
     @property
     def role(self) -> Role:
@@ -51,6 +52,7 @@ class CheckedIn:
 
     kind: ParticipantKind
     organisation: str
+    project: str = DEFAULT_PROJECT
 
 
 def add(connection: Connection, participant: Participant) -> None:
@@ -68,10 +70,12 @@ def get(connection: Connection, participant: str) -> Participant | None:
 
 
 def listed(
-    connection: Connection, *, after: str = "", limit: int = 1000, organisation: str = ""
+    connection: Connection, *, project: str | None, after: str = "", limit: int = 1000, organisation: str = ""
 ) -> tuple[Participant, ...]:
-    """Participants after the id ``after``, in order of id; only those of ``organisation``, if given."""
+    """Participants of a project (None: of all) after an id, in order of id; only of ``organisation``, if given."""
     query = _query().where(participants.c.id > after)
+    if project is not None:
+        query = query.where(participants.c.project == project)
     if organisation:
         query = query.where(participants.c.organisation == organisation)
     return fetch_all(connection, Participant, query.order_by(participants.c.id).limit(limit))
@@ -103,11 +107,12 @@ def check_in(connection: Connection, participant: str, *, at: float, examples: i
     # Not UPDATE ... RETURNING: SQLite would allocate and touch a page cache of 87 KB for each, and the heap would give
     # that memory to the buffers of the next connection, of which few pages would be resident otherwise.
     mine = participants.c.id == participant
-    row = connection.execute(select(participants.c.kind, participants.c.organisation).where(mine)).one_or_none()
+    told = (participants.c.kind, participants.c.organisation, participants.c.project)
+    row = connection.execute(select(*told).where(mine)).one_or_none()
     if row is None:
         raise RecordMissingError("participant", participant)
     connection.execute(update(participants).where(mine).values(last_seen_at=at, examples=examples, labels=labels))
-    return CheckedIn(ParticipantKind(row.kind), row.organisation)
+    return CheckedIn(ParticipantKind(row.kind), row.organisation, row.project)
 
 
 def seen(connection: Connection, *, at: Mapping[str, float]) -> None:
@@ -118,23 +123,25 @@ def seen(connection: Connection, *, at: Mapping[str, float]) -> None:
         connection.execute(statement.values(last_seen_at=bindparam("moment")), rows)
 
 
-def named(connection: Connection, name: str, *, limit: int) -> tuple[str, ...]:
-    """Ids of the participants with this id or of this organisation that are not revoked, in order."""
+def named(connection: Connection, project: str, name: str, *, limit: int) -> tuple[str, ...]:
+    """Ids of a project's participants with this id or of this organisation that are not revoked, in order."""
     either = (participants.c.id == name) | (participants.c.organisation == name)
-    query = select(participants.c.id).where(either, participants.c.revoked_at.is_(None)).order_by(participants.c.id)
+    ours = (participants.c.project == project) & participants.c.revoked_at.is_(None)
+    query = select(participants.c.id).where(either, ours).order_by(participants.c.id)
     return tuple(connection.execute(query.limit(limit)).scalars())
 
 
-def count_standing(connection: Connection) -> int:
-    """Number of participants that are not revoked."""
+def count_standing(connection: Connection, project: str) -> int:
+    """Number of a project's participants that are not revoked."""
     standing = participants.c.revoked_at.is_(None) & (participants.c.kind != ParticipantKind.AGGREGATOR)
-    query = select(func.count()).select_from(participants).where(standing)
+    query = select(func.count()).select_from(participants).where(standing, participants.c.project == project)
     return int(connection.execute(query).scalar_one())
 
 
-def organisations(connection: Connection, *, limit: int) -> tuple[str, ...]:
-    """The organisations of participants that are not revoked, by name."""
-    query = select(participants.c.organisation).where(participants.c.revoked_at.is_(None)).distinct()
+def organisations(connection: Connection, project: str, *, limit: int) -> tuple[str, ...]:
+    """The organisations of a project's participants that are not revoked, by name."""
+    standing = (participants.c.project == project) & participants.c.revoked_at.is_(None)
+    query = select(participants.c.organisation).where(standing).distinct()
     return tuple(connection.execute(query.order_by(participants.c.organisation).limit(limit)).scalars())
 
 
@@ -153,11 +160,12 @@ def revoke(connection: Connection, participant: str, *, at: float, reason: str) 
     return found
 
 
-def aggregators(connection: Connection, name: str) -> tuple[Participant, ...]:
-    """Aggregators with this id or of this organisation that are not revoked."""
+def aggregators(connection: Connection, project: str, name: str) -> tuple[Participant, ...]:
+    """A project's aggregators with this id or of this organisation that are not revoked."""
     either = (participants.c.id == name) | (participants.c.organisation == name)
     standing = participants.c.revoked_at.is_(None) & (participants.c.kind == ParticipantKind.AGGREGATOR)
-    return fetch_all(connection, Participant, _query().where(either, standing).order_by(participants.c.id))
+    ours = participants.c.project == project
+    return fetch_all(connection, Participant, _query().where(either, standing, ours).order_by(participants.c.id))
 
 
 def _query() -> Select[Any]:

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.paging import newest
 from atoll.server.stores.row_checksums import checksum_of
@@ -44,6 +45,7 @@ class Run:
     keep_models: int | None = None
     seed: int | None = None
     extended_after: tuple[float, ...] | None = None
+    project: str = DEFAULT_PROJECT
 
     @property
     def title(self) -> str:
@@ -54,7 +56,10 @@ class Run:
     def checksum(self) -> str:
         """A checksum over the submitted fields; the status follows from the event log. Only ``extend`` changes one."""
         seed = () if self.seed is None else (self.seed,)  # without a seed as in versions before there were seeds
-        job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models, *seed)
+        project = (
+            () if self.project == DEFAULT_PROJECT else (self.project,)
+        )  # as in versions before there were projects
+        job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models, *seed, *project)
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
 
 
@@ -89,12 +94,15 @@ def get(connection: Connection, run_id: str) -> Run:
     return found[0]
 
 
-def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tuple[Run, ...]:
-    """Runs, newest first, after the position ``after`` (``paging.mark``).
+def listed(connection: Connection, *, project: str | None, after: str = "", limit: int = 1000) -> tuple[Run, ...]:
+    """Runs of a project (None: of all), newest first, after the position ``after`` (``paging.mark``).
 
     Includes runs whose record is damaged: for display and counting only.
     """
-    return fetch_all(connection, Run, newest(select_all(Run, runs), runs, after=after, limit=limit))
+    query = select_all(Run, runs)
+    if project is not None:
+        query = query.where(runs.c.project == project)
+    return fetch_all(connection, Run, newest(query, runs, after=after, limit=limit))
 
 
 def names(connection: Connection, run_ids: Collection[str]) -> dict[str, str]:
@@ -111,6 +119,12 @@ def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run,
     """
     query = checksummed(Run, runs).where(runs.c.status.in_(statuses)).order_by(runs.c.created_at, runs.c.id)
     return fetch_sound(connection, Run, query)
+
+
+def count_with_status(connection: Connection, project: str, statuses: Collection[str]) -> int:
+    """Number of a project's runs in one of these statuses."""
+    ours = (runs.c.project == project) & runs.c.status.in_(statuses)
+    return int(connection.execute(select(func.count()).select_from(runs).where(ours)).scalar_one())
 
 
 def ended_with_events(connection: Connection, *, before: float) -> tuple[str, ...]:

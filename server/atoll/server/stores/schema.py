@@ -12,6 +12,8 @@ Invariants of the tables:
 - A ``checksum`` detects changes on disk that could change a sum: to an event, a snapshot, the submitted fields of a
   run, the names of its model and optimiser state. Blobs and updates are named by their digests.
 - ``audit`` is one hash chain of the operators' actions, numbered without a gap; only its oldest entries are removed.
+- Each row of ``tokens``, ``participants`` and ``runs`` belongs to one project for good; a population to the one that
+  its name says (``stores.projects``). ``default`` has no row of its own in ``projects`` until it gets a quota.
 - ``models`` names what was released; its row is written in the transaction that charges for it.
 """
 
@@ -34,7 +36,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from atoll.server.identity import OperatorRole, ParticipantKind, Role
+from atoll.server.identity import DEFAULT_PROJECT, OperatorRole, ParticipantKind, Role
 from atoll.server.stores.columns import EnumText, NamedNumbersText, NamedTextsText, NumbersText
 
 _DIGEST = String(64)
@@ -64,6 +66,7 @@ tokens = Table(
     Column("used_key", _DIGEST),
     Column("hosts", Text, nullable=False, server_default=""),
     Column("through", _NAME, nullable=False, server_default=""),
+    Column("project", _NAME, nullable=False, server_default=DEFAULT_PROJECT),
 )
 
 participants = Table(
@@ -81,6 +84,8 @@ participants = Table(
     Column("revoked_reason", Text, nullable=False),
     Column("hosts", Text, nullable=False, server_default=""),
     Column("through", _NAME, nullable=False, server_default=""),
+    Column("project", _NAME, nullable=False, server_default=DEFAULT_PROJECT),
+    Index(None, "project", "id"),
 )
 
 certificates = Table(
@@ -108,6 +113,29 @@ operators = Table(
     Column("granted_at", Double, nullable=False),
 )
 
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", _NAME, primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("created_by", _NAME, nullable=False),
+    Column("closed_at", Double),
+    Column("max_runs", Integer),
+    Column("max_participants", Integer),
+    Column("max_model_bytes", BigInteger),
+)
+
+project_roles = Table(
+    "project_roles",
+    metadata,
+    Column("name", _NAME, primary_key=True),
+    Column("project", _NAME, primary_key=True),
+    Column("role", EnumText(OperatorRole), nullable=False),
+    Column("organisation", _NAME, nullable=False),
+    Column("granted_by", _NAME, nullable=False),
+    Column("granted_at", Double, nullable=False),
+)
+
 runs = Table(
     "runs",
     metadata,
@@ -130,7 +158,9 @@ runs = Table(
     Column("finished_at", Double),
     Column("extended_after", NumbersText),
     Column("checksum", String(32), nullable=False),
+    Column("project", _NAME, nullable=False, server_default=DEFAULT_PROJECT),
     Index(None, "created_at"),
+    Index(None, "project", "created_at"),
 )
 
 events = Table(
@@ -309,7 +339,9 @@ audit = Table(
     Column("code", _NAME, nullable=False),
     Column("previous", _DIGEST, nullable=False),
     Column("digest", _DIGEST, nullable=False),
+    Column("project", _NAME, nullable=False, server_default=""),
     Index(None, "at"),
     Index(None, "operator"),
     Index(None, "subject"),
+    Index(None, "project"),
 )

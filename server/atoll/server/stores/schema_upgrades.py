@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Connection, Double, MetaData, String, Table, delete, insert, inspect, select
+from sqlalchemy import Column, Connection, Double, MetaData, String, Table, delete, insert, inspect, select, update
 
 import atoll.server
-from atoll.server.stores.migrations.compatibility import usable_from
+from atoll.server.identity import DEFAULT_PROJECT
+from atoll.server.stores.migrations.compatibility import PROJECTS_FROM, usable_from
+from atoll.server.stores.schema import projects
 
 table = Table(
     "schema_upgrades",
@@ -55,6 +57,14 @@ def note(connection: Connection, revision: str) -> None:
     connection.execute(delete(table).where(table.c.revision == revision))
     row = SchemaUpgrade(revision, usable_from(revision), time.time(), atoll.server.__version__)
     connection.execute(insert(table).values(revision=row.revision, usable_from=row.usable_from, at=row.at, by=row.by))
+    others = select(projects.c.name).where(projects.c.name != DEFAULT_PROJECT).limit(1)
+    if connection.execute(others).first() is not None:
+        require(connection, PROJECTS_FROM)
+
+
+def require(connection: Connection, revision: str) -> None:
+    """From now on only servers from ``revision`` on may use the database, because of what it holds."""
+    connection.execute(update(table).where(table.c.usable_from < revision).values(usable_from=revision))
 
 
 def find(connection: Connection, revision: str) -> SchemaUpgrade:

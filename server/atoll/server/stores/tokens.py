@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, true, update
 
-from atoll.server.identity import TokenRecord, TokenUsedError
+from atoll.server.identity import ParticipantKind, TokenRecord, TokenUsedError
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.paging import newest
 from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
@@ -24,10 +24,19 @@ def get(connection: Connection, token_id: str) -> TokenRecord | None:
 
 
 def listed(
-    connection: Connection, *, after: str = "", limit: int = 1000, unused: bool = False
+    connection: Connection,
+    *,
+    project: str | None,
+    after: str = "",
+    limit: int = 1000,
+    unused: bool = False,
+    organisation: str = "",
 ) -> tuple[TokenRecord, ...]:
-    """Tokens, newest first, after the position ``after`` (``paging.mark``); ``unused`` leaves out spent ones."""
-    query = select_all(TokenRecord, tokens)
+    """Tokens of a project (None: of all), newest first, after the position ``after`` (``paging.mark``).
+
+    ``unused`` leaves out spent ones; ``organisation``, if given, those of others.
+    """
+    query = select_all(TokenRecord, tokens).where(_within(project, organisation))
     if unused:
         query = query.where(tokens.c.used_at.is_(None))
     return fetch_all(connection, TokenRecord, newest(query, tokens, after=after, limit=limit))
@@ -55,21 +64,37 @@ def spend(connection: Connection, token_id: str, *, participant: str, key: str, 
     return record.used_by
 
 
-def void(connection: Connection, *, created_by: str, at: float) -> int:
-    """Expire the unspent tokens that an operator made; returns their number."""
-    return _expire(connection, tokens.c.created_by == created_by, at)
+def void(
+    connection: Connection, *, created_by: str, at: float, project: str | None = None, organisation: str = ""
+) -> int:
+    """Expire the unspent tokens that an operator made, for a project and an organisation; returns their number."""
+    return _expire(connection, (tokens.c.created_by == created_by) & _within(project, organisation), at)
 
 
-def void_named(connection: Connection, ids: Sequence[str], *, at: float) -> int:
+def void_named(
+    connection: Connection, ids: Sequence[str], *, at: float, project: str | None = None, organisation: str = ""
+) -> int:
     """Expire those of these tokens that are unspent; returns their number.
 
     Raises:
-        RecordMissingError: no such token; then none is expired.
+        RecordMissingError: no such token for the project and organisation; then none is expired.
     """
-    known = set(connection.scalars(select(tokens.c.id).where(tokens.c.id.in_(ids))))
+    known = set(connection.scalars(select(tokens.c.id).where(tokens.c.id.in_(ids), _within(project, organisation))))
     if missing := [one for one in ids if one not in known]:
         raise RecordMissingError("token", missing[0])
     return _expire(connection, tokens.c.id.in_(ids), at)
+
+
+def void_of_project(connection: Connection, project: str, *, at: float) -> int:
+    """Expire the unspent tokens of a project; returns their number."""
+    return _expire(connection, tokens.c.project == project, at)
+
+
+def count_open(connection: Connection, project: str, *, now: float) -> int:
+    """Number of a project's participants that unspent tokens may still bring, aggregators not counted."""
+    ours = (tokens.c.project == project) & (tokens.c.kind != ParticipantKind.AGGREGATOR)
+    query = select(func.count()).select_from(tokens).where(ours, _standing(now))
+    return int(connection.execute(query).scalar_one())
 
 
 def count_expired(connection: Connection, *, expired_before: float) -> int:
@@ -82,6 +107,12 @@ def prune(connection: Connection, *, expired_before: float, most: int) -> int:
     """Remove up to ``most`` unspent tokens that expired before a time; returns their number."""
     chosen = select(tokens.c.id).where(_stale(expired_before)).limit(most)
     return connection.execute(delete(tokens).where(tokens.c.id.in_(chosen))).rowcount
+
+
+def _within(project: str | None, organisation: str) -> ColumnElement[bool]:
+    """Tokens for a project (None: for any) and an organisation (empty: for any)."""
+    ours = true() if project is None else tokens.c.project == project
+    return ours & (tokens.c.organisation == organisation) if organisation else ours
 
 
 def _expire(connection: Connection, which: ColumnElement[bool], at: float) -> int:

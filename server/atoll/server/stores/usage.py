@@ -97,7 +97,7 @@ def _cached(blobs: AnyBlobStore) -> Iterator[Held]:
 def _blobs(connection: Connection, blobs: AnyBlobStore) -> Iterator[Held]:
     """Count each blob once: for the oldest run that names it, as a model rather than as a state."""
     owners: dict[str, tuple[str, str]] = {}
-    for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
+    for run in reversed(runs.listed(connection, project=None, limit=_MOST_RUNS)):
         named = models.listed(connection, run.id)
         for model in named:
             owners.setdefault(model.blob, ("models", run.id))
@@ -122,7 +122,7 @@ def _database(connection: Connection, data: Path) -> Iterator[Held]:
 
 def _logs(connection: Connection) -> Iterator[Held]:
     """The part of the database that grows with a run's events and is pruned."""
-    for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
+    for run in reversed(runs.listed(connection, project=None, limit=_MOST_RUNS)):
         events = event_log.held(connection, run.id)
         if events.count:
             yield Held("event log", run.id, events.count, events.stored_bytes, in_database=True)

@@ -44,13 +44,13 @@ class RecentLog(logging.Handler):
             return
         self._kept[line.level].append(line)
 
-    def newest(self, *, severity: str, before: int | None, limit: int) -> list[LogLine]:
+    def newest(self, *, severity: str, before: int | None, limit: int | None) -> list[LogLine]:
         """The newest lines of at least a severity of ``SEVERITIES``, the newest first.
 
         Args:
             severity: info, warning or error.
             before: only lines with a smaller number; None: all.
-            limit: how many at most.
+            limit: how many at most; None: all.
         """
         self.acquire()
         try:

@@ -29,7 +29,7 @@ def enrolled(store: Store) -> Store:
 
 
 def warnings(store: Store, promise: Contract, elements: int = 4) -> tuple[str, ...]:
-    return store.reader.submit(lambda connection: tuple(warnings_of(connection, promise, elements))).result()
+    return store.reader.submit(lambda connection: tuple(warnings_of(connection, promise, elements, "default"))).result()
 
 
 def test_noise_beyond_all_that_updates_can_add_up_to_is_hopeless(store: Store) -> None:

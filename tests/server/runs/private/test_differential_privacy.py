@@ -312,7 +312,7 @@ async def test_a_run_that_does_not_fit_under_the_limit_is_refused(federation: Fe
         await federation.submit(private_job(rounds=40, noise=LOUD))
     assert "its 40 rounds cost" in str(refused.value)
     assert "raise the limit with `atoll privacy limit people --epsilon E --delta D`" in refused.value.detail.remedy
-    assert len(await federation.store.reader.run(runs.listed)) == 1
+    assert len(await federation.store.reader.run(runs.listed, project=None)) == 1
     await federation.submit(private_job(noise=LOUD))
 
 
@@ -567,7 +567,7 @@ async def test_a_private_model_with_batch_norms_statistics_is_refused_at_submit(
     with pytest.raises(InvalidRequestError, match=r"tensors bn\.running_var are statistics") as refused:
         await federation.submit(private_job())
     assert "replace batch norm by group or layer norm" in refused.value.detail.remedy
-    assert not await federation.store.reader.run(runs.listed)
+    assert not await federation.store.reader.run(runs.listed, project=None)
     await federation.submit(job())
 
 

@@ -167,10 +167,10 @@ class Attendance:
         participant = caller.name
         await self._admission.check_in(participant)
         introduction = introduction_of(opened.hello)
-        organisation = await self._check_ins.introduced(participant, introduction)
+        membership = await self._check_ins.introduced(participant, introduction)
         await self._identities.identify(pem)  # it may have been revoked meanwhile
         cut: Callable[[], None] = lambda: self._end(member, None)  # noqa: E731
-        return self._sessions.connect(participant, introduction, cut, organisation, self._gateway.through)
+        return self._sessions.connect(participant, introduction, cut, membership, self._gateway.through)
 
     async def _replied(self, message: gateway_pb2.SessionReply) -> None:
         member = self._members.get(message.session)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from atoll.server.runs.instructions import Invitation
-from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
+from atoll.server.runs.sessions import ComeBack, Introduction, Membership, Session, Sessions, come_back
 from atoll.wire.status import ErrorDetail, Recovery, detail_from_proto
 from atoll.wire.v1 import gateway_pb2, participation_pb2, tensors_pb2
 
@@ -79,10 +79,10 @@ class Relay:
     def __len__(self) -> int:
         return len(self._members)
 
-    async def introduced(self, participant: str, introduction: Introduction) -> str:
+    async def introduced(self, participant: str, introduction: Introduction) -> Membership:
         """See ``CheckInApi``; the server hears of it once the session is open."""
         del participant, introduction
-        return ""
+        return Membership()
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """See ``CheckInApi``."""

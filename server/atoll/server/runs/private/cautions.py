@@ -22,13 +22,14 @@ section 2.2). Measured with DP-SGD, where the ratio is the same quantity: at 1.0
 (docs/privacy/accuracy.md)."""
 
 
-def warnings_of(connection: Connection, contract: Contract, elements: int) -> Iterator[str]:
+def warnings_of(connection: Connection, contract: Contract, elements: int, project: str) -> Iterator[str]:
     """The warnings of a private job.
 
     Args:
         connection: to the database.
         contract: what the run promises.
         elements: that one round updates.
+        project: whose participants are drawn.
     """
     ratio = signal_to_noise_of_run(contract, contract.planned_cohort, elements)
     if ratio < HOPELESS:
@@ -38,7 +39,7 @@ def warnings_of(connection: Connection, contract: Contract, elements: int) -> It
             "the last one; `atoll privacy plan JOB.toml` shows cohorts, rounds and settings that are better"
         )
     if contract.sampling is Sampling.NONE:
-        yield from _too_few(participants.count_standing(connection), contract)
+        yield from _too_few(participants.count_standing(connection, project), contract)
 
 
 def _too_few(enrolled: int, contract: Contract) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import Connection
 
 from atoll.server.aggregation import GridError
 from atoll.server.errors import CorruptDataError, InvalidRequestError
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.jobs import JobSpec, Statistics
 from atoll.server.privacy import ledger
 from atoll.server.privacy.deriving import contract_of
@@ -19,8 +22,9 @@ from atoll.server.runs.private.cautions import warnings_of
 from atoll.server.runs.private.differential_privacy import DifferentialPrivacy
 from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
-from atoll.server.stores import noise_states
+from atoll.server.stores import noise_states, projects
 from atoll.server.stores.noise_states import NoiseRecord
+from atoll.server.stores.projects import MAX_POPULATION_CHARS
 
 
 class PrivatePromise(Promise):
@@ -38,11 +42,11 @@ class PrivatePromise(Promise):
         """See ``Promise``: all rounds must fit under the limit of the population."""
         check_plan(connection, self._private.contract)
 
-    def warnings(self, connection: Connection, elements: int) -> tuple[str, ...]:
+    def warnings(self, connection: Connection, elements: int, project: str) -> tuple[str, ...]:
         """See ``Promise``: noise that leaves nothing to learn or to read, participations that run out."""
         if self._statistics is not None:
             return tuple(plan_under(self._private.contract, self._statistics).warnings())
-        return tuple(warnings_of(connection, self._private.contract, elements))
+        return tuple(warnings_of(connection, self._private.contract, elements, project))
 
     def store(self, connection: Connection, run_id: str, now: float) -> None:
         """See ``Promise``.
@@ -58,12 +62,13 @@ class PrivatePromise(Promise):
         return DifferentialPrivacy(driver, self._private, services, budgets, planned=spec.cohort.size)
 
 
-def promise_of(spec: JobSpec, elements: int) -> Promise:
+def promise_of(spec: JobSpec, elements: int, project: str = DEFAULT_PROJECT) -> Promise:
     """A job's promise, before its first release. Takes seconds for a private job.
 
     Args:
         spec: the job.
         elements: of the model's part that one round updates, at most.
+        project: of the run; its population is one of this project.
 
     Raises:
         InvalidRequestError: if no noise keeps the promise, it cannot be drawn, or the sum has no room for it.
@@ -71,6 +76,7 @@ def promise_of(spec: JobSpec, elements: int) -> Promise:
     contract = contract_of(spec)
     if contract is None:
         return Promise()
+    contract = replace(contract, population=_population(project, contract.population))
     run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
     warm()  # not when the first round waits for it
     try:
@@ -81,6 +87,22 @@ def promise_of(spec: JobSpec, elements: int) -> Promise:
         remedy = "change privacy.noise_multiplier, the clip norm or adaptive.count_noise"
         raise InvalidRequestError("job.privacy", f"this noise cannot be drawn: {error}", remedy) from error
     return PrivatePromise(run, spec.statistics)
+
+
+def _population(project: str, name: str) -> str:
+    """The full name of a job's population.
+
+    Raises:
+        InvalidRequestError: if it is too long together with the project's.
+    """
+    full = projects.qualified(project, name)
+    if len(full) > MAX_POPULATION_CHARS:
+        raise InvalidRequestError(
+            "job.privacy",
+            f"privacy.population: {full!r} has {len(full)} characters with its project; at most {MAX_POPULATION_CHARS}",
+            "shorten the population's name",
+        )
+    return full
 
 
 def find_promise(connection: Connection, run_id: str, spec: JobSpec) -> Promise:

@@ -17,6 +17,7 @@ FIRST = "0008"
 
 USABLE_FROM: Mapping[str, str] = {
     FIRST: FIRST,
+    "0009": FIRST,
 }
 """Revision, from ``FIRST`` on → oldest revision whose servers may use a database that is at it.
 
@@ -26,6 +27,10 @@ take over from the next one's. A database keeps the line of its revision, for se
 
 LOCKS_OUT: Mapping[str, str] = {}
 """Revision whose ``USABLE_FROM`` is newer than that → why servers of the release before must not use the database."""
+
+PROJECTS_FROM = "0009"
+"""The oldest revision whose servers may use a database with more projects than ``default``: those before it would mix
+the participants of all of them."""
 
 RETIRED: Mapping[str, str] = {}
 """``table`` or ``table.column`` → oldest revision whose servers neither read nor write it.

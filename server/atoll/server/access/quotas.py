@@ -1,0 +1,113 @@
+"""What a project's quotas, and its end, refuse. Each check is part of the transaction that begins something."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import ConflictError, LimitExceededError
+from atoll.server.rounds import RunStatus
+from atoll.server.stores import Project, participants, projects, runs, tokens
+from atoll.text.figures import counted
+
+AT_WORK = tuple(status.value for status in RunStatus if not status.ended)
+_RAISE = "ask an administrator of the server for more: atoll project quota"
+
+
+def require_open(project: Project) -> None:
+    """Refuse to begin something in a closed project.
+
+    Raises:
+        ConflictError: if it is closed.
+    """
+    if project.closed_at is not None:
+        raise ConflictError(
+            "project.closed", f"project {project.name} is closed: nothing begins in it", "use another project"
+        )
+
+
+def check_no_run(connection: Connection, name: str) -> None:
+    """Refuse to close a project with a run that has not ended.
+
+    Raises:
+        ConflictError: if there is one.
+    """
+    left = runs.count_with_status(connection, name, AT_WORK)
+    if left:
+        raise ConflictError(
+            "project.busy",
+            f"{counted(left, 'run')} of project {name} {'has' if left == 1 else 'have'} not ended",
+            "wait for the end, or cancel: atoll run cancel",
+        )
+
+
+def check_runs(connection: Connection, name: str) -> None:
+    """Refuse a further run in a project that is closed or has as many as it may.
+
+    Raises:
+        ConflictError: if the project is closed.
+        LimitExceededError: if it has as many runs that have not ended.
+    """
+    project = projects.get(connection, name)
+    require_open(project)
+    if project.max_runs is None:
+        return
+    there = runs.count_with_status(connection, name, AT_WORK)
+    if there >= project.max_runs:
+        raise LimitExceededError(
+            "project.runs",
+            f"{counted(there, 'run')} of project {name} {'has' if there == 1 else 'have'} not ended; its quota is "
+            f"{project.max_runs}",
+            f"wait for the end of one, or cancel it; or {_RAISE} {name} --runs N",
+        )
+
+
+def check_participants(connection: Connection, name: str, more: int, *, now: float, promised: bool) -> None:
+    """Refuse further participants of a project that is closed or would have more than it may.
+
+    Args:
+        connection: to the database.
+        name: of the project.
+        more: participants that come.
+        now: epoch seconds, UTC.
+        promised: whether those count that unused join tokens may bring: for new tokens, not for one that is spent.
+
+    Raises:
+        ConflictError: if the project is closed.
+        LimitExceededError: if they would be too many.
+    """
+    project = projects.get(connection, name)
+    require_open(project)
+    if project.max_participants is None:
+        return
+    there = participants.count_standing(connection, name)
+    coming = tokens.count_open(connection, name, now=now) if promised else 0
+    if there + coming + more > project.max_participants:
+        also = f", {counted(coming, 'unused join token')}" if coming else ""
+        raise LimitExceededError(
+            "project.participants",
+            f"project {name} has {counted(there, 'participant')}{also}; {more} more would exceed its quota of "
+            f"{project.max_participants}",
+            f"revoke participants that left; or {_RAISE} {name} --participants N",
+        )
+
+
+def check_model_bytes(project: Project, held: int, planned: int) -> None:
+    """Refuse a run whose models would exceed the quota of its project.
+
+    Args:
+        project: of the run.
+        held: bytes that the project has stored.
+        planned: bytes that the run will keep.
+
+    Raises:
+        LimitExceededError: if they would be too many.
+    """
+    quota = project.max_model_bytes
+    if quota is not None and held + planned > quota:
+        raise LimitExceededError(
+            "project.model_bytes",
+            f"project {project.name} stores {held:,} bytes of models, and this run keeps up to {planned:,}: together "
+            f"more than its quota of {quota:,}",
+            f"delete runs (atoll run delete), or keep fewer models (retention.models); or {_RAISE} {project.name} "
+            "--stored-gb N",
+        )
