@@ -131,14 +131,14 @@ class OperatorDownloads:
         if len(self._expected) > _HELD_DOWNLOADS:
             self._expected.popitem(last=False)
 
-    async def check(self, operator: str, blob: str) -> None:
-        """Record a download that was not expected, once an hour.
+    async def check(self, operator: str, blob: str, project: str = "") -> None:
+        """Record a download that was not expected, once an hour; ``project`` is the operator's that has the blob.
 
         Raises:
             StorageError: if that could not be stored.
         """
         if self._steady() - self._expected.get((operator, blob), float("-inf")) > _DOWNLOAD_S:
-            await self._audit_log.record(AuditEntry(0.0, operator, "", "", _DOWNLOAD, blob))
+            await self._audit_log.record(AuditEntry(0.0, operator, "", "", _DOWNLOAD, blob, project=project))
             self.expect(operator, blob)
 
     async def refused(self, operator: str, blob: str, code: str) -> None:

@@ -340,7 +340,7 @@ def _set_in_project(connection: Connection, given: Given, by: Caller, now: float
         check_organisation(given.organisation)
         if standing.everywhere is not None:
             raise InvalidRequestError(
-                "operator.organisation",
+                "operator.role_limit",
                 f"{given.name} has a role in all projects, and so sees every organisation",
                 "make an operator with a role in this project only",
             )

@@ -98,7 +98,7 @@ def _population(project: str, name: str) -> str:
     full = projects.qualified(project, name)
     if len(full) > MAX_POPULATION_CHARS:
         raise InvalidRequestError(
-            "job.privacy",
+            "job.population",
             f"privacy.population: {full!r} has {len(full)} characters with its project; at most {MAX_POPULATION_CHARS}",
             "shorten the population's name",
         )
