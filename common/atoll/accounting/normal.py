@@ -25,5 +25,5 @@ def cdf(x: Doubles) -> Doubles:
 
 
 def tail_quantile(chance: float) -> float:
-    """What is exceeded with that chance."""
+    """The value that is exceeded with that chance."""
     return -float(_special().ndtri(chance))

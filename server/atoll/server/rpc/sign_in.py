@@ -9,7 +9,7 @@ from atoll.wire.v1.control_pb2_grpc import SignInServiceServicer
 
 
 class SignInService(SignInServiceServicer):
-    """Tells what is no secret: the provider, and the client that Atoll is there."""
+    """Answers with the provider, and with the client that Atoll is there; neither is secret."""
 
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
