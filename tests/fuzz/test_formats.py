@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from atoll.server.errors import ServerError
 from atoll.server.ingest.committed import COMMITTED, open_committed
 from atoll.server.ingest.records import RECORD_BYTES, read_index
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.jobs import parse_job
 from atoll.server.runs.journal import event_from_json
 from atoll.wire.chunks import (

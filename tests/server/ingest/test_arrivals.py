@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from atoll.server.ingest.arrivals import REMEMBERED, Arrivals
-from atoll.server.ingest.spool import UploadRef
+from atoll.server.ingest.upload_ref import UploadRef
 
 
 def upload(number: int) -> UploadRef:

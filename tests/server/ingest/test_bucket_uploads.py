@@ -17,7 +17,8 @@ from atoll.server.ingest.bucket_uploads import BucketUploads, CommittedKey
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.moving_uploads import fetch_uploads, held_here, put_uploads
 from atoll.server.ingest.small_updates import commit_small_update
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import Chunk
 from tests.server.ingest.test_spool import read_back
 from tests.server.ingest.uploads import (

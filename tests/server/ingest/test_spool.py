@@ -18,7 +18,8 @@ from atoll.server.ingest import spool as spool_module
 from atoll.server.ingest import upload_quota, verified
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.records import RECORD_BYTES, Extent, read_extent
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey
 from atoll.wire.encoding import Encoding, decode
 from tests.server.ingest.uploads import (

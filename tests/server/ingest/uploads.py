@@ -11,7 +11,8 @@ from atoll.server.aggregation import Grid, grid_for
 from atoll.server.ingest.commit import DurableUpload, commit_upload
 from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import Chunk, ElementRange, header_of, update_digest
 from atoll.wire.encoding import Encoding, FloatArray, encode
 

@@ -12,8 +12,8 @@ import grpc
 import numpy as np
 import pytest
 
-from atoll.server.ingest.spool import UploadRef
 from atoll.server.ingest.upload_quota import SPARE_CHUNKS, TENSOR_PARTS
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rpc import transfer
 from atoll.server.rpc.download_room import DownloadRoom
 from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS

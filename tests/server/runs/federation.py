@@ -25,7 +25,8 @@ from atoll.server.ingest.coordinator_api import Commit, ReportReceipt, UploadGra
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode, NodePool
 from atoll.server.ingest.small_updates import commit_small_update
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rounds import DeadlinePassed, Phase, RunState
 from atoll.server.runs.active_runs import ActiveRun
 from atoll.server.runs.coordinator import Coordinator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from atoll.server.ingest.spool import UploadRef
+from atoll.server.ingest.upload_ref import UploadRef
 
 REMEMBERED = 16_384
 """Maximum number of unreported uploads whose start time is kept; the oldest is forgotten first."""

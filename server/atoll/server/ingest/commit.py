@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from atoll.server.disk.space import is_full
 from atoll.server.errors import InvalidRequestError, LimitExceededError
 from atoll.server.ingest.records import norm_of
-from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.spool_files import refused_by_disk
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import MAX_BLOCKS, ChunkHeader, check_coverage, update_digest
 from atoll.wire.errors import CoverageError
 

@@ -10,8 +10,10 @@ from atoll.server.disk.space import is_full
 from atoll.server.errors import ConflictError, InvalidRequestError
 from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.segment import Segment
-from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.spool_files import refused_by_disk
 from atoll.server.ingest.upload_quota import ChunkCost, UploadQuota
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import Chunk, ChunkHeader
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.errors import DigestError

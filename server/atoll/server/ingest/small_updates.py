@@ -8,7 +8,9 @@ from atoll.server.ingest.commit import DurableUpload, check_reported
 from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.receiver import check_range, check_wanted, measured
 from atoll.server.ingest.records import RECORD_BYTES, Record, norm_of
-from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.spool_files import refused_by_disk
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import Chunk
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from atoll.server.disk.recycling import FreeFiles
 from atoll.server.disk.space import Room, fsync_path, storage_error
-from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
+from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from atoll.server.ingest.bucket_uploads import BucketUploads, CommittedKey
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
-    UPLOAD_ID_CHARS,
     Committed,
     open_committed,
     pack_committed,
@@ -30,54 +29,26 @@ from atoll.server.ingest.segment import DATA, INDEX, Segment
 from atoll.server.ingest.small_update_files import (
     MOST_FILES,
     KeptSmallUpdates,
-    open_small_update,
     whole_path,
     write_small_update,
 )
-from atoll.server.ingest.upload_quota import Extents, QuotaKey, Shares, UploadQuota, UploadQuotas, Usage
+from atoll.server.ingest.spool_files import (
+    index_files,
+    participant_of,
+    remove_files,
+    size_of,
+    small_update_of,
+    write_durably,
+)
+from atoll.server.ingest.upload_quota import Extents, Shares, UploadQuota, UploadQuotas, Usage
+from atoll.server.ingest.upload_ref import UploadRef, check_name, is_name
 from atoll.server.ingest.verified import Verified
-from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
+from atoll.wire.chunks import ChunkHeader, update_digest
 
 log = logging.getLogger(__name__)
 
 FREE = ".free"
-_UPLOAD_ID = re.compile(rf"[0-9a-f]{{{UPLOAD_ID_CHARS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class UploadRef:
-    """One upload of one participant for one attempt of a round. Every part is used as a folder name.
-
-    Raises:
-        InvalidRequestError: for a part that cannot be a folder name.
-    """
-
-    run: str
-    round: int
-    attempt: int
-    participant: str
-    upload_id: str
-
-    def __post_init__(self) -> None:
-        _check_name(self.run)
-        _check_name(self.participant)
-        if not _UPLOAD_ID.fullmatch(self.upload_id):
-            raise InvalidRequestError(
-                "upload.id",
-                f"upload_id {self.upload_id[:40]!r}: needs {UPLOAD_ID_CHARS} hexadecimal digits",
-                "name each upload with 16 random bytes in hex",
-            )
-
-    @classmethod
-    def of(cls, key: UploadKey, participant: str) -> UploadRef:
-        """The reference for a key from the wire.
-
-        Raises:
-            InvalidRequestError: for a part that cannot be a folder name.
-        """
-        return cls(key.run, key.round, key.attempt, participant, key.upload_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +57,6 @@ class HeldFiles:
 
     files: int
     stored_bytes: int
-
-
-def refused_by_disk(error: OSError, what: str) -> ServerError:
-    """The error for a participant whose update could not be written."""
-    if isinstance(error, FileNotFoundError):  # the folder was removed during the write
-        return TooLateError(
-            "round.over", "the round is over, its uploads have been removed", "wait for the next invitation"
-        )
-    return storage_error("storage.spool", what, error)
 
 
 class Spool:
@@ -165,7 +127,7 @@ class Spool:
         Raises:
             OSError: if the disk cannot be looked at.
         """
-        quota = self._quotas.of(_quota_key(upload))
+        quota = self._quotas.of(upload.quota_key)
         self.recount(quota, upload)
         return quota
 
@@ -190,7 +152,7 @@ class Spool:
             mine: whether to look at segments of this process too.
         """
         found = Shares(Usage(), Usage())
-        for path in _index_files(self.folder(upload).parent):
+        for path in index_files(self.folder(upload).parent):
             if not self._wrote(path):
                 found.elsewhere.add(path.parent.name, extents.of(path))
             elif mine:
@@ -225,10 +187,10 @@ class Spool:
             try:
                 fsync_path(folder / f"{name}{DATA}")
             except OSError:
-                _remove_files(folder / f"{name}{INDEX}", folder / f"{name}{DATA}")
-                self._quotas.forget(_quota_key(upload))
+                remove_files(folder / f"{name}{INDEX}", folder / f"{name}{DATA}")
+                self._quotas.forget(upload.quota_key)
                 raise
-        _write_durably(
+        write_durably(
             folder.parent / f"{digest}{COMMITTED}",
             folder / secrets.token_hex(8),
             pack_committed(upload.upload_id, records),
@@ -237,7 +199,7 @@ class Spool:
             fsync_path(parent)
         if self.bucket is not None:
             with open_committed(folder.parent / f"{digest}{COMMITTED}", digest) as found:
-                self.bucket.put(_committed_key(upload, digest), upload.upload_id, found.records, found.payload)
+                self.bucket.put(upload.committed_key(digest), upload.upload_id, found.records, found.payload)
         return digest
 
     def keep_small_update(self, upload: UploadRef, record: Record, payload: memoryview) -> None:
@@ -258,7 +220,7 @@ class Spool:
         path = write_small_update(folder, upload.participant, record, payload, self._syncs.before_making)
         self._syncs.request(folder, parents=2).finish()
         if self.bucket is not None:
-            key = _committed_key(upload, update_digest([record.header]))
+            key = upload.committed_key(update_digest([record.header]))
             self.bucket.put(key, upload.upload_id, [record], lambda _: payload)
         self._kept.add(folder, upload.participant, record, path)
 
@@ -276,8 +238,8 @@ class Spool:
         if not _DIGEST.fullmatch(digest):
             raise InvalidRequestError("upload.digest", f"digest {digest[:80]!r}: needs 64 hexadecimal digits")
         folder = self._attempt_folder(run, round_number, attempt)
-        path = folder / _check_name(participant) / f"{digest}{COMMITTED}"
-        whole = None if os.path.exists(path) else _whole_of(folder, participant, digest)  # noqa: PTH110 - never raises
+        path = folder / check_name(participant) / f"{digest}{COMMITTED}"
+        whole = None if os.path.exists(path) else small_update_of(folder, participant, digest)  # noqa: PTH110 - never raises
         if whole is not None:
             yield whole
             return
@@ -315,8 +277,8 @@ class Spool:
     def _forget(self, key: CommittedKey) -> None:
         """Have an upload fetched from the bucket when it is opened; others of the participant too, if it is small."""
         folder = self._attempt_folder(key.run, key.round, key.attempt)
-        _remove_files(folder / key.participant / f"{key.digest}{COMMITTED}")
-        _remove_files(*(whole_path(folder, key.participant, number) for number in range(MOST_FILES)))
+        remove_files(folder / key.participant / f"{key.digest}{COMMITTED}")
+        remove_files(*(whole_path(folder, key.participant, number) for number in range(MOST_FILES)))
 
     def drop_through(
         self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]
@@ -332,7 +294,7 @@ class Spool:
                 continue
             kept = {who for at_round, at_attempt, who in keep if (at_round, at_attempt) == (int(number), int(attempt))}
             if kept:
-                self._remove(path for path in folder.iterdir() if _participant_of(path) not in kept)
+                self._remove(path for path in folder.iterdir() if participant_of(path) not in kept)
             else:
                 self._remove([folder])
                 gone.append((int(number), int(attempt)))
@@ -354,7 +316,7 @@ class Spool:
     def held(self, run: str) -> HeldFiles:
         """Disk usage of a run's uploads."""
         files = [path for path in self._run_folder(run).rglob("*") if path.is_file()]
-        return HeldFiles(len(files), sum(map(_size_of, files)))
+        return HeldFiles(len(files), sum(map(size_of, files)))
 
     def runs(self) -> list[str]:
         """The runs that have uploads here or in the bucket, for sweeping after a restart."""
@@ -365,7 +327,7 @@ class Spool:
 
     def runs_here(self) -> list[str]:
         """The runs that have uploads in this folder."""
-        return sorted(folder.name for folder in self.root.iterdir() if _NAME.fullmatch(folder.name) and folder.is_dir())
+        return sorted(folder.name for folder in self.root.iterdir() if is_name(folder.name) and folder.is_dir())
 
     def _remove(self, folders: Iterable[Path]) -> None:
         """Remove folders; keep their large files for later uploads to overwrite.
@@ -379,7 +341,7 @@ class Spool:
             if folder.is_dir():
                 shutil.rmtree(folder, ignore_errors=True)
             else:
-                _remove_files(folder)
+                remove_files(folder)
             if folder.exists():
                 log.warning("%s could not be removed; it is tried again when the next round ends", folder)
 
@@ -403,7 +365,7 @@ class Spool:
         try:
             records = read_index(index)
             if self._wrote(index):
-                size = _size_of(index.with_suffix(DATA))
+                size = size_of(index.with_suffix(DATA))
                 return [record for record in records if record.position + record.header.payload_bytes <= size]
             found = self._verified.of(index.parent, index.stem, records)
         except (FileNotFoundError, ValueError) as error:
@@ -417,81 +379,7 @@ class Spool:
         return index.stem.startswith(self._prefix)
 
     def _run_folder(self, run: str) -> Path:
-        return self.root / _check_name(run)
+        return self.root / check_name(run)
 
     def _attempt_folder(self, run: str, round_number: int, attempt: int) -> Path:
         return self._run_folder(run) / f"{round_number}.{attempt}"
-
-
-def _committed_key(upload: UploadRef, digest: str) -> CommittedKey:
-    return CommittedKey(upload.run, upload.round, upload.attempt, upload.participant, digest)
-
-
-def _quota_key(upload: UploadRef) -> QuotaKey:
-    return QuotaKey(upload.run, upload.round, upload.attempt, upload.participant)
-
-
-def _participant_of(path: Path) -> str:
-    """The participant whose uploads lie at a path in an attempt's folder; participant ids have no dot."""
-    return path.name.partition(".")[0]
-
-
-def _whole_of(folder: Path, participant: str, digest: str) -> Committed | None:
-    """The participant's small update of that digest; None if there is none.
-
-    Raises:
-        CorruptDataError: if it is not found and another one is damaged.
-        StorageError: if the disk refuses.
-    """
-    damage: CorruptDataError | None = None
-    for number in range(MOST_FILES):
-        try:
-            found = open_small_update(folder, participant, digest, number)
-        except CorruptDataError as error:
-            damage = error
-            continue
-        if found is not None:
-            return found
-    if damage is not None:
-        raise damage
-    return None
-
-
-def _index_files(folder: Path) -> Iterator[Path]:
-    """The index files of all uploads in a participant's folder; empty if the folder is gone."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as uploads:
-        for upload in uploads:
-            if upload.is_dir(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError), os.scandir(upload.path) as files:
-                    yield from (Path(file.path) for file in files if file.name.endswith(INDEX))
-
-
-def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise InvalidRequestError("spool.name", f"{name[:80]!r} cannot name a run or participant")
-    return name
-
-
-def _write_durably(path: Path, temporary: Path, content: bytes) -> None:
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError:
-        _remove_files(temporary)
-        raise
-
-
-def _remove_files(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):  # the disk is failing already; leftovers are deleted with the round
-            path.unlink(missing_ok=True)
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

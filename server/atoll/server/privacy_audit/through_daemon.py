@@ -27,7 +27,8 @@ from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.coordinator_api import Commit
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode, NodePool
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.privacy_audit.noise_scale import NoiseFound, noise_found

@@ -21,8 +21,9 @@ from atoll.server.ingest.commit import DurableUpload, commit_upload
 from atoll.server.ingest.coordinator_api import Commit, CoordinatorApi, ReportReceipt, UploadGrant
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.small_updates import commit_small_update
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.transfer_meter import TransferMeter
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.download_room import DownloadRoom
