@@ -68,7 +68,7 @@ def mode_of(path: Path) -> int | None:
 
 async def login(world: World, monkeypatch: pytest.MonkeyPatch, name: str, *more: str) -> Result:
     """Sign in by device code; the person confirms at once."""
-    monkeypatch.setattr(commands, "_tell", told_to(Person(name)))
+    monkeypatch.setattr(commands, "_print_instruction", told_to(Person(name)))
     ca = str(world.config.data / "ca" / "authority.crt")
     return await invoke("login", "--device", "--server", world.addresses.sign_in, "--ca", ca, *more)
 
@@ -173,7 +173,7 @@ async def test_the_second_time_needs_neither_address_nor_authority(
 ) -> None:
     assert "give --server HOST:PORT and --ca FILE" in (await invoke("login")).output
     await login(world, monkeypatch, "staff-dora")
-    monkeypatch.setattr(commands, "_tell", told_to(Person("staff-gina")))
+    monkeypatch.setattr(commands, "_print_instruction", told_to(Person("staff-gina")))
     result = await invoke("login", "--device")
     assert "as oidc:staff-gina" in result.output
 
@@ -194,7 +194,7 @@ async def test_no_certificate_and_no_token_bring_nothing(world: World) -> None:
 @pytest.mark.usefixtures("config")
 async def test_a_code_that_no_one_confirms_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signing_in_module, "WAIT_S", 3.0)
-    monkeypatch.setattr(commands, "_tell", lambda _: None)
+    monkeypatch.setattr(commands, "_print_instruction", lambda _: None)
     ca = str(world.config.data / "ca" / "authority.crt")
     result = await invoke("login", "--device", "--server", world.addresses.sign_in, "--ca", ca)
     assert result.exit_code == OperatorError.exit_code

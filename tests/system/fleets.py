@@ -16,10 +16,9 @@ from atoll.server.buckets import BucketPlace
 from tests.object_storage import CREDENTIALS
 from tests.patience import WAIT_S
 from tests.system.operators import Operator
-from tests.system.processes import Nursery
+from tests.system.processes import Nursery, atoll
 from tests.system.proxy import Proxy
 from tests.system.servers import Server
-from tests.system.test_storage_backup import atoll
 
 _LOOK_S = 0.02
 

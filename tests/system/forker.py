@@ -44,6 +44,7 @@ LOADED = {
         "atoll.client._session.session",
         "atoll.server.aggregation.kernel",
         "atoll.server.cli.aggregator",
+        "atoll.server.cli.run",
         "atoll.server.cli.server",
     ),
     "silo": (
@@ -233,6 +234,7 @@ def fork_ranks(requests: socket.socket) -> Request | None:
         read, written = os.pipe()
         if (between := os.fork()) == 0:
             if (pid := os.fork()) == 0:
+                requests.detach()  # as in ``main``
                 become(request)
                 return request
             os.write(written, NUMBER.pack(pid))

@@ -6,6 +6,7 @@ Nothing here polls: a wait is for a line that a thread has read, or for the end 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.patience import WAIT_S
 from tests.system.forked import Forked
@@ -28,6 +29,7 @@ _FORKED = {
     (*ATOLL, "server"): "server",
     (*ATOLL, "client"): "server",
     (*ATOLL, "aggregator"): "server",
+    (*ATOLL, "run"): "server",
     (_PYTHON, str(HERE / "dying_server.py"), "server"): "server",
     (_PYTHON, str(HERE / "eager_client.py"), "client"): "server",
     (*ATOLL, "silo", "join"): "silo",
@@ -195,6 +197,19 @@ def _start(
 def _import_path() -> tuple[str, ...]:
     given = os.environ.get("PYTHONPATH")
     return (str(HERE), given) if given else (str(HERE),)
+
+
+def atoll(*arguments: str) -> Any:
+    """A command's answer, from its ``--json``; it is forked."""
+    with tempfile.TemporaryFile() as errors:
+        done = Forked("server", (*ATOLL, *arguments, "--json"), errors.fileno(), os.environ, Path.cwd())
+        assert done.stdout is not None
+        answer = done.stdout.read()
+        code = done.wait(WAIT_S)
+        done.close()
+        errors.seek(0)
+        assert code == 0, errors.read().decode()
+    return json.loads(answer)
 
 
 class Nursery:

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 from atoll.server.buckets import BucketPlace
 from tests.object_storage import CREDENTIALS
 from tests.patience import WAIT_S
+from tests.system.processes import atoll
 from tests.system.servers import Server
-from tests.system.test_storage_backup import atoll
 
 SERVING = "serving participants as "
 

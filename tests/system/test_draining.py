@@ -15,11 +15,10 @@ from tests.postgresql import DatabaseServer
 from tests.system.aggregators import Site
 from tests.system.conftest import Hire, Serve, undisturbed
 from tests.system.participants import examples_of
-from tests.system.processes import Nursery
+from tests.system.processes import Nursery, atoll
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, LARGE_JOB, LARGE_MODEL, MODEL, SIZE
 from tests.system.servers import Server
-from tests.system.test_storage_backup import atoll
 
 pytestmark = pytest.mark.system
 

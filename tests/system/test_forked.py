@@ -31,7 +31,7 @@ def test_what_it_opened_is_its_own_until_it_ends(tmp_path: Path) -> None:
     """The forker's socket had a number that the process has given to a file since: closing it would close that."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    process = Forked([sys.executable, str(script)], 2, os.environ, tmp_path, ())
+    process = Forked("server", [sys.executable, str(script)], 2, os.environ, tmp_path)
     assert process.wait(WAIT_S) == 5
     assert process.stdout is not None
     assert process.stdout.read() == "closed: []\n"

@@ -11,11 +11,11 @@ from atoll.server.buckets import BucketPlace, open_bucket, parse_place
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.mid_round import mid_round
+from tests.system.processes import atoll
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL
 from tests.system.servers import Server
 from tests.system.test_server_crashes import assert_each_counted_once
-from tests.system.test_storage_backup import atoll
 
 pytestmark = pytest.mark.system
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
 import urllib.request
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ from tests.collector import Collector, Span
 from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
-from tests.system.processes import ATOLL
+from tests.system.processes import atoll
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, ROUNDS, SIZE
 from tests.system.servers import Server
 
@@ -80,12 +77,6 @@ def test_a_round_is_one_trace_across_processes_and_a_crash(
         assert {one.name for one in of_round if one.parent == part.id} == CLIENT_STEPS
 
 
-def atoll(server: Server, *arguments: str) -> Any:
-    """Return the JSON that a command of the server's operator prints."""
-    command = [*ATOLL, *arguments, "--data", str(server.data), "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout)
-
-
 def test_a_deleted_run_gives_back_what_it_kept_and_stays_gone(serve: Serve, hire: Hire) -> None:
     server = serve("forgetful", "--workers", "2")
     hire(server).steady(SIZE)
@@ -94,15 +85,15 @@ def test_a_deleted_run_gives_back_what_it_kept_and_stays_gone(serve: Serve, hire
         server.operator.finished(run)
     model, size_bytes = server.operator.model(kept), sum(array.nbytes for array in KILLED_MODEL.values())
 
-    (removed,) = atoll(server, "run", "delete", deleted, "--yes")["removed"][1:]
+    (removed,) = atoll("run", "delete", deleted, "--yes", "--data", str(server.data))["removed"][1:]
     assert (removed["kind"], removed["run"]) == ("models", deleted)
     assert removed["stored_bytes"] > 4 * size_bytes  # three models, two states of the optimiser: the upload is held
-    assert [one["run"] for one in atoll(server, "run", "list")] == [kept]
-    assert {one["run"] for one in atoll(server, "server", "storage")["held"]} == {"", kept}
+    assert [one["run"] for one in atoll("run", "list", "--data", str(server.data))] == [kept]
+    assert {one["run"] for one in atoll("server", "storage", "--data", str(server.data))["held"]} == {"", kept}
 
     server.kill()
     server.start()
-    held = {one["kind"]: one for one in atoll(server, "server", "storage")["held"]}
+    held = {one["kind"]: one for one in atoll("server", "storage", "--data", str(server.data))["held"]}
     assert "unnamed blobs" not in held
     assert server.operator.model(kept) == model
     server.operator.finished(server.operator.submit(KILLED_JOB, KILLED_MODEL))

@@ -9,9 +9,9 @@ import pytest
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.mid_round import mid_round
+from tests.system.processes import atoll
 from tests.system.reference import JOB, MODEL, SIZE
 from tests.system.test_server_crashes import assert_each_counted_once
-from tests.system.test_storage_backup import atoll
 
 pytestmark = pytest.mark.system
 

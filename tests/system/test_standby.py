@@ -17,11 +17,10 @@ from tests.ports import free_ports
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.mid_round import mid_round
-from tests.system.processes import Nursery
+from tests.system.processes import Nursery, atoll
 from tests.system.proxy import Proxy
 from tests.system.servers import Server
 from tests.system.test_server_crashes import assert_each_counted_once
-from tests.system.test_storage_backup import atoll
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]

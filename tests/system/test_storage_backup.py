@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
-from tests.system.processes import ATOLL
+from tests.system.processes import atoll
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL, ROUNDS, SIZE
 
 pytestmark = pytest.mark.system
-
-
-def atoll(*arguments: str) -> dict[str, Any]:
-    """A command's answer, from its ``--json``."""
-    done = subprocess.run([*ATOLL, *arguments, "--json"], capture_output=True, timeout=WAIT_S, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def test_backed_up_in_mid_round_destroyed_and_restored_the_run_ends(

@@ -15,11 +15,11 @@ from atoll.server.stores.schema_version import head_revision
 from tests.postgresql import DatabaseServer
 from tests.system.conftest import Hire, Serve
 from tests.system.next_version import VERSION, NextVersion, make_next_version
+from tests.system.processes import atoll as atoll_command
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, MODEL
 from tests.system.servers import Server
 from tests.system.test_server_crashes import assert_each_counted_once
-from tests.system.test_storage_backup import atoll as atoll_command
 
 pytestmark = pytest.mark.system
 
