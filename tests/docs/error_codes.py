@@ -44,13 +44,17 @@ _DETAILS = (  # codes that no class of their own stands behind
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Every code that the server's source names, once, by code."""
-    found = {entry.code: entry for entry in _DETAILS}
+    """Every code that the server's source names, once for each status and recovery that it comes with, by code."""
+    found = {_key(entry): entry for entry in _DETAILS}
     for path in _sources():
         for entry in _in_module(path):
             if entry.code.split(".", maxsplit=1)[0] not in _LOCAL:
-                found.setdefault(entry.code, entry)
-    return tuple(found[code] for code in sorted(found))
+                found.setdefault(_key(entry), entry)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _key(entry: Entry) -> tuple[str, str, str]:
+    return entry.code, entry.status, entry.recovery
 
 
 def table() -> str:
