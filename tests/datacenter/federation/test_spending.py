@@ -22,14 +22,14 @@ KEY = RoundKey("r1", 0, 1)
 
 def test_without_a_limit_of_its_own_the_jobs_epsilon_is_it(tmp_path: Path) -> None:
     job = SiloJob.model_validate(small(privacy={"epsilon": 2.0, "data": "wards"}))
-    ledger = Spending.of(job, BUDGET, tmp_path).ledger
+    ledger = Spending.of(job, BUDGET, tmp_path, tmp_path).ledger
     assert (ledger.limit.epsilon, ledger.path) == (2.0, ledger_path(tmp_path, "wards"))
     with pytest.raises(LayoutError, match=r"privacy\.limit"):
         check_spending(SiloJob.model_validate(small(privacy={"noise_multiplier": 1.0})))
 
 
 def test_a_checkpoint_whose_steps_nobody_has_counted_is_refused(tmp_path: Path) -> None:
-    spending = Spending.of(JOB, BUDGET, tmp_path)
+    spending = Spending.of(JOB, BUDGET, tmp_path, tmp_path)
     spending.check(0)
     spending.charge(make_task(), 5)
     spending.ledger.charge(KEY, "other noise", dp_sgd_release(2.0, 0.1, 100))
@@ -44,13 +44,13 @@ def test_a_damaged_ledger_is_found_before_anything_begins(tmp_path: Path) -> Non
     path.write_text("{}", encoding="utf-8")
     path.chmod(0o600)
     with pytest.raises(UsageError, match="damaged"):
-        Spending.of(JOB, BUDGET, tmp_path)
+        Spending.of(JOB, BUDGET, tmp_path, tmp_path)
 
 
 def test_steps_that_were_made_stay_charged_when_the_rest_cannot_be_taken_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spending, task = Spending.of(JOB, BUDGET, tmp_path), make_task()
+    spending, task = Spending.of(JOB, BUDGET, tmp_path, tmp_path), make_task()
     spending.charge(task, 5)
     with monkeypatch.context() as broken:
         broken.setattr("atoll.client._state.records.replace_file", full)
