@@ -17,14 +17,19 @@ from tests.object_storage import CREDENTIALS
 from tests.patience import WAIT_S
 from tests.system.operators import Operator
 from tests.system.processes import Nursery, atoll
-from tests.system.proxy import Proxy
+from tests.system.proxy import Proxy, Weather
 from tests.system.servers import Server
 
 _LOOK_S = 0.02
+SLOW_S = 0.2
+"""The longest time that a piece of at most 16 KiB takes to a slow bucket."""
 
 
 class Fault(StrEnum):
-    """How the server at work fails: its process dies, it stands still, or it is cut off from the database."""
+    """How a server fails: its process dies, it stands still, or its machine is cut off.
+
+    The machine is then cut off from database, bucket, the other servers and participants.
+    """
 
     KILL = "kill"
     FREEZE = "freeze"
@@ -33,11 +38,13 @@ class Fault(StrEnum):
 
 @dataclass
 class Member:
-    """One server, and the networks to its database and bucket."""
+    """One server, and the networks to its database and bucket, and from the other servers."""
 
     server: Server
     database: Proxy
     bucket: Proxy
+    inward: tuple[Proxy, Proxy]
+    """From the other servers, to its main and enrolment ports."""
 
     @property
     def works(self) -> bool:
@@ -117,6 +124,7 @@ class Fleet:
 
     def _lead(self, number: int, member: Member) -> None:
         self._behind[number] = member
+        self.entrances[number].lighten()
         self.entrances[number].turn_to(member.server.address)
 
     def _account(self) -> str:
@@ -154,7 +162,7 @@ class Fleet:
             case Fault.FREEZE:
                 failed.server.process.send(signal.SIGSTOP)
             case Fault.ISOLATE:
-                failed.database.darken()
+                self._darken(failed)
 
     def _end(self, failed: Member, fault: Fault) -> None:
         match fault:
@@ -163,14 +171,61 @@ class Fleet:
             case Fault.FREEZE:
                 failed.server.process.send(signal.SIGCONT)
             case Fault.ISOLATE:
-                failed.database.lighten()
+                for network in self._networks(failed):
+                    network.lighten()
+
+    def _darken(self, failed: Member) -> None:
+        """Cut a server's machine off."""
+        for network in (failed.database, failed.bucket, *failed.inward):
+            network.darken()
+        for number, behind in enumerate(self._behind):
+            if behind is failed:
+                self.entrances[number].darken()
+        for other in self.members:
+            if other is not failed:
+                for network in other.inward:
+                    network.darken(failed.server.process.pid)
+
+    def _networks(self, failed: Member) -> Iterator[Proxy]:
+        yield from (failed.database, failed.bucket)
+        for member in self.members:
+            yield from member.inward
 
     def lose_bucket(self, seconds: float) -> None:
         """Cut the server at work off from the bucket for a while."""
-        cut = self.leader().bucket
-        cut.cut()
+        with _cut(self.leader().bucket):
+            time.sleep(seconds)
+
+    @contextlib.contextmanager
+    def without_database(self) -> Iterator[None]:
+        """No server reaches the database."""
+        with contextlib.ExitStack() as stack:
+            for member in self.members:
+                stack.enter_context(_cut(member.database))
+            yield
+
+    def slow_bucket(self, seconds: float) -> None:
+        """Have each piece of what the server at work and the bucket send each other take its time, for a while."""
+        slow = self.leader().bucket
+        slow.blow(Weather(delay_s=SLOW_S))
         time.sleep(seconds)
-        cut.mend()
+        slow.blow(Weather())
+
+    def lose_peers(self, seconds: float) -> None:
+        """Cut the server at work off from the other servers for a while; each reaches database and bucket."""
+        main, enrolment = self.leader().inward
+        assert main.connections, "the servers that stand by reach it through this network"
+        with _cut(main), _cut(enrolment):
+            time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def _cut(network: Proxy) -> Iterator[None]:
+    network.cut()
+    try:
+        yield
+    finally:
+        network.mend()
 
 
 @contextlib.contextmanager
@@ -188,20 +243,24 @@ def fleet(nursery: Nursery, size: int, database: str, bucket: BucketPlace) -> It
     with contextlib.ExitStack() as stack:
         members: list[Member] = []
         for number in range(size):
-            networks = [
-                stack.enter_context(Proxy(target)) for target in (socket, bucket.endpoint.removeprefix("http://"))
-            ]
+            to_database = stack.enter_context(Proxy(socket))
+            to_bucket = stack.enter_context(Proxy(bucket.endpoint.removeprefix("http://")))
             settings = {
-                "database": f"postgresql://postgres@{networks[0].address}/{name}",
+                "database": f"postgresql://postgres@{to_database.address}/{name}",
                 "blobs": bucket.url,
-                "blobs_endpoint": f"http://{networks[1].address}",
+                "blobs_endpoint": f"http://{to_bucket.address}",
             }
-            config = nursery.folder / f"server-{number}.toml"
-            config.write_text("[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+            config, host = nursery.folder / f"server-{number}.toml", f"127.0.2.{number + 1}"
+            text = "".join(f'{key} = "{value}"\n' for key, value in settings.items())
+            config.write_text(f'peer_host = "{host}"\n[storage]\n{text}')
             server = Server(nursery, f"server-{number}", "--config", str(config))
             server.env = CREDENTIALS
+            main, enrolment = (
+                stack.enter_context(Proxy(f"127.0.0.1:{port}", host=host, port=port))
+                for port in (server.port, server.port + 1)
+            )
             stack.callback(server.close)
-            members.append(Member(server, *networks))
+            members.append(Member(server, to_database, to_bucket, (main, enrolment)))
             _begin(server, members[0].server, settings["database"])
         yield Fleet(members, [stack.enter_context(Proxy(member.server.address)) for member in members])
 

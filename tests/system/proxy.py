@@ -7,9 +7,12 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
+
+import psutil
 
 from tests.ports import free_ports
 
@@ -44,14 +47,16 @@ class Link:
 
     def __init__(self, near: socket.socket, far: socket.socket, weather: Weather, number: int) -> None:
         self.ends = (near, far)
-        self._weather = weather
+        self.weather = weather
+        self.flowing = threading.Event()
+        self.flowing.set()
         self._random = random.Random(f"{weather.seed} {number}")
         self._lock = threading.Lock()
         self._left = self._random.randint(1, weather.reset_after_bytes) if weather.reset_after_bytes else None
 
     def befall(self, size: int, waiting: threading.Event) -> bool:
         """Hold a piece back as the weather says (``waiting``: until it is set); False if the connection is reset."""
-        weather = self._weather
+        weather = self.weather
         with self._lock:
             stalled = self._random.random() < weather.stall_share
             hold_s = weather.stall_s if stalled else self._random.uniform(0.0, weather.delay_s)
@@ -84,24 +89,28 @@ class Proxy:
     Args:
         target: host:port, or ``unix:PATH``.
         weather: faults of connections.
+        host: address to listen on.
+        port: of that address; default: a free one.
     """
 
-    def __init__(self, target: str, weather: Weather | None = None) -> None:
+    def __init__(
+        self, target: str, weather: Weather | None = None, *, host: str = "127.0.0.1", port: int | None = None
+    ) -> None:
         self._target = target
         self._weather = weather or Weather()
-        self._port = free_ports()
+        self._host = host
+        self._port = free_ports() if port is None else port
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._links: set[Link] = set()
-        self._flowing = threading.Event()
+        self._is_dark: Callable[[Link], bool] = _not_dark
         self._ended = threading.Event()
-        self._flowing.set()
         self.connections = 0
         self.resets = 0
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     def __enter__(self) -> Proxy:
         self.mend()
@@ -111,12 +120,12 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._flowing.set()
+        self.lighten()
         self.cut()
 
     def mend(self) -> None:
         """Accept connections (again)."""
-        listener = socket.create_server(("127.0.0.1", self._port))
+        listener = socket.create_server((self._host, self._port))
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
@@ -130,6 +139,7 @@ class Proxy:
             links, self._links = self._links, set()
         for link in links:
             link.close()
+            link.flowing.set()
 
     def turn_to(self, target: str) -> None:
         """Break every connection, and forward new ones elsewhere, as a balancer does when a health check fails."""
@@ -137,13 +147,30 @@ class Proxy:
         self._target = target
         self.mend()
 
-    def darken(self) -> None:
-        """Drop all bytes, and do not pass on the end of connections: each side sees silence."""
-        self._flowing.clear()
+    def darken(self, process: int | None = None) -> None:
+        """Drop all bytes, and do not pass on the end of connections: each side sees silence.
+
+        Args:
+            process: only connections of this process; None: all.
+        """
+        self._shade((lambda _: True) if process is None else partial(_is_of, process))
 
     def lighten(self) -> None:
         """Forward the bytes that were held back."""
-        self._flowing.set()
+        self._shade(_not_dark)
+
+    def blow(self, weather: Weather) -> None:
+        """Change the faults of present and later connections."""
+        with self._lock:
+            self._weather = weather
+            for link in self._links:
+                link.weather = weather
+
+    def _shade(self, is_dark: Callable[[Link], bool]) -> None:
+        with self._lock:
+            self._is_dark = is_dark
+            for link in self._links:
+                _set(link.flowing, not is_dark(link))
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it was closed
@@ -160,6 +187,7 @@ class Proxy:
         with self._lock:
             self.connections += 1
             link = Link(near, far, self._weather, self.connections)
+            _set(link.flowing, not self._is_dark(link))
             self._links.add(link)
         for source, sink in ((near, far), (far, near)):
             threading.Thread(target=self._pump, args=(link, source, sink), daemon=True).start()
@@ -169,11 +197,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             for piece in _pieces(source):
                 whole = link.befall(len(piece), self._ended)
-                self._flowing.wait()
+                link.flowing.wait()
                 if not whole:
                     break
                 sink.sendall(piece)
-        self._flowing.wait()
+        link.flowing.wait()
         with self._lock:
             self.resets += not whole
             self._links.discard(link)
@@ -181,6 +209,25 @@ class Proxy:
             link.close()
         else:
             link.reset()
+
+
+def _not_dark(_: Link) -> bool:
+    return False
+
+
+def _is_of(process: int, link: Link) -> bool:
+    """Whether a process has made a connection; a closed one is of none."""
+    with contextlib.suppress(OSError, psutil.Error):
+        port = link.ends[0].getpeername()[1]
+        return any(one.laddr.port == port for one in psutil.Process(process).net_connections("tcp"))
+    return False
+
+
+def _set(event: threading.Event, value: bool) -> None:
+    if value:
+        event.set()
+    else:
+        event.clear()
 
 
 def _connected(target: str) -> socket.socket:

@@ -57,9 +57,9 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
             run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
             for _ in range(FAULTS):
                 time.sleep(draw.uniform(0.0, LONGEST_PAUSE_S))
-                fault = draw.choice((*Fault, None))
-                if fault is None:
-                    servers.lose_bucket(draw.uniform(0.0, LONGEST_PAUSE_S))
+                fault = draw.choice((*Fault, servers.lose_bucket, servers.slow_bucket, servers.lose_peers))
+                if not isinstance(fault, Fault):
+                    fault(draw.uniform(0.0, LONGEST_PAUSE_S))
                 elif draw.random() < 1 / 3:
                     servers.fail_standby(fault)
                 else:
@@ -71,3 +71,27 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
                 assert_undisturbed(operator, run, clients, ROUNDS)
     for fault, seconds in servers.failovers:
         log.info("failover after %s: %.2f s", fault, seconds)
+
+
+def test_the_database_is_away_for_all_servers_and_the_run_ends_with_the_same_bits(
+    processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, undisturbed_model: bytes
+) -> None:
+    """For longer than a server keeps its turn: it steps down, and there is none to take over until it is back."""
+    with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
+        first = servers.members[0].server
+        with crew(first, processes.folder / "crew", eager=True) as people:
+            clients = [
+                people.start("Steady", "--server", entrance.address, index=index)
+                for index, entrance in enumerate(servers.entrances)
+            ]
+            for client in clients:
+                client.wait("connected")
+            run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
+            for client in clients:
+                client.wait("reported", round=2)
+            with servers.without_database():
+                first.process.wait_for_log("this server stops, and stands by")
+            with servers.operator() as operator:
+                operator.finished(run)
+                assert operator.model(run) == undisturbed_model
+                assert_undisturbed(operator, run, clients, ROUNDS)
