@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atoll.datacenter.data.held_out import open_held_out
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import join_world
-from atoll.datacenter.models import spec_of
-from atoll.datacenter.train.asynchrony.passes import whole_model
+from atoll.datacenter.models import ModelSpec, spec_of
+from atoll.datacenter.parallel.initial import fill
+from atoll.datacenter.parallel.tensor import tie
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import open_trainer
 from tests.datacenter.ranks import RankError, run_ranks
@@ -73,12 +74,21 @@ def test_it_comes_before_the_first_step_every_so_often_and_after_the_last(alone:
     assert alone[0]["perplexity"] == pytest.approx(math.exp(alone[0]["loss"]))
 
 
+def whole_model(settings: SiloJob, spec: ModelSpec) -> nn.Module:
+    with torch.device("meta"):
+        module = spec.build()
+    module.to_empty(device="cpu")
+    tie(module, spec)
+    fill(module, spec.initial, settings.job.seed)
+    return module
+
+
 def test_it_is_the_loss_of_a_plain_loop(alone: list[dict[str, Any]], tmp_path: Path) -> None:
     settings = SiloJob.model_validate(job(evaluation=HELD_OUT))
     held_out, spec = open_held_out(settings, tmp_path), spec_of(settings.model)
     assert held_out is not None
     assert (held_out.count, held_out.batches) == (6, 2)
-    model = whole_model(settings, spec, torch.device("cpu"))
+    model = whole_model(settings, spec)
     total, counted = 0.0, 0
     with torch.no_grad():
         for batch in held_out.shares(0, 1):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 import torch
 import torch.distributed as dist
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from atoll.datacenter.checkpoint.interval import FIRST_STEPS, Costs, steps_until_next
 from atoll.datacenter.checkpoint.resume import Resumed, check_shared, resume
 from atoll.datacenter.checkpoint.writer import Destination, Writer
+from atoll.datacenter.mesh import host_group
 
 if TYPE_CHECKING:
     from atoll.datacenter.checkpoint.state import TrainingState
@@ -37,7 +37,7 @@ class Checkpoints:
     def __init__(self, section: CheckpointSection, destination: Destination | None, clock: Callable[[], float]) -> None:
         self._section, self._destination, self._clock = section, destination, clock
         self._writer = None if destination is None else Writer(destination, clock)
-        self._agreeing = None if destination is None else _gloo()
+        self._agreeing = None if destination is None else host_group(GROUP_TIMEOUT_S)
         self.costs: Costs | None = None
         self.resumed: Resumed | None = None
         self._count_from(0)
@@ -68,7 +68,12 @@ class Checkpoints:
         if section.folder is None:
             return cls(section, None, clock)
         destination = Destination(
-            folder / section.folder, section.keep, job.job.name, dims.describe(), world.rank, _gloo()
+            folder / section.folder,
+            section.keep,
+            job.job.name,
+            dims.describe(),
+            world.rank,
+            host_group(GROUP_TIMEOUT_S),
         )
         check_shared(destination)
         return cls(section, destination, clock)
@@ -184,7 +189,3 @@ class Checkpoints:
         costs = torch.tensor([mine.step_s, mine.stall_s, mine.write_s], dtype=torch.float64)
         dist.all_reduce(costs, dist.ReduceOp.MAX, group=self._agreeing)
         return Costs(*costs.tolist())
-
-
-def _gloo() -> dist.ProcessGroup:
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_S)))

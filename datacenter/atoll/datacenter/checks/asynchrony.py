@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from atoll.datacenter.checks.model import check_documents
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.models import spec_of
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
 
-_LEFT_OUT = ("mesh", "data_parallel", "tensor_parallel", "pipeline", "memory", "precision")
+_LEFT_OUT = ("mesh", "data_parallel", "tensor_parallel", "context_parallel", "pipeline")
 """Sections that describe how synchronous training is divided."""
+_FORMATS = ("float32", "bfloat16")
 
 
 def check_asynchrony(job: SiloJob, world_size: int) -> ParallelDims:
@@ -45,10 +48,13 @@ def _left_out(job: SiloJob) -> Iterator[str]:
         yield 'faults.recovery = "in-place" is not available with [asynchrony]: set "restart"'
     if job.evaluation is not None:
         yield "[evaluation] is not available with [asynchrony], whose ranks have no common model: leave one of them out"
-    if job.data.document_masks:
-        yield "data.document_masks = true is not available with [asynchrony]: leave one of them out"
+    if job.precision != type(job.precision)(compute=job.precision.compute) or job.precision.compute not in _FORMATS:
+        yield f"[precision] with [asynchrony] has compute alone, one of {', '.join(_FORMATS)}: leave the rest out"
     if job.optimiser.name == "muon":
         yield 'optimiser.name = "muon" is not available with [asynchrony]: set "adamw" or "sgd"'
+    if job.privacy is not None:
+        yield "[privacy] is not available with [asynchrony], whose gradients have no noise: leave one of them out"
+    yield from check_documents(job, spec_of(job.model), ParallelDims())
     for name, found in (("moe", job.model.moe), ("lora", job.model.lora)):
         if found is not None:
             yield f"[model.{name}] is not available with [asynchrony]: leave one of them out"

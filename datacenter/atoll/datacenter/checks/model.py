@@ -33,7 +33,7 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     else:
         yield from _plain(job, spec, dims)
         yield from _chunks(job, spec, dims)
-        yield from _documents(job, spec, dims)
+        yield from check_documents(job, spec, dims)
         yield from _muon(job, spec)
 
 
@@ -54,7 +54,7 @@ def _muon(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
             yield f'optimiser.name = "muon" with {what}: {reason}; set "adamw", or leave the other out'
 
 
-def _documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
+def check_documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
     """Refuse document masks where attention has no place for them."""
     if not job.data.document_masks:
         return

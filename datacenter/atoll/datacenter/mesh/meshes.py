@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-if TYPE_CHECKING:
-    from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.mesh.dims import ParallelDims
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,20 @@ class Meshes:
             data=data,
             loss=_loss(data, dims),
         )
+
+    @classmethod
+    def alone(cls, device_type: str) -> Meshes:
+        """Arrange each rank of the world by itself; collective."""
+        dims, ranks = ParallelDims(), dist.get_world_size()
+        world = init_device_mesh(device_type, (ranks,), mesh_dim_names=("world",))
+
+        def view(*axes: str) -> DeviceMesh:
+            shape = (ranks, *(1 for _ in axes))
+            return world._unflatten(0, shape, ("worker", *axes))[axes]  # noqa: SLF001  # as above
+
+        data = view("pp", "batch", "cp", "tp")
+        dense = view("pp", "dp_replicate", "fsdp", "tp")
+        return cls(dims=dims, dense=dense, sparse=None, data=data, loss=_loss(data, dims))
 
 
 def _loss(data: DeviceMesh, dims: ParallelDims) -> DeviceMesh:

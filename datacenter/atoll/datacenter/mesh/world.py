@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -80,6 +80,11 @@ def join_world(timeout_s: float, *, on_host: bool = False) -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
     finally:
         dist.destroy_process_group()
+
+
+def host_group(timeout_s: float) -> dist.ProcessGroup:
+    """Return another group of all ranks, for tensors in host memory, with any backend of the world; collective."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
 
 
 def backend_of(device_type: str, *, on_host: bool) -> str:

@@ -24,10 +24,18 @@ class Interval:
 
 
 class Meter:
-    """One rank's counters; ``lap`` ends an interval and begins the next."""
+    """One rank's counters; ``lap`` ends an interval and begins the next.
 
-    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._device = device
+    Args:
+        device: device of this rank.
+        clock: returns seconds.
+        together: whether ``lap`` is called on all ranks at the same step.
+    """
+
+    def __init__(
+        self, device: torch.device, clock: Callable[[], float] = time.perf_counter, *, together: bool = True
+    ) -> None:
+        self._device, self._together = device, together
         self._clock = clock
         self._begin()
 
@@ -59,13 +67,14 @@ class Meter:
     def lap(self) -> Interval:
         """End the interval.
 
-        Waiting and memory are maxima over all ranks: a collective, if there is a process group. On a GPU this waits for
-        the work queued on the device, so that the seconds are those of the work, not of queueing it.
+        Waiting and memory are maxima over all ranks, if they are together: a collective, if there is a process group.
+        On a GPU this waits for the work queued on the device, so that the seconds are those of the work, not of
+        queueing it.
         """
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         mine = torch.tensor([self._waited_s, peak_memory_bytes(self._device)], dtype=torch.float64)
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        if self._together and dist.is_initialized() and dist.get_world_size() > 1:
             shared = mine.to(self._device)
             dist.all_reduce(shared, dist.ReduceOp.MAX)
             mine = shared.cpu()

@@ -52,6 +52,11 @@ class Step:
     rows_of: Callable[[int, int], Sequence[MicroBatch]] | None = None
     expert_loads: dict[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a step has to be waited for before the next one is queued."""
+        return self.scale.dynamic or self.member is not None
+
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
         """Make one step, and wait for its result before the update.
 
@@ -67,7 +72,7 @@ class Step:
         launched, lr, norm = self._gradient(number, batches)
         result = launched.result()
         if not result.skipped:
-            self._update(lr, norm)
+            self.update(lr, norm)
         self.optimiser.zero_grad(set_to_none=True)
         self.scale.update(finite=not result.skipped)
         return result
@@ -85,7 +90,7 @@ class Step:
         if self.scale.dynamic:
             raise ValueError("a step with a dynamic loss scale must be waited for: call it instead")
         launched, lr, norm = self._gradient(number, batches)
-        self._update(lr, norm)
+        self.update(lr, norm)
         self.optimiser.zero_grad(set_to_none=True)
         return launched
 
@@ -98,7 +103,7 @@ class Step:
             loss, tokens = self._averaged(self.member, number, batches)
         self.expert_loads = settle_experts(self.passes.parts, self.meshes, self.device)
         load = busiest(self.expert_loads, self.meshes, self.device)
-        norm = gradient_norm(self._parameters(), self._stages()).to(loss.device)
+        norm = gradient_norm(self.parameters, self._stages()).to(loss.device)
         scaled = (torch.stack((loss, norm)) / self.scale.scale).double()
         figures = torch.cat((scaled, torch.stack((tokens.double(), load))))
         private = self.job.privacy is not None  # a Poisson sample may be empty, but its noise counts
@@ -154,11 +159,14 @@ class Step:
     def _stages(self) -> DeviceMesh | None:
         return self.meshes.dense["pp"] if self.meshes.dims.pp > 1 else None
 
-    def _parameters(self) -> list[nn.Parameter]:
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters of this rank."""
         return [parameter for part in self.passes.parts for parameter in part.parameters()]
 
-    def _update(self, lr: float, norm: Tensor) -> None:
-        parameters = self._parameters()
+    def update(self, lr: float, norm: Tensor) -> None:
+        """Clip the gradients, whose norm is given, and take a step of the optimiser."""
+        parameters = self.parameters
         if self.scale.scale != 1.0:
             for parameter in parameters:
                 if parameter.grad is not None:

@@ -191,7 +191,7 @@ class Trainer:
         """
         made = self.state.step + 1
         due = self._is_recorded(made) or self._is_evaluated(made) or self.checkpoints.is_due(made)
-        if self.step.scale.dynamic or due or self.group is not None:
+        if self.step.waits or due:
             return [*self.settle(), self.advance()]
         batches = self._next_batches(made - 1)
         with self.tracing.step(made):
@@ -349,7 +349,7 @@ def open_trainer(
             upkeep=Upkeep.of(job, step, meshes, loader, world.device),
             sinks=stack.enter_context(Sinks(()) if member is not None else opened()),
             meter=Meter(world.device),
-            tracing=stack.enter_context(_tracing(job, folder, world)),
+            tracing=stack.enter_context(open_tracing(job, folder, world)),
             pulse=pulse,
             mechanism=mechanism,
             evaluator=Evaluator.of(job, folder, step.passes, meshes, world.device),
@@ -358,6 +358,7 @@ def open_trainer(
         )
 
 
-def _tracing(job: SiloJob, folder: Path, world: World) -> Tracing:
+def open_tracing(job: SiloJob, folder: Path, world: World) -> Tracing:
+    """Return the traces of this rank that a job asks for; a context manager."""
     traces = folder / job.metrics.profile_folder
     return Tracing(traces, rank=world.rank, steps=job.metrics.profile_steps, cuda=world.device.type == "cuda")

@@ -29,16 +29,26 @@ DIGITS: dict[str, Any] = {
 }
 
 
-def run(folder: str, asynchrony: dict[str, Any]) -> dict[str, Any]:
-    job = SiloJob.model_validate({**DIGITS, "asynchrony": asynchrony})
+def run(folder: str, asynchrony: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    job = SiloJob.model_validate({**DIGITS, "asynchrony": asynchrony, **more})
     with join_world(WAIT_S) as world:
         summary = train_asynchronously(job, Path(folder), world, Unwatched(), console=False)
     return {"steps": summary.steps, "loss": summary.loss}
 
 
-@pytest.mark.parametrize("asynchrony", [{"staleness": 2}, {"method": "hogwild"}], ids=["server", "hogwild"])
-def test_a_job_learns_tells_and_leaves_its_weights(asynchrony: dict[str, Any], tmp_path: Path) -> None:
-    found = run_ranks(run, 3, str(tmp_path), asynchrony)
+_MORE = {"precision": {"compute": "bfloat16"}, "memory": {"checkpointing": "full"}}
+"""What workers can do because they run the trainer's loop and passes."""
+
+
+@pytest.mark.parametrize(
+    ("asynchrony", "more"),
+    [({"staleness": 2}, {}), ({"staleness": 2}, _MORE), ({"method": "hogwild"}, {})],
+    ids=["server", "server-bfloat16-full", "hogwild"],
+)
+def test_a_job_learns_tells_and_leaves_its_weights(
+    asynchrony: dict[str, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    found = run_ranks(run, 3, str(tmp_path), asynchrony, more)
     assert [one["steps"] for one in found] == [30, 30, 30]
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
@@ -55,6 +65,9 @@ def test_a_job_learns_tells_and_leaves_its_weights(asynchrony: dict[str, Any], t
         ({"asynchrony": {}, "batch": {"global_batch": 2}}, 4, "less than one sequence for each of 3 workers"),
         ({"asynchrony": {}, "mesh": {"tp": 2}}, 4, "[mesh] has no effect with [asynchrony]"),
         ({"asynchrony": {}, "data_parallel": {"method": "ddp"}}, 4, "[data_parallel] has no effect"),
+        ({"asynchrony": {}, "privacy": {"noise_multiplier": 1.0}}, 4, "[privacy] is not available with [asynchrony]"),
+        ({"asynchrony": {}, "precision": {"compute": "float16"}}, 4, "[precision] with [asynchrony] has compute alone"),
+        ({"asynchrony": {}, "precision": {"reduce": "bfloat16"}}, 4, "[precision] with [asynchrony] has compute alone"),
         (
             {"asynchrony": {}, "model": {**DIGITS["model"], "kind": "llama", "lora": {}}},
             4,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import torch
 import torch.distributed as dist
 
 from atoll.datacenter.errors import TrainingError
-from atoll.datacenter.parallel.passes import MicroBatch
 from atoll.datacenter.train.asynchrony.channel import Push
 from atoll.datacenter.train.asynchrony.updates import Updates
+from atoll.datacenter.train.pulse import Unwatched
 from tests.datacenter.ranks import run_ranks, started_ranks
-from tests.datacenter.train.asynchrony.working import Feed, served
+from tests.datacenter.train.asynchrony.working import served
 from tests.datacenter.training import ALL_STEPS, small, train
 from tests.patience import WAIT_S
 
@@ -39,21 +38,20 @@ def test_staleness_zero_by_clocks_is_synchronous_training(optimiser: dict[str, A
         torch.testing.assert_close(value, alone["parameters"][name], rtol=0, atol=2e-6)
 
 
-def slow(feed: Feed) -> Feed:
+class Slow(Unwatched):
     """Worker 1 begins its first step when worker 0 is about to do its third."""
 
-    def fed(clock: int) -> Sequence[MicroBatch]:
-        if dist.get_rank() == 1 and clock == 2:
+    def enter(self, step: int, phase: str) -> None:
+        if phase != "training":
+            return
+        if dist.get_rank() == 1 and step == 3:
             dist.send(torch.zeros(1), dst=2)
-        if dist.get_rank() == 2 and clock == 0:
+        if dist.get_rank() == 2 and step == 1:
             dist.recv(torch.zeros(1), src=1)
-        return feed(clock)
-
-    return fed
 
 
 def served_slowly(staleness: int) -> dict[str, Any]:
-    return served({"optimiser": {"name": "sgd", "lr": 0.05}, "asynchrony": {"staleness": staleness}}, slow)
+    return served({"optimiser": {"name": "sgd", "lr": 0.05}, "asynchrony": {"staleness": staleness}}, Slow)
 
 
 def test_a_fast_worker_runs_as_far_ahead_as_it_may() -> None:
@@ -89,23 +87,23 @@ def test_updates_of_a_clock_wait_for_each_other() -> None:
     assert seen == [0, 1]
 
 
-def hanging(feed: Feed, fifo: str) -> Feed:
+class Hanging(Unwatched):
     """Rank 2 stops in its second step, and reports it."""
 
-    def fed(clock: int) -> Sequence[MicroBatch]:
-        if dist.get_rank() == 2 and clock == 1:
-            Path(fifo).write_text("hangs")
-            threading.Event().wait(TIMEOUT_S)
-        return feed(clock)
+    def __init__(self, fifo: str) -> None:
+        self._fifo = Path(fifo)
 
-    return fed
+    def enter(self, step: int, phase: str) -> None:
+        if dist.get_rank() == 2 and (step, phase) == (2, "training"):
+            self._fifo.write_text("hangs")
+            threading.Event().wait(TIMEOUT_S)
 
 
 def served_until_one_is_lost(fifo: str) -> str:
     """Return how training ended on this rank."""
     sections = {"faults": {"collective_timeout_s": TIMEOUT_S}, "asynchrony": {"staleness": 1}}
     try:
-        served(sections, lambda feed: hanging(feed, fifo))
+        served(sections, lambda: Hanging(fifo))
     except TrainingError as error:
         return str(error)
     return "well"

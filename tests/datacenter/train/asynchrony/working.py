@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from atoll.datacenter.data import Batches
+from atoll.datacenter.data.packing import Rows
 from atoll.datacenter.job import SiloJob
-from atoll.datacenter.metrics.sink import Sinks
+from atoll.datacenter.mesh import Meshes, World, host_group
+from atoll.datacenter.metrics import Sinks
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.parallel.passes import MicroBatch
+from atoll.datacenter.parallel.apply import make_bare
 from atoll.datacenter.train.asynchrony.clocks import Clocks
-from atoll.datacenter.train.asynchrony.passes import whole_model
 from atoll.datacenter.train.asynchrony.run import Progress, run_hogwild, run_server, run_worker
-from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.asynchrony.worker import alone
+from atoll.datacenter.train.pulse import Pulse, Unwatched
 from tests.datacenter.training import examples, named_whole, small
+from tests.patience import WAIT_S
 
 CPU = torch.device("cpu")
-Feed = Callable[[int], Sequence[MicroBatch]]
+HERE = Path()
+
+
+class Examples:
+    """The rows of tests of layouts, as a source of batches."""
+
+    digest = "examples"
+
+    def __init__(self, job: SiloJob) -> None:
+        self.global_batch, self._job = job.batch.global_batch, job
+
+    def rows(self, step: int, start: int, stop: int) -> Rows:
+        """See ``Source``."""
+        found = examples(self._job, step, slice(start, stop))
+        tokens, labels = (torch.cat([getattr(one, name) for one in found]) for name in ("tokens", "labels"))
+        return Rows(np.asarray(tokens), np.asarray(labels))
+
+    def epoch(self, step: int) -> int:
+        """See ``Source``."""
+        return step
+
+    def bookmarks(self, step: int) -> None:
+        """See ``Source``."""
+
+    def recall(self, step: int, bookmarks: Any) -> None:
+        """See ``Source``."""
 
 
 def job_of(sections: dict[str, Any]) -> SiloJob:
@@ -30,44 +61,33 @@ def job_of(sections: dict[str, Any]) -> SiloJob:
     return SiloJob.model_validate(found)
 
 
-def feed_of(job: SiloJob, worker: int, workers: int) -> Feed:
-    """Rows as in the tests of layouts, divided as evenly as possible."""
-    rows = job.batch.global_batch
-    mine = slice(worker * rows // workers, (worker + 1) * rows // workers)
-    return lambda clock: examples(job, clock, mine)
-
-
-def served(sections: dict[str, Any], around: Callable[[Feed], Feed] = lambda feed: feed) -> dict[str, Any]:
+def served(sections: dict[str, Any], make_pulse: Callable[[], Pulse] = Unwatched) -> dict[str, Any]:
     """Run a parameter server or one of its workers on this rank.
 
     Args:
         sections: sections of the job.
-        around: changes how a worker gets its data.
+        make_pulse: makes what a worker reports its phases to.
 
     Returns:
         on the server: ``parameters``, ``loss`` of the last step, ``max_lead``, ``tokens``.
     """
     job = job_of(sections)
-    module = whole_model(job, spec_of(job.model), CPU)
-    rank, workers = dist.get_rank(), dist.get_world_size() - 1
-    if rank == 0:
-        progress = Progress(job, Sinks([]), Unwatched())
-        clocks: Clocks = run_server(job, module, progress)
-        return {**result(module, progress), "max_lead": clocks.max_lead}
-    run_worker(job, spec_of(job.model), module, around(feed_of(job, rank - 1, workers)), CPU, Unwatched())
-    return {}
+    world = World(dist.get_rank(), dist.get_world_size(), 0, CPU)
+    meshes, group = Meshes.alone("cpu"), host_group(WAIT_S)
+    if not world.is_first:
+        run_worker(job, HERE, world, meshes, group, Batches(Examples(job)), make_pulse())
+        return {}
+    module = make_bare(alone(job), spec_of(job.model), meshes, CPU)
+    progress = Progress(job, Sinks([]), Unwatched())
+    clocks: Clocks = run_server(job, module, group, progress)
+    parameters: dict[str, Tensor] = named_whole([module])
+    found = {"parameters": parameters, "loss": progress.loss, "tokens": progress.tokens}
+    return found | {"max_lead": clocks.max_lead}
 
 
 def hogwild(sections: dict[str, Any]) -> dict[str, Any]:
     """Run a rank of Hogwild, and return its final view."""
     job = job_of(sections)
-    module = whole_model(job, spec_of(job.model), CPU)
-    progress = Progress(job, Sinks([]), Unwatched())
-    run_hogwild(job, spec_of(job.model), module, feed_of(job, dist.get_rank(), dist.get_world_size()), progress)
-    return result(module, progress)
-
-
-def result(module: torch.nn.Module, progress: Progress) -> dict[str, Any]:
-    """Return the parameters and the last loss."""
-    parameters: dict[str, Tensor] = named_whole([module])
-    return {"parameters": parameters, "loss": progress.loss, "tokens": progress.tokens}
+    world = World(dist.get_rank(), dist.get_world_size(), 0, CPU)
+    step, summary = run_hogwild(job, HERE, world, Meshes.alone("cpu"), Batches(Examples(job)), Unwatched(), Sinks([]))
+    return {"parameters": named_whole(step.passes.parts), "loss": summary.loss, "tokens": summary.tokens}

@@ -1,13 +1,14 @@
-"""Run an asynchronous job on this rank: ``[asynchrony]`` instead of the synchronous trainer."""
+"""Run an asynchronous job on this rank: ``[asynchrony]`` instead of gradients that are summed at every step.
+
+Workers run the loop of synchronous training (``Trainer``), each by itself; the server has threads that wait for them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,18 +19,27 @@ from torch import nn
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.data import open_job_batches
 from atoll.datacenter.job.asynchrony import AsynchronySection
-from atoll.datacenter.metrics import StepRecord
+from atoll.datacenter.mesh import Meshes, host_group
+from atoll.datacenter.metrics import Sinks, StepRecord
 from atoll.datacenter.metrics.facts import facts_of
 from atoll.datacenter.metrics.meter import peak_memory_bytes
 from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.apply import make_bare
 from atoll.datacenter.train.asynchrony.channel import SERVER, Push, WorkersEnd
 from atoll.datacenter.train.asynchrony.clocks import Clocks
 from atoll.datacenter.train.asynchrony.hogwild import shared_parameters
-from atoll.datacenter.train.asynchrony.passes import run_passes, whole_model
 from atoll.datacenter.train.asynchrony.server import Server
 from atoll.datacenter.train.asynchrony.updates import Updates
-from atoll.datacenter.train.asynchrony.vector import size_of, write, write_gradients
+from atoll.datacenter.train.asynchrony.vector import size_of
+from atoll.datacenter.train.asynchrony.worker import (
+    ToServer,
+    ToSharedMemory,
+    WorkerStep,
+    alone,
+    make_worker_step,
+    open_worker,
+)
 from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at, make_optimiser
 from atoll.datacenter.train.trainer import Summary
 
@@ -39,9 +49,6 @@ if TYPE_CHECKING:
     from atoll.datacenter.data import Batches
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import World
-    from atoll.datacenter.metrics import Sinks
-    from atoll.datacenter.models import ModelSpec
-    from atoll.datacenter.parallel.passes import MicroBatch
     from atoll.datacenter.train.pulse import Pulse
 
 WEIGHTS = "weights.safetensors"
@@ -63,49 +70,39 @@ def train_asynchronously(job: SiloJob, folder: Path, world: World, pulse: Pulse,
         DataError: if its data cannot be read.
         TrainingError: if a worker is lost or hangs.
     """
-    section = job.asynchrony or AsynchronySection()
     dims = check_layout(job, world.size)
-    spec = spec_of(job.model)
-    module = whole_model(job, spec, world.device)
+    facts = facts_of(job, spec_of(job.model), dims, world.device, folder)
     batches = open_job_batches(job, folder)
-    facts = facts_of(job, spec, dims, world.device, folder)
     with open_sinks(job.metrics, facts, folder, rank=world.rank, console=console) as sinks:
-        progress = Progress(job, sinks, pulse)
-        if section.method == "hogwild":
-            made = run_hogwild(job, spec, module, feed_of(job, batches, world.rank, world.size), progress)
-        elif world.rank == SERVER:
-            run_server(job, module, progress)
-            made = progress.step
-        else:
-            feed = feed_of(job, batches, world.rank - 1, world.size - 1)
-            made = run_worker(job, spec, module, feed, world.device, pulse)
-    if world.rank == 0 and job.checkpoint.folder is not None:
-        save_weights(module, folder / job.checkpoint.folder)
-    return Summary(made, job.job.steps, progress.tokens, progress.loss, None)
+        return run_rank(job, folder, world, batches, pulse, sinks)
 
 
-def feed_of(job: SiloJob, batches: Batches, worker: int, workers: int) -> Callable[[int], Sequence[MicroBatch]]:
-    """Return a function that gives a worker's share of any step, as micro-batches."""
-    return lambda clock: list(batches.step(clock).share(worker, workers).micro_batches(job.batch.micro_batch))
+def run_rank(job: SiloJob, folder: Path, world: World, batches: Batches, pulse: Pulse, sinks: Sinks) -> Summary:
+    """Run this rank's part of a job; collective."""
+    section = job.asynchrony or AsynchronySection()
+    meshes = Meshes.alone(world.device.type)
+    if section.method == "hogwild":
+        step, summary = run_hogwild(job, folder, world, meshes, batches, pulse, sinks)
+        if world.is_first:
+            save_weights(job, step.passes.parts[0], folder)
+        return summary
+    group = host_group(job.faults.collective_timeout_s)
+    if world.rank != SERVER:
+        return run_worker(job, folder, world, meshes, group, batches, pulse)
+    module = make_bare(alone(job), spec_of(job.model), meshes, torch.device("cpu"))
+    progress = Progress(job, sinks, pulse)
+    run_server(job, module, group, progress)
+    save_weights(job, module, folder)
+    return Summary(progress.step, job.job.steps, progress.tokens, progress.loss, None)
 
 
-@contextmanager
-def gloo_group(job: SiloJob) -> Iterator[dist.ProcessGroup]:
-    """Make a gloo group of all ranks, which can send and receive on CPUs with any world backend; collective."""
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=job.faults.collective_timeout_s))
-    if not isinstance(group, dist.ProcessGroup):  # new_group returns something else to ranks outside the group
-        raise TypeError("this rank is not in the group of all ranks")
-    yield group
-
-
-def run_server(job: SiloJob, module: nn.Module, progress: Progress) -> Clocks:
-    """Run the parameter server on rank 0.
+def run_server(job: SiloJob, module: nn.Module, group: dist.ProcessGroup, progress: Progress) -> Clocks:
+    """Run the parameter server, with its parameters in host memory.
 
     Returns:
         The clocks at the end, with the largest lead.
     """
     section = job.asynchrony or AsynchronySection()
-    module.to("cpu")
     parameters = list(module.parameters())
     workers = dist.get_world_size() - 1
     progress.workers = workers
@@ -114,65 +111,41 @@ def run_server(job: SiloJob, module: nn.Module, progress: Progress) -> Clocks:
         share_decay(optimiser, workers)
     updates = Updates(parameters, optimiser, workers, section.apply, _before_step(job, parameters, optimiser))
     clocks = Clocks(workers, section.staleness)
-    with gloo_group(job) as group:
-        Server(parameters, updates, clocks, group, job.faults.collective_timeout_s, progress.heard).serve()
+    Server(parameters, updates, clocks, group, job.faults.collective_timeout_s, progress.heard).serve()
     return clocks
 
 
 def run_worker(
-    job: SiloJob,
-    spec: ModelSpec,
-    module: nn.Module,
-    feed: Callable[[int], Sequence[MicroBatch]],
-    device: torch.device,
-    pulse: Pulse,
-) -> int:
-    """Run a worker of the parameter server.
+    job: SiloJob, folder: Path, world: World, meshes: Meshes, group: dist.ProcessGroup, batches: Batches, pulse: Pulse
+) -> Summary:
+    """Run a worker of the parameter server."""
+    channels: list[WorkersEnd] = []
 
-    Returns:
-        Number of steps made: all, unless the job was stopped.
-    """
-    parameters = list(module.parameters())
-    made = 0
-    with gloo_group(job) as group:
-        channel = WorkersEnd(group, size_of(parameters))
-        while made < job.job.steps and not (made and pulse.stops_after(made)):
-            pulse.enter(made + 1, "training")
-            write(channel.pull(), parameters)
-            channel.push(run_passes(module, spec, feed(made), device))
-            made += 1
-        channel.done()
-    return made
+    def exchange(parameters: list[nn.Parameter]) -> ToServer:
+        channels.append(WorkersEnd(group, size_of(parameters)))
+        return ToServer(channels[0])
+
+    step = make_worker_step(job, meshes, world.device, exchange)
+    share = (batches, world.rank - 1, world.size - 1)
+    with open_worker(job, folder, world, step, share, pulse, Sinks(())) as trainer:
+        summary = trainer.run()
+    channels[0].done()
+    return summary
 
 
 def run_hogwild(
-    job: SiloJob,
-    spec: ModelSpec,
-    module: nn.Module,
-    feed: Callable[[int], Sequence[MicroBatch]],
-    progress: Progress,
-) -> int:
+    job: SiloJob, folder: Path, world: World, meshes: Meshes, batches: Batches, pulse: Pulse, sinks: Sinks
+) -> tuple[WorkerStep, Summary]:
     """Run one rank with Hogwild. Each rank has its own optimiser states.
 
     Returns:
-        Number of steps made: all, unless the job was stopped.
+        What made its steps, and how it ended.
     """
-    parameters = list(module.parameters())
-    workers = dist.get_world_size()
-    with shared_parameters(parameters):
-        optimiser = make_optimiser(parameters, job.optimiser)
-        share_decay(optimiser, workers)
-        before_step = _before_step(job, parameters, optimiser)
-        made = 0
-        while made < job.job.steps and not (made and progress.pulse.stops_after(made)):
-            update = run_passes(module, spec, feed(made), torch.device("cpu"))
-            write_gradients(update.gradient.div_(max(1, update.tokens) * workers), parameters)
-            before_step(made)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-            progress.heard(0, made, update)
-            made += 1
-    return made
+    step = make_worker_step(job, meshes, world.device, lambda _: ToSharedMemory(world.size))
+    share_decay(step.optimiser, world.size)
+    share = (batches, world.rank, world.size)
+    with shared_parameters(step.parameters), open_worker(job, folder, world, step, share, pulse, sinks) as trainer:
+        return step, trainer.run()
 
 
 def share_decay(optimiser: torch.optim.Optimizer, workers: int) -> None:
@@ -181,11 +154,14 @@ def share_decay(optimiser: torch.optim.Optimizer, workers: int) -> None:
         group["weight_decay"] /= workers
 
 
-def save_weights(module: nn.Module, folder: Path) -> None:
-    """Write the weights as safetensors; a tied parameter is written once."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save_weights(job: SiloJob, module: nn.Module, folder: Path) -> None:
+    """Write the weights as safetensors, if the job has a folder for them; a tied parameter is written once."""
+    if job.checkpoint.folder is None:
+        return
+    kept = folder / job.checkpoint.folder
+    kept.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().contiguous().clone() for name, value in module.named_parameters()}
-    save_file(tensors, folder / WEIGHTS)
+    save_file(tensors, kept / WEIGHTS)
 
 
 def _before_step(
@@ -204,7 +180,7 @@ def _before_step(
 
 @dataclass
 class Progress:
-    """Reports each clock that all workers have passed; with Hogwild, each of rank 0's own.
+    """Reports each clock that all workers of a parameter server have passed.
 
     Attributes:
         workers: number of workers whose updates make a clock.
