@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from atoll.server.config.config import ServerConfig
 from atoll.server.control import Following
-from atoll.server.process.server import Addresses, Daemon
+from atoll.server.process.ports import Addresses
+from atoll.server.process.server import Daemon
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey, frame_upload, header_of, key_to_proto, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.encoding import Encoding, encode

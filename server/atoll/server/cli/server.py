@@ -27,7 +27,8 @@ from atoll.settings.numbers import Finite
 from atoll.wire.pacing import LONGEST_RETRY_S
 
 if TYPE_CHECKING:
-    from atoll.server.process.server import Addresses, Daemon
+    from atoll.server.process.ports import Addresses
+    from atoll.server.process.server import Daemon
 
 log = logging.getLogger(__name__)
 
