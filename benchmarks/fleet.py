@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import check_ins, through_aggregators
+from benchmarks import check_ins, through_aggregators, virtual_phones
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options
@@ -35,7 +35,7 @@ _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
 
 def run(options: Options) -> list[Figure]:
     """Check-ins; the rate of rounds of 10 KB with two clients; the statements of a round and a participant."""
-    figures = check_ins.run(options)
+    figures = [*check_ins.run(options), *virtual_phones.figures(options)]
     with database_server() as server, object_store() as objects:
         if options.smoke:
             figures += _smoke(options, server, objects)

@@ -1,128 +1,31 @@
 """Pace steering in virtual time: the server's own decisions, and the client's own delays."""
 
-import heapq
 import random
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
-from atoll.client._connection.backoff import Backoff
-from atoll.client._session.unary_check_in import until_next_s
-from atoll.client.limits import Limits
 from atoll.server.config.check_in_settings import CheckInSettings
-from atoll.server.errors import UnavailableError
-from atoll.server.rpc.return_gate import BURST_S, HEADROOM, ReturnGate
+from atoll.server.rpc.return_gate import BURST_S, HEADROOM
 from atoll.server.runs.pace_steering import PaceSteering
+from tests.server.runs.virtual_phones import MANY, MINUTES_10, OUTAGE_S, VirtualFederation, after_an_outage, many
 
-MANY = 100_000
-MINUTES_10 = 600.0
-FACTOR = 2.0
-"""The fullest second after an outage has at most this many times the mean."""
-
-
-@dataclass
-class Phone:
-    """A participant without a stream, as the client behaves."""
-
-    name: str
-    backoff: Backoff
-    spread_s: float = 0.0
-
-
-@dataclass
-class VirtualFederation:
-    """Phones and the server's pace steering, without sockets and without waiting.
-
-    Attributes:
-        attempts: check-ins that reached the server, by second.
-        admitted: those that it did not put off.
-    """
-
-    count: int
-    settings: CheckInSettings = field(default_factory=CheckInSettings)
-    now: float = 1_000_000.0
-    outage: tuple[float, float] = (0.0, 0.0)
-    attempts: Counter[int] = field(default_factory=Counter)
-    admitted: Counter[int] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.began = self.now
-        self.chance = random.Random(7)
-        self.restart()
-        limits = Limits()
-        self.phones = [
-            Phone(f"p{number}", Backoff(limits.backoff_base_s, limits.backoff_cap_s, random.Random(number)))
-            for number in range(self.count)
-        ]
-        self.queue: list[tuple[float, int]] = []
-
-    def restart(self) -> None:
-        """The server's process is a new one: it has forgotten everything."""
-        self.pace = PaceSteering(lambda: self.now, self.settings, random.Random(1))
-        self.gate = ReturnGate(self.pace, lambda: self.now)
-
-    def come_over(self, seconds: float) -> None:
-        """All phones come for the first time within so many seconds, evenly."""
-        self.queue = [(self.now + self.chance.uniform(0.0, seconds), number) for number in range(self.count)]
-        heapq.heapify(self.queue)
-
-    def until(self, second: float, then: Callable[[], None] = lambda: None) -> None:
-        """Let time pass up to a second after the beginning."""
-        while self.queue and self.queue[0][0] < self.began + second:
-            self.now, number = heapq.heappop(self.queue)
-            heapq.heappush(self.queue, (self.now + self._next_s(self.phones[number]), number))
-        self.now = self.began + second
-        then()
-
-    def _next_s(self, phone: Phone) -> float:
-        from_s, to_s = self.outage
-        if from_s <= self.now - self.began < to_s:
-            return phone.backoff.next_s(phone.spread_s)
-        second = int(self.now - self.began)
-        self.attempts[second] += 1
-        try:
-            self.gate.admit(phone.name, at_work=False)
-        except UnavailableError as refusal:
-            asked_s = refusal.detail.retry_after_s
-            assert asked_s is not None
-            return max(phone.backoff.next_s(), asked_s * self.chance.uniform(1.0, 1.25))
-        self.admitted[second] += 1
-        phone.backoff.reset()
-        phone.spread_s = min(self.pace.return_spread_s, Limits().return_spread_s)
-        return until_next_s(self.pace.next_return(phone.name).after_s, self.chance.random())
-
-    def rates(self, counted: Counter[int], first: int, last: int) -> tuple[float, int]:
-        """Mean and maximum per second."""
-        found = [counted[second] for second in range(first, last)]
-        return sum(found) / len(found), max(found)
-
-
-def many() -> VirtualFederation:
-    """A population that has found its pace, with a run that draws 1,000."""
-    found = VirtualFederation(MANY)
-    found.pace.need("r", 1000)
-    found.come_over(400.0)
-    found.until(MINUTES_10)
-    return found
+FULLEST, FULLEST_RESTARTED = 1.25, 1.5
+"""The fullest second after an outage has at most this many times the rate that the server asks for. A new process does
+not know who is expected."""
+AFTER = int(MINUTES_10 + OUTAGE_S), int(2 * MINUTES_10 + OUTAGE_S)
 
 
 class TestManyParticipants:
     @pytest.mark.parametrize("forgets", [False, True], ids=["same process", "restarted"])
     def test_the_load_is_flat_after_an_outage(self, forgets: bool) -> None:
-        """100,000 participants, an outage of one minute, then ten minutes."""
-        there = many()
-        there.outage = (600.0, 660.0)
-        there.until(660.0)
-        if forgets:
-            there.restart()
-            there.pace.need("r", 1000)
-        there.until(660.0 + MINUTES_10)
-        mean, most = there.rates(there.attempts, 660, 1260)
-        assert most <= FACTOR * mean, (mean, most)
-        assert most <= FACTOR * there.settings.per_s
-        assert there.attempts == there.admitted, "no participant had to be put off"
+        """100,000 participants, an outage of three minutes, then ten minutes."""
+        there = after_an_outage(forgets=forgets)
+        _, most = there.rates(there.attempts, *AFTER)
+        assert most <= (FULLEST_RESTARTED if forgets else FULLEST) * there.settings.per_s
+        usual, _ = there.rates(there.attempts, 500, 600)
+        later, _ = there.rates(there.attempts, AFTER[1] - 100, AFTER[1])
+        assert later <= (3.0 if forgets else 2.0) * usual, "the pace is found again"
+        assert there.attempts == there.admitted, "nobody had to be put off"
         assert there.pace.population > (0.6 if forgets else 0.9) * MANY
 
     def test_a_population_that_comes_at_once_is_put_off_until_there_is_room(self) -> None:

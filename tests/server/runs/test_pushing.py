@@ -16,7 +16,7 @@ from atoll.server.runs import invitations, pushing
 from atoll.server.runs.draw_effects import DrawEffects
 from atoll.server.runs.instructions import Invitation, serialised
 from atoll.server.runs.invitations import Invitations
-from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.runs.return_spread import LONGEST_DELAY, return_spread_s
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore, runs
 from atoll.wire.digest import INLINE_BYTES, BlobManifest
 from atoll.wire.messages import layout_to_proto
@@ -269,7 +269,8 @@ class TestSilence:
     async def test_one_of_a_large_cohort_gets_the_time_that_it_is_asked_to_take(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pushing, "return_spread_s", lambda members: LONGEST_RETRY_S + 0.05 * members)
+        longest_s = LONGEST_RETRY_S + 0.1
+        monkeypatch.setattr(pushing, "return_spread_s", lambda _: longest_s / LONGEST_DELAY)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         await federation.state(run, is_open)

@@ -20,9 +20,18 @@ class Backoff:
     failures: int = 0
 
     def next_s(self, spread_s: float = 0.0) -> float:
-        """Count one more failure; the delay before the next try. ``spread_s`` is the smallest range to draw from."""
+        """Count one more failure; the delay before the next try.
+
+        Args:
+            spread_s: with a longer range than the ceiling, a delay from [0, spread_s), and after the first failure from
+                [spread_s / 2, 3 * spread_s / 2). With delays from [0, spread_s) the first second after a long outage
+                would bring twice as many participants as the mean one: the time left of such a delay has its largest
+                density, 2 / spread_s, at 0.
+        """
         ceiling = min(self.cap_s, self.base_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
+        if spread_s > ceiling and self.failures > 1:
+            return self.random.uniform(0.5 * spread_s, 1.5 * spread_s)
         return self.random.uniform(0.0, max(ceiling, spread_s))
 
     def reset(self) -> None:

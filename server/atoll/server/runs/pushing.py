@@ -22,7 +22,7 @@ from atoll.server.rounds import (
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.reporting import member_of
-from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.runs.return_spread import LONGEST_DELAY, return_spread_s
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Session
 from atoll.server.runs.tasks import Tasks
@@ -119,7 +119,7 @@ class Pusher:
         if live is None or member is None or member.status not in _EXPECTED:
             return
         # Members spread their return by the cohort size in the invitation, for a secret draw the planned size.
-        asked_s = return_spread_s(self._invitations.announced_size(live))
+        asked_s = LONGEST_DELAY * return_spread_s(self._invitations.announced_size(live))
         patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
             patience_s = max(patience_s, self._back_by - self._now())
@@ -136,7 +136,7 @@ class Pusher:
         live = self._open_round()
         members = 0 if live is None else self._invitations.announced_size(live)
         self._interrupted = None if live is None else live.key
-        self._back_by = self._now() + RETURN_S + return_spread_s(members)
+        self._back_by = self._now() + RETURN_S + LONGEST_DELAY * return_spread_s(members)
 
     @property
     def _run(self) -> str:

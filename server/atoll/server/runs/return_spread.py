@@ -11,6 +11,9 @@ STEP = 1.5
 """A spread suffices for this many times the connected participants, so that not every newcomer changes it."""
 LEAST = 50
 """Every spread suffices for this many participants: they return within 0.2 s, a client's shortest delay."""
+LONGEST_DELAY = 1.5
+"""After its first try a participant waits from half of its spread to so many times it: then a fleet returns evenly,
+also after an outage of several tries."""
 SHRINK_AFTER_S = 600.0
 """A population must stay smaller for this long before its spread shrinks: participants may be about to return."""
 
