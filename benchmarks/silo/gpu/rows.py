@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,8 @@ from benchmarks.silo.gpu.blocks import ring_attention
 from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import Size
-from benchmarks.silo.gpu.speed import batches_of, one_rank, seconds_of, trained
+from benchmarks.silo.gpu.speed import alone, batches_of, one_rank, seconds_of, trained
+from benchmarks.silo.gpu.toggles import turned_off
 
 COMMAND = "python -m benchmarks.silo gpu"
 MFU, OF_RECIPE, FLOAT8, PRIVATE, LOSS_IN_CHUNKS = 50.0, 0.98, 1.2, 1.5, 0.98
@@ -57,7 +57,7 @@ def speed(size: Size) -> Iterator[Figure]:
 def number_formats(size: Size) -> Iterator[Figure]:
     """About three billion parameters in float8 beside bfloat16, one after the other: both would not fit."""
     plain, fast = (
-        _alone(size.job(size.three_billion, size.batch, precision={"compute": one}), size) for one in size.formats
+        alone(size.job(size.three_billion, size.batch, precision={"compute": one}), size) for one in size.formats
     )
     job = size.job(size.three_billion, size.batch)
     name = f"{size.formats[1]} beside {size.formats[0]}: {_model(job)}"
@@ -70,7 +70,7 @@ def loss_in_chunks(size: Size) -> Iterator[Figure]:
     for name, chunk in (("chunks", size.loss_chunk_tokens), ("whole", 0)):
         memory = {"compile": size.compiled, "loss_chunk_tokens": chunk}
         job = size.job({**size.billion, "vocab": size.large_vocab}, size.batch, memory=memory)
-        found[name] = _alone(job, size)
+        found[name] = alone(job, size)
         peaks[name] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
     name = f"loss in chunks of {size.loss_chunk_tokens} tokens beside whole logits: {_model(job)}"
     yield Figure.at_least(name, found["whole"] / found["chunks"], "times", LOSS_IN_CHUNKS, COMMAND)
@@ -82,7 +82,7 @@ def loss_in_chunks(size: Size) -> Iterator[Figure]:
 def document_masks(size: Size) -> Iterator[Figure]:
     """A step whose attention stays within documents beside one that attends to the whole row."""
     masked, plain = (
-        _alone(size.job(size.billion, size.batch, data={"document_masks": on}), size) for on in (True, False)
+        alone(size.job(size.billion, size.batch, data={"document_masks": on}), size) for on in (True, False)
     )
     job = size.job(size.billion, size.batch)
     name = f"attention within documents beside whole rows: {_model(job)}"
@@ -91,7 +91,7 @@ def document_masks(size: Size) -> Iterator[Figure]:
 
 def muon(size: Size) -> Iterator[Figure]:
     """A step with Muon for the matrices of blocks beside one with AdamW for all."""
-    muons, adamws = (_alone(size.job(size.billion, size.batch, optimiser={"name": one}), size) for one in _OPTIMISERS)
+    muons, adamws = (alone(size.job(size.billion, size.batch, optimiser={"name": one}), size) for one in _OPTIMISERS)
     name = f"Muon beside AdamW: {_model(size.job(size.billion, size.batch))}"
     yield Figure.stated(name, adamws / muons, "times", COMMAND)
 
@@ -101,7 +101,7 @@ def privacy(size: Size) -> Iterator[Figure]:
     common = {"precision": {"compute": "float32"}, "memory": {}}
     plain = size.job(size.billion, size.private_batch, **common)
     private = size.job(size.billion, size.private_batch, **common, privacy={"noise_multiplier": 1.0})
-    found = {"plain": _alone(plain, size), "private": _alone(private, size)}
+    found = {"plain": alone(plain, size), "private": alone(private, size)}
     name = f"DP-SGD by ghost clipping beside plain SGD: {_model(plain)}"
     yield Figure.within(name, found["private"] * 1e3, "ms", COMMAND, limit=found["plain"] * 1e3, target=PRIVATE)
 
@@ -124,20 +124,9 @@ ROWS: Mapping[str, Row] = {
     "privacy": privacy,
     "encoded update": encoded,
     "ring attention": ring_attention,
+    "settings turned off": turned_off,
     "killed rank": killed,
 }
-
-
-def _alone(job: SiloJob, size: Size) -> float:
-    """Seconds of a step of the trainer; its memory is free afterwards."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    with one_rank() as world, trained(job, world) as trainer:
-        found = seconds_of({"trainer": trainer.advance}, size, world.device)["trainer"]
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return found
 
 
 def _causal_flops(job: SiloJob) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ _KEPT_BATCHES = 4
 
 @contextmanager
 def one_rank() -> Iterator[World]:
-    """Join a world of one rank: NCCL on a GPU, else gloo."""
+    """Join the world of the environment, else one of one rank: NCCL on a GPU, else gloo."""
     with join_world(TIMEOUT_S) as world:
         yield world
 
@@ -57,6 +58,18 @@ def seconds_of(ways: Mapping[str, Callable[[], object]], size: Size, device: tor
             if number >= size.warm_up:
                 seconds[name].append(time.perf_counter() - began)
     return {name: median(found) for name, found in seconds.items()}
+
+
+def alone(job: SiloJob, size: Size) -> float:
+    """Return the seconds of a step of the trainer; its memory is free afterwards."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with one_rank() as world, trained(job, world) as trainer:
+        found = seconds_of({"trainer": trainer.advance}, size, world.device)["trainer"]
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return found
 
 
 def _wait(device: torch.device) -> None:

@@ -11,6 +11,7 @@ import torch
 from atoll.datacenter.checkpoint import check_model
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.data import open_held_out, open_job_batches
+from atoll.datacenter.elastic.numa import check_numa
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.metrics.facts import named_peak
 from atoll.datacenter.models import spec_of
@@ -65,7 +66,7 @@ def check_devices(job: SiloJob, nproc: int) -> None:
     """Check that every rank of this machine has a GPU, or none has, and that the GPUs support the job's number format.
 
     Raises:
-        LayoutError: naming the number of GPUs, or what they lack.
+        LayoutError: naming the number of GPUs, or what they or the machine lack.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus and nproc > gpus:
@@ -73,6 +74,7 @@ def check_devices(job: SiloJob, nproc: int) -> None:
             f"--nproc {nproc}: this machine has {gpus} GPUs; start as many processes, or hide the GPUs with "
             "CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
+    check_numa(job.memory.numa)
     device = torch.device("cuda" if gpus else "cpu")
     if job.precision.compute == "float8":
         check_float8(device)

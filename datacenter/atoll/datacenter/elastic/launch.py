@@ -27,10 +27,13 @@ from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
 from atoll.datacenter.elastic.environment import grow_segments
 from atoll.datacenter.elastic.failures import cause
+from atoll.datacenter.elastic.numa import numa_options
 from atoll.datacenter.elastic.replicas.launch import Groups
 from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
 
 if TYPE_CHECKING:
+    from torch.numa.binding import NumaOptions
+
     from atoll.datacenter.job import SiloJob
 
 Outcome = Literal["finished", "stopped"]
@@ -141,7 +144,7 @@ def launch(
         return _launch_groups(job, command, nproc, nodes, max_restarts, logs, say)
     began_s = time.monotonic()
     with _ranks_folder(logs) as ranks:
-        spec = _spec(command, nproc, nodes, max_restarts)
+        spec = _spec(command, nproc, nodes, max_restarts, numa_options(job.memory.numa))
         agent = Agent(spec, logs, say, partial(check_layout, job))
         _run(agent, spec, logs)
         ended = [one for one in _endings(ranks) if one["rank"] in _ranks_of(agent)]
@@ -217,7 +220,9 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
         raise TrainingError(f"{root}\nthe job failed{spent}; the ranks' outputs are in {logs}")
 
 
-def _spec(command: list[str], nproc: int, nodes: Nodes, max_restarts: int) -> WorkerSpec:
+def _spec(
+    command: list[str], nproc: int, nodes: Nodes, max_restarts: int, numa: NumaOptions | None = None
+) -> WorkerSpec:
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=nodes.meeting or "localhost:0",
@@ -240,6 +245,7 @@ def _spec(command: list[str], nproc: int, nodes: Nodes, max_restarts: int) -> Wo
         max_restarts=max_restarts,
         monitor_interval=MONITOR_S,
         local_addr=None if nodes.meeting else "localhost",
+        numa_options=numa,
     )
 
 

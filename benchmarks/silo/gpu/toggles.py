@@ -1,0 +1,136 @@
+"""Rows that turn one setting off: a step with it beside one without, and the peak memory of both.
+
+Settings that need several ranks are measured by as many processes, one for each GPU:
+``python -m benchmarks.silo.gpu.toggles NAME`` is one of them, started by torchrun. A row that this machine has too few
+GPUs for says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.figures import Figure
+from benchmarks.options import progress
+from benchmarks.silo.gpu.sizes import FULL, SMOKE, Size
+from benchmarks.silo.gpu.speed import alone, one_rank
+
+COMMAND = "python -m benchmarks.silo gpu"
+_TIMEOUT_S = 900.0
+_SMOKE = "--smoke"
+Sections = Mapping[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Toggle:
+    """A setting that can be left out.
+
+    Attributes:
+        common: sections of both jobs.
+        using: sections of the job with it.
+        without: sections of the job without it.
+        ranks: processes.
+        on_cpu: whether a smoke run on a CPU can run it.
+    """
+
+    common: Sections
+    using: Sections
+    without: Sections
+    ranks: int = 1
+    on_cpu: bool = True
+
+
+_MOE = {"experts": 8, "top_k": 2, "expert_dim": 1408, "capacity_factor": 1.0}
+_FLOAT8 = {"compute": "float8"}
+_COMPILED = {"compile": True}
+TOGGLES: Mapping[str, Toggle] = {
+    "collector in step": Toggle({}, {"memory": {"collect_every_steps": 50}}, {"memory": {"collect_every_steps": 0}}),
+    "selective recomputation": Toggle({}, {"memory": {"checkpointing": "selective"}}, {}),
+    "padded experts": Toggle({}, {"model": {"moe": {**_MOE, "padded": True}}}, {"model": {"moe": _MOE}}),
+    "float8 by row beside by tensor": Toggle(
+        {}, {"precision": {**_FLOAT8, "float8_scaling": "row"}}, {"precision": _FLOAT8}, on_cpu=False
+    ),
+    "float8 gather": Toggle(
+        {}, {"precision": {**_FLOAT8, "float8_gather": True}}, {"precision": _FLOAT8}, ranks=2, on_cpu=False
+    ),
+    "float8 with tp": Toggle({"mesh": {"tp": 2}}, {"precision": _FLOAT8}, {}, ranks=2, on_cpu=False),
+    "async tp": Toggle(
+        {"mesh": {"tp": 2}, "memory": _COMPILED}, {"tensor_parallel": {"asynchronous": True}}, {}, ranks=2, on_cpu=False
+    ),
+    "inputs of tp gathered again": Toggle({"mesh": {"tp": 2}}, {"memory": {"checkpointing": "gathered"}}, {}, ranks=2),
+    "ring with fused kernels": Toggle(
+        {"mesh": {"cp": 2}},
+        {"context_parallel": {"method": "ring"}},
+        {"context_parallel": {"method": "ring", "kernels": "plain"}},
+        ranks=2,
+    ),
+    "padded experts with ep": Toggle(
+        {"mesh": {"ep": 2}}, {"model": {"moe": {**_MOE, "padded": True}}}, {"model": {"moe": _MOE}}, ranks=2
+    ),
+}
+
+
+def turned_off(size: Size) -> Iterator[Figure]:
+    """Each setting of ``TOGGLES`` that this machine can run."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for name, toggle in TOGGLES.items():
+        if gpus < toggle.ranks and not (gpus == 0 and toggle.on_cpu):
+            progress(f"gpu: {name}: not run: needs {toggle.ranks} GPUs, this machine has {gpus}")
+            continue
+        progress(f"gpu: {name}")
+        found = measured(toggle, size) if toggle.ranks == 1 else _by_ranks(name, toggle, size)
+        yield Figure.stated(f"{name}, beside without", found["without"] / found["using"], "times", COMMAND)
+        for way in ("using", "without"):
+            if peak := found[f"{way}, bytes"]:
+                yield Figure.stated(f"  peak memory {way} it", peak / 2**30, "GiB", COMMAND)
+
+
+def measured(toggle: Toggle, size: Size) -> dict[str, float]:
+    """Return seconds of a step and peak bytes of both jobs, by this rank."""
+    found: dict[str, float] = {}
+    for way, sections in (("using", toggle.using), ("without", toggle.without)):
+        asked = _merged(toggle.common, sections)
+        memory = {"compile": size.compiled, **asked.pop("memory", {})}
+        model = {**size.billion, **asked.pop("model", {})}
+        found[way] = alone(size.job(model, size.batch, memory=memory, **asked), size)
+        found[f"{way}, bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0.0
+    return found
+
+
+def _merged(common: Sections, sections: Sections) -> dict[str, dict[str, Any]]:
+    return {name: {**common.get(name, {}), **sections.get(name, {})} for name in {*common, *sections}}
+
+
+def _by_ranks(name: str, toggle: Toggle, size: Size) -> dict[str, float]:
+    """Run ``main`` in as many processes, and return what rank 0 printed.
+
+    Raises:
+        RuntimeError: with the ranks' output, if they failed.
+    """
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(toggle.ranks))
+    flags = (_SMOKE,) if size is SMOKE else ()
+    command = [sys.executable, *run, "-m", "benchmarks.silo.gpu.toggles", name, *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{name}: {ended.stderr[-4000:]}")
+    found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    """Measure one setting as one rank of several; rank 0 prints JSON."""
+    with one_rank():  # of both jobs: the ranks meet once
+        found = measured(TOGGLES[arguments[0]], SMOKE if _SMOKE in arguments else FULL)
+    if os.environ["RANK"] == "0":
+        sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,50 @@
+"""Binding ranks to processors: what torchrun's agent is told, and where it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from atoll.datacenter.checks.start import check_devices
+from atoll.datacenter.elastic import launch, numa
+from atoll.datacenter.elastic.numa import numa_options
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job.parallel import Numa
+from tests.datacenter.training import small
+
+NODES = launch.Nodes(1, 1, "", "numa")
+
+
+def job(mode: Numa) -> SiloJob:
+    return SiloJob.model_validate(small(memory={"numa": mode}))
+
+
+@pytest.mark.parametrize("mode", ["none", "node", "socket", "exclusive", "core-complex"])
+def test_the_mode_reaches_torchruns_agent(mode: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    found: list[Any] = []
+
+    def keep(spec: Any, *_: Any) -> Any:
+        found.append(spec.numa_options)
+        raise LayoutError("far enough")
+
+    monkeypatch.setattr(launch, "Agent", keep)
+    with pytest.raises(LayoutError, match="far enough"):
+        launch.launch(job(mode), [], 1, NODES, 0, tmp_path, print)
+    assert found == [numa_options(mode)]
+    assert found[0] is None if mode == "none" else found[0].affinity_mode.value == mode
+
+
+def test_a_machine_without_gpus_is_refused() -> None:
+    with pytest.raises(LayoutError, match="binds ranks beside their GPU, and this machine has none: set"):
+        check_devices(job("node"), 1)
+
+
+def test_a_machine_without_numactl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(numa.shutil, "which", lambda _: None)
+    with pytest.raises(LayoutError, match="needs the program numactl: install it"):
+        numa.check_numa("socket")
+    numa.check_numa("none")
