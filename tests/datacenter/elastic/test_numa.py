@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 import torch
 
+from atoll.datacenter.checks.numa import check_numa
 from atoll.datacenter.checks.start import check_devices
-from atoll.datacenter.elastic import launch, numa
+from atoll.datacenter.elastic import launch
 from atoll.datacenter.elastic.numa import numa_options
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
@@ -44,7 +46,7 @@ def test_a_machine_without_gpus_is_refused() -> None:
 
 def test_a_machine_without_numactl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(numa.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(LayoutError, match="needs the program numactl: install it"):
-        numa.check_numa("socket")
-    numa.check_numa("none")
+        check_numa("socket")
+    check_numa("none")

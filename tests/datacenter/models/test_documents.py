@@ -113,6 +113,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
         pytest.param(2, {"data_parallel": method("ddp")}, id="ddp-2"),
         pytest.param(2, {"data_parallel": method("zero3")}, id="zero3-2", marks=pytest.mark.every_layout),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        pytest.param(2, {"mesh": {"cp": 2}}, id="ulysses-2"),
         pytest.param(2, {"mesh": {"pp": 2}, "pipeline": {"schedule": "1f1b"}}, id="1f1b-2"),
         pytest.param(
             4,
@@ -146,7 +147,6 @@ def test_rows_of_a_text_have_several_documents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "sections", "said"),
     [
-        (2, {"mesh": {"cp": 2}}, r'document_masks = true with mesh\.cp = 2: context_parallel\.method = "ulysses"'),
         (2, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}, 'method = "ring" has no masks'),
         (1, {"privacy": {"noise_multiplier": 1.0}}, r"document_masks = true with \[privacy\]"),
         (1, {"model": {"kind": "vision"}}, 'a model of kind "vision" takes no documents'),

@@ -63,10 +63,10 @@ def check_documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterat
             f'data.document_masks = true: a model of kind "{job.model.kind}" takes no documents; set it to false, or '
             "return a ModelSpec with documents = True"
         )
-    if dims.cp > 1:
+    if dims.cp > 1 and job.context_parallel.method == "ring":
         yield (
-            f'data.document_masks = true with mesh.cp = {dims.cp}: context_parallel.method = "'
-            f'{job.context_parallel.method}" has no masks; set mesh.cp = 1, or document_masks = false'
+            f'data.document_masks = true with mesh.cp = {dims.cp}: context_parallel.method = "ring" has no masks; set '
+            '"ulysses", mesh.cp = 1, or document_masks = false'
         )
     if job.privacy is not None:
         yield (

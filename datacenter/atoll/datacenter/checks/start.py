@@ -10,8 +10,8 @@ import torch
 
 from atoll.datacenter.checkpoint import check_model
 from atoll.datacenter.checks.layout import check_layout
+from atoll.datacenter.checks.numa import check_numa
 from atoll.datacenter.data import open_held_out, open_job_batches
-from atoll.datacenter.elastic.numa import check_numa
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.metrics.facts import named_peak
 from atoll.datacenter.models import spec_of

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
-import torch
 from torch.numa.binding import AffinityMode, NumaOptions
-
-from atoll.datacenter.errors import LayoutError
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.parallel import Numa
@@ -17,19 +13,3 @@ if TYPE_CHECKING:
 def numa_options(mode: Numa) -> NumaOptions | None:
     """Return what torchrun's agent is told; None for ``none``."""
     return None if mode == "none" else NumaOptions(affinity_mode=AffinityMode(mode))
-
-
-def check_numa(mode: Numa) -> None:
-    """Check that this machine can bind ranks.
-
-    Raises:
-        LayoutError: naming what it lacks.
-    """
-    if mode == "none":
-        return
-    if not torch.cuda.is_available():
-        raise LayoutError(f'memory.numa = "{mode}" binds ranks beside their GPU, and this machine has none: set "none"')
-    if shutil.which("numactl") is None:
-        raise LayoutError(
-            f'memory.numa = "{mode}" needs the program numactl: install it (Debian: apt install numactl), or set "none"'
-        )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.job.parallel import ContextParallelSection
     from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.models.documents import DocumentMask
     from atoll.datacenter.models.spec import ModelSpec
     from atoll.datacenter.parallel.passes import MicroBatch
 
@@ -103,15 +104,16 @@ class Ulysses(nn.Module):
         self.group = group
         self.ranks = group.size()
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend; all tensors are ``[batch, sequence / cp, heads, head_dim]``."""
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: DocumentMask | None = None) -> Tensor:
+        """Attend; all tensors are ``[batch, sequence / cp, heads, head_dim]``, the mask is that of whole sequences."""
         ranks = self.ranks
         batch, sequence, _, width = query.shape
         parts = [part.reshape(batch, sequence, ranks, -1, width) for part in (query, key, value)]
         sizes = [part.shape[3] for part in parts]
         sent = torch.cat(parts, dim=3).permute(2, 0, 1, 3, 4)
         gathered = self._exchange(sent).permute(1, 0, 2, 3, 4).flatten(1, 2)
-        mixed: Tensor = self.core(*torch.split(gathered, sizes, dim=2))
+        within = () if mask is None else (mask,)
+        mixed: Tensor = self.core(*torch.split(gathered, sizes, dim=2), *within)
         back = mixed.reshape(batch, ranks, sequence, -1, width).permute(1, 0, 2, 3, 4)
         return self._exchange(back).permute(1, 2, 0, 3, 4).flatten(2, 3)
 
@@ -155,12 +157,19 @@ def _attention(section: ContextParallelSection, core: nn.Module, group: dist.Pro
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a micro-batch, without documents: ``cp`` refuses their masks."""
+    """A part of a micro-batch.
+
+    Attributes:
+        tokens: int64 ``[batch, sequence / cp]``.
+        labels: likewise.
+        documents: of the whole sequences, ``[batch, sequence]``: attention is over these (Ulysses).
+        positions: likewise of the part.
+    """
 
     tokens: Tensor
     labels: Tensor
-    documents: None = None
-    positions: None = None
+    documents: Tensor | None = None
+    positions: Tensor | None = None
 
 
 def cut_batches(batches: Sequence[MicroBatch], job: SiloJob, meshes: Meshes) -> Sequence[MicroBatch]:
@@ -168,4 +177,9 @@ def cut_batches(batches: Sequence[MicroBatch], job: SiloJob, meshes: Meshes) -> 
     if meshes.dims.cp == 1:
         return batches
     share = SequenceShare.of(job, meshes)
-    return [Part(share.cut(batch.tokens), share.cut(batch.labels)) for batch in batches]
+
+    def part(batch: MicroBatch) -> Part:
+        positions = None if batch.positions is None else share.cut(batch.positions)
+        return Part(share.cut(batch.tokens), share.cut(batch.labels), batch.documents, positions)
+
+    return [part(batch) for batch in batches]
