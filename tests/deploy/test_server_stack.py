@@ -251,7 +251,7 @@ class TestDashboard:
                 "record": f"atoll:query{number}",
                 "expr": expr.replace("$__rate_interval", "5m").replace("$instance", ".*"),
             }
-            for number, (_, expr) in enumerate(QUERIES)
+            for number, expr in enumerate(QUERIES)
         ]
         path = tmp_path / "rules.yml"
         path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}), encoding="utf-8")
