@@ -22,10 +22,10 @@ from atoll.server.ingest.spool import Spool
 from atoll.server.privacy import ledger
 from atoll.server.process.clock import SteadyClock
 from atoll.server.process.draining import drain
+from atoll.server.process.failover import Failover
 from atoll.server.process.logs import ContextFilter, kept_in
 from atoll.server.process.metrics_pages import MetricsPages
 from atoll.server.process.ports import Addresses, Ports
-from atoll.server.process.succession import Succession
 from atoll.server.process.warming import Warming
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.evaluators import load_evaluators
@@ -63,7 +63,7 @@ class Daemon:
         self._closing = contextlib.AsyncExitStack()
         self._coordinator: Coordinator | None = None
         self._figures = NodeFigures()
-        self._succession = Succession(config, returns=returns)
+        self._failover = Failover(config, returns=returns)
         self._recent_log = RecentLog()
         self._recent_log.addFilter(ContextFilter())
         self._ports = Ports(
@@ -94,25 +94,25 @@ class Daemon:
     @property
     def over(self) -> asyncio.Event:
         """Set when another server has taken over, or may have: stop this one; ``why_over`` says why."""
-        return self._succession.over
+        return self._failover.over
 
     @property
     def why_over(self) -> str:
         """A sentence about the end of this server's turn."""
-        return self._succession.reason
+        return self._failover.reason
 
     def stop_waiting(self) -> None:
         """End a ``start`` that waits for another server to fail; later than that it does nothing."""
-        self._succession.standby.end()
+        self._failover.standby.end()
 
     async def stop(self) -> None:
         """Send participants away, let work under way end for up to ``drain_s``, and close the state."""
         left_s = await self._drain() if self._serving else 0.0
         await self._ports.stop(left_s)
-        await self._succession.stop()
+        await self._failover.stop()
         await self._closing.aclose()
         self._executor.shutdown(wait=True)
-        self._succession.close_pages()
+        self._failover.close_pages()
 
     async def _drain(self) -> float:
         """Send participants away, and let work under way end; returns the seconds that are left of ``drain_s``."""
@@ -147,14 +147,14 @@ class Daemon:
             config.data,
             url=storage.database,
             blob_settings=storage.blob_settings,
-            standby=self._succession.standby,
+            standby=self._failover.standby,
         )
         store = await loop.run_in_executor(self._executor, opening)
         self._closing.callback(store.close)
         rounds, tracer = RoundFigures(), tracer_of()
         if tracer is not None:
             self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
-        await self._succession.begin(store, rounds)
+        await self._failover.begin(store, rounds)
         await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
         restored_at = last_restoration(config.data)
@@ -204,7 +204,7 @@ class Daemon:
         await self._ports.start()
         self._serving = True
         ports = [int(address.rpartition(":")[2]) for address in (addresses.main, addresses.enrolment)]
-        await self._succession.announce(store, *ports)
+        await self._failover.announce(store, *ports)
         self._closing.callback(Warming(self._executor).stop)
         return replace(addresses, metrics=self._observe(services, coordinator, authority, rounds, addresses))
 
@@ -229,7 +229,7 @@ class Daemon:
             rounds=rounds,
             executor=self._executor,
             workers=self._ports.workers,
-            standbys=lambda: self._succession.standbys,
+            standbys=lambda: self._failover.standbys,
             serving=lambda: self._serving,
         )
         main_port = int(addresses.main.rpartition(":")[2])

@@ -36,7 +36,7 @@ def name_of(config: ServerConfig) -> str:
     return f"{machine}:{config.port}"
 
 
-class Succession:
+class Failover:
     """The place of one server among those of a database.
 
     Args:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from atoll.server.config.config import ServerConfig
-from atoll.server.process.succession import name_of
+from atoll.server.process.failover import name_of
 
 
 @pytest.mark.parametrize("settings", [{"host": "::"}, {"host": "10.1.2.3", "peer_host": "10.1.2.3"}])
