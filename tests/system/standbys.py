@@ -56,8 +56,8 @@ def ready(server: Server) -> None:
         time.sleep(0.05)
 
 
-def metric(server: Server, name: str) -> float:
-    """The sum of a metric of a server."""
+def metric(server: Server, name: str, process: str = "") -> float:
+    """The sum of a metric of a server, or of one of its processes."""
     with urlopen(f"http://127.0.0.1:{server.port + 3}/metrics", timeout=WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split()[0] == name)
+    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split()[0] == name and process in line)

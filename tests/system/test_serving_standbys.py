@@ -77,6 +77,30 @@ def test_participants_split_over_servers_give_the_same_bits(
     assert folds == [KILLED_ROUNDS, 2 * KILLED_ROUNDS]
 
 
+def test_a_standby_receives_in_as_many_processes_as_the_server_at_work(
+    first: Server, tmp_path: Path, hire: Hire, killed_undisturbed: bytes
+) -> None:
+    """Also after it takes over: its workers end, and those of the server at work begin at the same port."""
+    second = standing_by(first, "second", tmp_path / "server.toml", "--workers", "2")
+    crew = hire(first)
+    clients = [crew.start("Steady", *at(second), index=index) for index in range(SIZE)]
+    for client in clients:
+        client.wait("connected")
+    run = first.operator.submit(KILLED_JOB, KILLED_MODEL)
+    first.operator.finished(run)
+    assert first.operator.model(run) == killed_undisturbed
+    assert_undisturbed(first.operator, run, clients, KILLED_ROUNDS)
+    received = {name: metric(second, "atoll_upload_bytes_total", name) for name in ("main", "worker-0", "worker-1")}
+    assert received["main"] == 0
+    assert received["worker-0"] + received["worker-1"] == metric(second, "atoll_upload_bytes_total") > 0
+    assert metric(second, "atoll_fold_duration_seconds_count") == SIZE * KILLED_ROUNDS
+    first.kill()
+    second.serves()
+    again = second.operator.submit(KILLED_JOB, KILLED_MODEL)
+    second.operator.finished(again)
+    assert second.operator.model(again) == killed_undisturbed
+
+
 def hold_mid_round(operator: Operator, clients: list[Client], held: Client, job: str, model: Arrays) -> str:
     """Begin a run, and wait until its round 1 lacks one client's report."""
     run = operator.submit(job, model)

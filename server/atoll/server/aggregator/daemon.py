@@ -25,10 +25,11 @@ from atoll.server.gateway.site.models import Models
 from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.passing import EnrolmentPort, PassingEnrolment, PassingRenewal
 from atoll.server.gateway.site.relay import Relay
-from atoll.server.gateway.site.worker import Worker
+from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Peer, ServerKeyPair
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.node_pool import FileNode, NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front
@@ -205,10 +206,13 @@ class AggregatorDaemon:
             authenticator.calls.end(caller, error)
 
         node = IngestNode(credential.name, spool, meter.folded)
+        nodes = NodePool()
+        nodes.add(FileNode(node.name, OwnCalls(node, self._executor), config.data / PARTIALS_FOLDER, self._executor))
         worker = Worker(
             node=node,
+            nodes=nodes,
+            node_of=coordinator.places.of,
             spool=spool,
-            folder=config.data / PARTIALS_FOLDER,
             executor=self._executor,
             upload=PartialUpload(link.line, self._executor, self._traffic.sent),
             shut_out=shut_out,

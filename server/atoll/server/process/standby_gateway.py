@@ -11,11 +11,14 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 import atoll.server
 from atoll.server.config.config import ServerConfig
@@ -26,16 +29,19 @@ from atoll.server.gateway.site.link import Link
 from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.passing import PassingEnrolment
 from atoll.server.gateway.site.relay import Relay
-from atoll.server.gateway.site.worker import Worker
+from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.ingest.bucket_uploads import uploads_beside
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.node_pool import FileNode, NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.process.metrics_pages import ANSWER_S, MAIN
 from atoll.server.process.standby_identity import LIFETIME_S, ServerAtWork, StandbyIdentity
 from atoll.server.process.warming import Warming
+from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.download_room import DownloadRoom
@@ -50,7 +56,7 @@ from atoll.server.stores import BlobStore
 from atoll.server.stores.blob_place import open_chosen
 from atoll.server.stores.server_turns import WorkPlace
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
-from atoll.server.telemetry.node import NodeFigures
+from atoll.server.telemetry.node import NodeFigures, of_nodes
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import gateway_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import add_EnrolmentServiceServicer_to_server
@@ -123,6 +129,8 @@ class StandbyGateway:
         self._closing = contextlib.AsyncExitStack()
         self._listeners: list[grpc.aio.Server] = []
         self._running: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._workers: WorkerPool | None = None
         self._link: Link | None = None
         self._at_work: ServerAtWork | None = None
         self._up_at = -math.inf
@@ -153,7 +161,9 @@ class StandbyGateway:
         self._leaving = reason
         self._sessions.leave(reason, come_back_s=COME_BACK_S)
         left_s = await drain(self.figures.meter, grace_s)
-        await asyncio.gather(*(listener.stop(left_s) for listener in self._listeners))
+        workers, self._workers = self._workers, None
+        stopping = [listener.stop(left_s) for listener in self._listeners]
+        await asyncio.gather(*stopping, *([] if workers is None else [workers.stop(grace_s)]))
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -167,6 +177,8 @@ class StandbyGateway:
             return self._leaving
         if self._link is None:
             return "the ports are not open yet"
+        if self._workers is not None and self._workers.running < self._config.workers:
+            return f"{self._workers.running} of {self._config.workers} ingest workers run"
         if self._link.up:
             self._up_at = time.monotonic()
         elif time.monotonic() - self._up_at > PATIENCE_S:
@@ -208,14 +220,8 @@ class StandbyGateway:
         link.go_to(self._place.main, self._place.name)
         coordinator = SiteCoordinator(link, certificates, relay, None)
         authenticator = Authenticator(coordinator, Admission(limits), insecure=False)
-        transfer = self._transfers(identity, stores, link, coordinator, authenticator)
-        participation = ParticipationService(
-            sessions=self._sessions,
-            coordinator=relay,
-            authenticator=authenticator,
-            transfer_address="",
-            meter=self.figures.meter,
-        )
+        nodes = NodePool()
+        transfer = self._transfers(identity, stores, link, coordinator, authenticator, nodes)
         main = make_server(Port.MAIN, limits, refused, authenticator.enter, authenticator.connections)
         enrolment = make_server(Port.ENROLMENT, limits, refused, front.enter, front.connections)
         self._listeners += [main, enrolment]
@@ -224,6 +230,13 @@ class StandbyGateway:
         mutual = server_credentials(authority, names, mutual=True, clock=time.time)
         plain = server_credentials(authority, names, mutual=False, clock=time.time)
         main_port = authenticator.connections.port = bind(main, config.host, config.port, mutual)
+        participation = ParticipationService(
+            sessions=self._sessions,
+            coordinator=relay,
+            authenticator=authenticator,
+            transfer_address=await self._start_workers(coordinator, nodes, main_port),
+            meter=self.figures.meter,
+        )
         front.connections.port = bind(enrolment, BEHIND, 0, plain)
         enrol_port = config.port_after(main_port, 1, config.enrol_port)
         enrol_port = await front.bind(config.host, enrol_port, front.connections.port)
@@ -239,6 +252,24 @@ class StandbyGateway:
         hello.address, hello.enrolment_address = address, f"{config.advertised_host}:{enrol_port}"
         return link
 
+    async def _start_workers(self, coordinator: SiteCoordinator, nodes: NodePool, main_port: int) -> str:
+        """Start the ingest workers, if there are several; returns the address of the port that they share."""
+        config = self._config
+        if config.workers == 1:
+            return ""
+        workers = self._workers = WorkerPool(config, nodes, coordinator, self._executor, standing_by=True)
+        port = await workers.start(config.port_after(main_port, 2, config.transfer_port))
+        return f"{config.advertised_host}:{port}"
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of this process and its workers; for another thread than the event loop's."""
+        nodes: list[tuple[str, Iterable[Metric]]] = [(MAIN, self.figures.registry.collect())]
+        workers = self._workers
+        if workers is not None:
+            answers = asyncio.run_coroutine_threadsafe(workers.expositions(), self._loop).result(ANSWER_S)
+            nodes += [(name, text_string_to_metric_families(text.decode())) for name, text in sorted(answers.items())]
+        return of_nodes(nodes)
+
     def _transfers(
         self,
         identity: StandbyIdentity,
@@ -246,6 +277,7 @@ class StandbyGateway:
         link: Link,
         coordinator: SiteCoordinator,
         authenticator: Authenticator,
+        nodes: NodePool,
     ) -> TransferService:
         """Receive and fold, as the server at work orders."""
 
@@ -253,15 +285,20 @@ class StandbyGateway:
             link.forget()
             authenticator.calls.end(caller, error)
 
+        node = IngestNode(identity.name, stores.spool, self.figures.meter.folded)
+        nodes.add(FileNode(node.name, OwnCalls(node, self._executor), stores.partials, self._executor))
         worker = Worker(
-            node=IngestNode(identity.name, stores.spool, self.figures.meter.folded),
+            node=node,
+            nodes=nodes,
+            node_of=coordinator.places.of,
+            watched=self._config.workers > 1,
             spool=stores.spool,
-            folder=stores.partials,
             executor=self._executor,
             upload=PartialUpload(link.line, self._executor, lambda _: None),
             shut_out=shut_out,
         )
         link.perform = worker.perform
+        processes = 1 if self._config.workers == 1 else 1 + self._config.workers
         return TransferService(
             node=identity.name,
             coordinator=coordinator,
@@ -269,7 +306,7 @@ class StandbyGateway:
             blobs=stores.blobs,
             spool=stores.spool,
             executor=self._executor,
-            room=DownloadRoom.of(self._config.limits, 1),
+            room=DownloadRoom.of(self._config.limits, processes),
             meter=self.figures.meter,
         )
 

@@ -8,12 +8,11 @@ from http import HTTPStatus
 from prometheus_client.core import Metric
 
 from atoll.server.config.config import ServerConfig
-from atoll.server.process.metrics_pages import AT_WORK, MAIN, rendered
+from atoll.server.process.metrics_pages import AT_WORK, rendered
 from atoll.server.process.standby_gateway import StandbyGateway
 from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
 from atoll.server.telemetry.gauges import standing_by
-from atoll.server.telemetry.node import of_nodes
 
 
 class StandbyPages:
@@ -71,4 +70,4 @@ class StandbyPages:
     def _metrics(self) -> Iterable[Metric]:
         yield standing_by(1)
         if self._gateway is not None:
-            yield from of_nodes([(MAIN, self._gateway.figures.registry.collect())])
+            yield from self._gateway.collect()

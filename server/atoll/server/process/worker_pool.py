@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shutil
 import socket
 import sys
@@ -44,9 +45,22 @@ ANSWER_S = 15.0
 
 
 class WorkerPool:
-    """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts those that ended."""
+    """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts those that ended.
 
-    def __init__(self, config: ServerConfig, nodes: NodePool, coordinator: CoordinatorApi, executor: Executor) -> None:
+    ``standing_by``: see ``WorkerOrder``.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        nodes: NodePool,
+        coordinator: CoordinatorApi,
+        executor: Executor,
+        *,
+        standing_by: bool = False,
+    ) -> None:
+        self._standing_by = standing_by
+        self._patience_s = config.drain_s + 5.0
         self._config = config
         self._nodes = nodes
         self._coordinator = coordinator
@@ -89,8 +103,9 @@ class WorkerPool:
         await asyncio.gather(*ready)
         return bound
 
-    async def stop(self) -> None:
-        """Stop the workers and remove their sockets and files."""
+    async def stop(self, within_s: float = math.inf) -> None:
+        """Stop the workers, and remove their sockets and files; what is open after ``within_s`` is broken off."""
+        self._patience_s = min(self._patience_s, within_s)
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -145,6 +160,7 @@ class WorkerPool:
             socket=self._sockets.address(name),
             log_level=level,
             json_log=as_json,
+            standing_by=self._standing_by,
         )
         # The pipe to its standard input closes when this process ends in any way, and that ends the worker.
         return await asyncio.create_subprocess_exec(
@@ -160,7 +176,7 @@ class WorkerPool:
             return
         process.terminate()
         try:
-            async with asyncio.timeout(self._config.drain_s + 5.0):
+            async with asyncio.timeout(self._patience_s):
                 await process.wait()
         except TimeoutError:
             process.kill()

@@ -43,7 +43,10 @@ THREADS = 4
 
 
 class WorkerOrder(BaseModel):
-    """The argument of a worker process; paths of Unix sockets are ``unix:`` addresses."""
+    """The argument of a worker process; paths of Unix sockets are ``unix:`` addresses.
+
+    ``standing_by``: of a server that stands by, which deletes no uploads from the bucket.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,6 +57,7 @@ class WorkerOrder(BaseModel):
     socket: str
     log_level: str
     json_log: bool
+    standing_by: bool = False
 
 
 async def serve(order: WorkerOrder) -> None:
@@ -70,7 +74,10 @@ async def serve(order: WorkerOrder) -> None:
     async with grpc.aio.insecure_channel(order.coordinator) as channel:
         room = config.storage.room(config.data)
         blobs = open_chosen(config.data, config.storage.blob_settings)
-        coordinator, spool = RemoteCoordinator(channel), Spool(config.data / SPOOL_FOLDER, room, uploads_beside(blobs))
+        coordinator, uploads = RemoteCoordinator(channel), uploads_beside(blobs)
+        if order.standing_by and uploads is not None:
+            uploads = uploads.of_others
+        spool = Spool(config.data / SPOOL_FOLDER, room, uploads)
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
 
         def shut_out(caller: Caller, error: ServerError) -> None:

@@ -176,8 +176,10 @@ async def test_an_order_that_fails_costs_no_link(site: Site) -> None:
     asked = asyncio.Event()
 
     async def fail(order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+        if order.WhichOneof("order") is None:
+            return gateway_pb2.OrderDone(number=order.number)
         asked.set()
-        return gateway_pb2.OrderDone(number=order.number, status=14)
+        return gateway_pb2.OrderDone(number=order.number, status=grpc.StatusCode.UNAVAILABLE.value[0])
 
     site.link.perform = fail
     await site.enrol()

@@ -15,10 +15,11 @@ import pytest
 from atoll.server.aggregation import PartialSum
 from atoll.server.errors import ServerError, UnavailableError
 from atoll.server.gateway.site.partial_upload import PartialUpload
-from atoll.server.gateway.site.worker import Worker
+from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller
-from atoll.server.ingest.node import FoldItem, IngestNode
+from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+from atoll.server.ingest.node_pool import FileNode, NodePool
 from atoll.server.ingest.records import norm_of
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.ingest_messages import fold_item_to_proto, fold_to_proto
@@ -35,6 +36,8 @@ from tests.server.ingest.uploads import (
     sum_key,
     values_of,
 )
+
+KEY = sum_key()
 
 
 class Sent(PartialUpload):
@@ -60,11 +63,15 @@ class Rig:
         self.upload = Sent()
         self.partials = folder / "partials"
         self.partials.mkdir()
+        self.places: dict[str, str] = {}
         self.ended: list[tuple[Caller, str]] = []
+        self.nodes = NodePool()
+        self.nodes.add(FileNode("north", OwnCalls(self.node, executor), self.partials, executor))
         self.worker = Worker(
             node=self.node,
+            nodes=self.nodes,
+            node_of=lambda item: self.places.get(item.participant, ""),
             spool=self.spool,
-            folder=self.partials,
             executor=executor,
             upload=self.upload,
             shut_out=self._end,
@@ -87,8 +94,23 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield Rig(tmp_path, executor)
 
 
-def partial(name: str, *items: FoldItem) -> gateway_pb2.PartialOrder:
-    return gateway_pb2.PartialOrder(name=name, sum=fold_to_proto(sum_key(), items))
+def partial(name: str, *items: FoldItem, key: SumKey = KEY) -> gateway_pb2.PartialOrder:
+    return gateway_pb2.PartialOrder(name=name, sum=fold_to_proto(key, items))
+
+
+async def test_each_node_folds_what_came_to_it(rig: Rig) -> None:
+    """As at a server that stands by with two workers; their sums are sent as one."""
+    folds: dict[str, IngestNode] = {}
+    with ThreadPoolExecutor(2) as executor:
+        for name in ("worker-0", "worker-1"):
+            node = folds[name] = IngestNode(name, rig.spool)
+            rig.nodes.add(FileNode(name, OwnCalls(node, executor), rig.partials, executor))
+        alice, bob = rig.update(ALICE, 1), rig.update(BOB, 2)
+        rig.places = {ALICE: "worker-0", BOB: "worker-1"}
+        await rig.do(fold=fold_to_proto(KEY, [alice, bob]))
+        assert [folds[name].steps for name in sorted(folds)] == [SIZE // 100] * 2
+        assert not (await rig.do(partial=partial("both", alice, bob))).status
+    assert (rig.upload.sums["both"] == rig.node.partial(KEY, [alice, bob]).sum_block(0, SIZE)).all()
 
 
 async def test_a_sum_is_of_exactly_what_is_asked_for_and_leaves_no_file(rig: Rig) -> None:
@@ -112,7 +134,7 @@ async def test_steps_grow_with_work_and_not_with_questions(rig: Rig) -> None:
 
 async def test_the_error_of_an_order_is_its_answer(rig: Rig) -> None:
     gone = FoldItem(RUN, 0, 0, ALICE, "ab" * 32, 1)
-    done = await rig.do(fold=fold_to_proto(sum_key(), [gone]))
+    done = await rig.do(partial=partial("gone", gone))
     assert (done.number, done.status) == (7, grpc.StatusCode.NOT_FOUND.value[0])
     assert done.error.message
     assert (await rig.do(flaw=gateway_pb2.FlawOrder(item=fold_item_to_proto(gone)))).flaw
@@ -142,8 +164,9 @@ async def test_what_a_later_round_will_count_outlives_a_drop(rig: Rig) -> None:
     key = participation_pb2.RoundKey(run=RUN)
     await rig.do(drop=gateway_pb2.DropOrder(through=key, keep=[fold_item_to_proto(carried)]))
     later = sum_key(at=(1, 0))
-    assert not (await rig.do(fold=fold_to_proto(later, [carried]))).status
-    assert (await rig.do(fold=fold_to_proto(later, [counted]))).status == grpc.StatusCode.NOT_FOUND.value[0]
+    assert not (await rig.do(partial=partial("carried", carried, key=later))).status
+    done = await rig.do(partial=partial("counted", counted, key=later))
+    assert done.status == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_uploads_of_runs_that_ended_meanwhile_go(rig: Rig) -> None:

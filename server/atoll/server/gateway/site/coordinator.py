@@ -12,6 +12,7 @@ from atoll.server.gateway.site.models import Models
 from atoll.server.gateway.site.relay import Certified, Relay
 from atoll.server.identity import Peer, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, ReportReceipt, UploadGrant
+from atoll.server.ingest.node import FoldItem
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
 
 T = TypeVar("T")
@@ -49,6 +50,24 @@ class Certificates:
         return found
 
 
+class Places:
+    """The node of this gateway that received each update: this process's, or a worker's."""
+
+    def __init__(self) -> None:
+        self._nodes: OrderedDict[tuple[str, int, int, str], str] = OrderedDict()
+
+    def note(self, commit: Commit) -> None:
+        """An update has come."""
+        at = commit.report.round
+        self._nodes[at.run, at.round, at.attempt, commit.participant] = commit.node
+        if len(self._nodes) > _CACHED:
+            self._nodes.popitem(last=False)
+
+    def of(self, item: FoldItem) -> str:
+        """The node that received an update; empty if that is not known, and any may fold it."""
+        return self._nodes.get((item.run, item.round, item.attempt, item.participant), "")
+
+
 class SiteCoordinator:
     """A ``CoordinatorApi`` over the link; each method also raises as ``Link.line``.
 
@@ -57,6 +76,9 @@ class SiteCoordinator:
         certificates: of participants.
         relay: their sessions.
         models: brings models here; None where they are already, in a bucket.
+
+    Attributes:
+        places: of the updates that came.
     """
 
     def __init__(self, link: Link, certificates: Certificates, relay: Relay, models: Models | None) -> None:
@@ -64,6 +86,7 @@ class SiteCoordinator:
         self._certificates = certificates
         self._relay = relay
         self._models = models
+        self.places = Places()
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """See ``CoordinatorApi``."""
@@ -85,6 +108,7 @@ class SiteCoordinator:
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""
+        self.places.note(commit)  # the order to fold it may come before the answer
         receipt = await self._asked(lambda server: server.commit(commit))
         at = commit.report.round
         self._relay.reported(commit.participant, (at.run, at.round, at.attempt))

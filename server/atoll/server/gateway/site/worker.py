@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import grpc
 
+from atoll.server.aggregation import MergedSum
 from atoll.server.aggregation.errors import AggregationError
 from atoll.server.errors import ServerError
 from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.identity import RevokedError
 from atoll.server.ingest.coordinator_api import Caller
-from atoll.server.ingest.node import IngestNode
-from atoll.server.ingest.node_pool import PARTIAL
-from atoll.server.ingest.partial_file import PartialFile
+from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.errors import status_of
 from atoll.server.rpc.ingest_messages import fold_item_from_proto, items_of, key_of, role_of
@@ -31,40 +31,86 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+class OwnCalls:
+    """This process's own node, called as a worker process is: a ``RemoteCalls``.
+
+    A sum so comes as a file, and later folds into it change nothing while it is sent.
+    """
+
+    def __init__(self, node: IngestNode, executor: Executor) -> None:
+        self._node = node
+        self._executor = executor
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """See ``IngestNode``."""
+        await self._call(self._node.fold, key, items)
+
+    async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
+        """See ``IngestNode``."""
+        await self._call(self._node.write_partial, key, items, path)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """See ``IngestNode``."""
+        await self._call(self._node.drop, run, round_number, attempt)
+
+    async def drop_run(self, run: str) -> None:
+        """See ``IngestNode``."""
+        await self._call(self._node.drop_run, run)
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """Those that this process serves are ended by ``Worker``."""
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
 class Worker:
     """Performs orders; one instance per gateway.
 
     Args:
-        node: folds.
+        node: this process's.
+        nodes: that fold; this process's is among them. Their sums are in files.
+        node_of: the name of the node that received an update, or of none.
         spool: the uploads.
-        folder: for partial sums on their way.
         executor: threads for disk and arithmetic.
         upload: sends a partial sum.
         shut_out: ends the calls of a revoked participant with an error.
+        watched: other processes fold too, and are ended if they stand still: an order counts as work while it lasts.
     """
 
     def __init__(
         self,
         *,
         node: IngestNode,
+        nodes: NodePool,
+        node_of: Callable[[FoldItem], str],
         spool: Spool,
-        folder: Path,
         executor: Executor,
         upload: PartialUpload,
         shut_out: Callable[[Caller, ServerError], None],
+        watched: bool = False,
     ) -> None:
         self._node = node
+        self._nodes = nodes
+        self._node_of = node_of
         self._spool = spool
-        self._folder = folder
         self._executor = executor
         self._upload = upload
         self._shut_out = shut_out
+        self._watched = watched
+        self._pending = 0
         self._done = 0
 
     async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         """Perform an order; its error, if there is one, is in the answer."""
-        done = await self._outcome(order)
-        self._done += order.WhichOneof("order") is not None
+        is_work = order.WhichOneof("order") is not None
+        self._pending += is_work
+        try:
+            done = await self._outcome(order)
+        finally:
+            self._pending -= is_work
+        self._done += is_work or (self._watched and self._pending > 0)
         done.steps = self._done + self._node.steps + self._upload.steps
         return done
 
@@ -83,7 +129,7 @@ class Worker:
     async def _perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         match order.WhichOneof("order"):
             case "fold":
-                await self._call(self._node.fold, key_of(order.fold), items_of(order.fold.items))
+                await self._fold(key_of(order.fold), items_of(order.fold.items))
             case "partial":
                 await self._sum(order.partial)
             case "drop":
@@ -94,7 +140,9 @@ class Worker:
                 await self._keep(frozenset(order.keep.runs))
             case "end_calls":
                 said = order.end_calls
-                self._shut_out(Caller(role_of(said.role), said.name), RevokedError(said.message))
+                caller, error = Caller(role_of(said.role), said.name), RevokedError(said.message)
+                self._shut_out(caller, error)
+                await self._nodes.end_calls(caller, error)
             case "flaw":
                 item = fold_item_from_proto(order.flaw.item)
                 flaw = await self._call(
@@ -108,24 +156,26 @@ class Worker:
                 pass
         return gateway_pb2.OrderDone()
 
+    async def _fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        shares: dict[str, list[FoldItem]] = defaultdict(list)
+        for item in items:
+            shares[self._node_of(item)].append(item)
+        for name, share in shares.items():
+            await self._nodes.fold(key, name, share)
+
     async def _sum(self, order: gateway_pb2.PartialOrder) -> None:
-        """Send a sum from a file, so that later folds into it change nothing."""
-        path = self._folder / f"{secrets.token_hex(8)}{PARTIAL}"
-        try:
-            await self._call(self._node.write_partial, key_of(order.sum), items_of(order.sum.items), path)
-            partial = await self._call(PartialFile, path)
-        finally:
-            path.unlink(missing_ok=True)
-        await self._upload.send(order.name, partial)
+        items = [(self._node_of(item), item) for item in items_of(order.sum.items)]
+        async with self._nodes.partials(key_of(order.sum), items) as parts:
+            await self._upload.send(order.name, MergedSum(parts))
 
     async def _drop(self, order: gateway_pb2.DropOrder) -> None:
         at = order.through
         keep = {(item.origin.round, item.origin.attempt, item.participant) for item in order.keep}
-        await self._call(self._node.drop, at.run, at.round, at.attempt)
+        await self._nodes.drop(at.run, at.round, at.attempt)
         await self._call(self._spool.drop_through, at.run, (at.round, at.attempt), keep)
 
     async def _drop_run(self, run: str) -> None:
-        await self._call(self._node.drop_run, run)
+        await self._nodes.drop_run(run)
         await self._call(self._spool.drop_run, run)
 
     async def _keep(self, runs: frozenset[str]) -> None:
