@@ -1,7 +1,7 @@
 """Participants that only hold a stream, or only check in with single calls: many fit one process.
 
 python -m benchmarks.light_crowd FOLDER TOKENS FD stream
-    says "ready" once all streams are open; then one line, the epoch second of the last of their invitations
+    says "ready" once all streams are open; then a line for each of their invitations, its epoch second
 python -m benchmarks.light_crowd FOLDER TOKENS FD unary CALLS
     says "ready" once all are enrolled; waits for a line on standard input, checks in CALLS times over a connection for
     each participant; says "done"
@@ -50,7 +50,6 @@ class LightCrowd:
         self._folder = folder
         self._ready_fd = ready_fd
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._invited = 0
 
     def say(self, line: str) -> None:
         """Write a line."""
@@ -68,15 +67,13 @@ class LightCrowd:
                 call = _stub(channel).CheckIn()
                 await call.write(participation_pb2.CheckInRequest(hello=_HELLO))
                 await call.read()
-                group.create_task(self._listen(call, len(identities)))
+                group.create_task(self._listen(call))
             self.say("ready")
 
-    async def _listen(self, call: Any, all_of_them: int) -> None:
+    async def _listen(self, call: Any) -> None:
         while isinstance(message := await call.read(), participation_pb2.CheckInResponse):
             if message.HasField("participate"):
-                self._invited += 1
-                if self._invited == all_of_them:
-                    self.say(repr(time.time()))
+                self.say(repr(time.time()))
 
     async def check_in(self, identities: Sequence[Identity], calls: int, *, anew: bool) -> None:
         """Check in so many times, all identities beside one another."""
