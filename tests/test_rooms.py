@@ -93,7 +93,7 @@ LAYERS: dict[str, Layers] = {
         ("charts", "connections", "paging", "sessions", "site"),
         ("guard", "live", "reading", "round_view", "run_view"),
         ("forms", "templating"),
-        ("actions", "entering", "handlers", "ledger_pages"),
+        ("actions", "by_project", "entering", "handlers", "ledger_pages"),
         ("app",),
         ("serving",),
         ("__init__", "cli"),

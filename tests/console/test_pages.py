@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.wire.v1 import control_pb2
-from tests.console.browser import Browser, Running
+from tests.console.browser import Browser, Running, running
 from tests.console.conftest import Watched
 from tests.server.cli.conftest import NOW, Fake, a_round, asked_for
 
@@ -177,3 +177,41 @@ def test_a_page_of_a_long_run_is_small(console: Running, control: Watched) -> No
         answer = browser.get(path)
         assert answer.status == 200
         assert len(answer.text.encode()) < 500_000
+
+
+def named(*names: str) -> list[control_pb2.ProjectSummary]:
+    return [control_pb2.ProjectSummary(project=name, quota=control_pb2.ProjectQuota()) for name in names]
+
+
+def choose(browser: Browser, project: str) -> int:
+    return browser.post("/project", {"project": project, "form_token": browser.form_token()}).status
+
+
+class TestProjects:
+    def test_one_of_several_is_chosen_for_the_session(self, console: Running, control: Watched) -> None:
+        control.projects = named("cardio", "onco")
+        first, second = console.browser(), console.browser()
+        assert '<option value="cardio">cardio</option>' in first.get("/").text
+        assert "<th>project</th>" in first.get("/").text
+        assert choose(first, "cardio") == 303
+        control.named.clear()
+        page = first.get("/").text
+        assert '<option value="cardio" selected>cardio</option>' in page
+        assert "<th>project</th>" not in page
+        assert set(control.named) == {"cardio"}, "the server is asked about it"
+        assert " selected" not in second.get("/").text, "another browser's choice is its own"
+        assert choose(first, "none") == 400
+        assert choose(first, "") == 303
+        assert " selected" not in first.get("/").text
+
+    def test_where_there_is_one_nothing_is_to_choose(self, browser: Browser) -> None:
+        page = browser.get("/").text
+        assert "<th>project</th>" not in page
+        assert "Project <select" not in page
+
+    def test_who_has_roles_in_several_alone_sees_the_first(self, fake: Fake, control: Watched) -> None:
+        control.projects = named("cardio", "onco")
+        control.role = control_pb2.OPERATOR_ROLE_UNSPECIFIED
+        control.own_projects = ["cardio", "onco"]
+        with running(fake.address) as console:
+            assert '<option value="cardio" selected>cardio</option>' in console.browser().get("/").text

@@ -86,7 +86,7 @@ OPERATOR = {
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
     *("health", "log_lines", "participant_named", "prune", "revoke", "revoke_operator"),
     *("set_operator_role", "void_tokens", "whoami"),
-    *("project", "projects", "find_project", "make_project", "set_project_quota", "close_project"),
+    *("project", "projects", "find_project", "make_project", "set_project_quota", "close_project", "within"),
     *("run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {

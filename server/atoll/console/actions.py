@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from atoll.console.reading import Reader
+    from atoll.console.sessions import Access
     from atoll.operator import Operator, Run
 
 JOB_FILE = "job.toml"
@@ -37,8 +38,18 @@ MAX_REASON = 1000
 class Actions:
     """The pages with forms, and what the forms do."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, access: Access) -> None:
         self._reader = reader
+        self._access = access
+
+    async def choose_project(self, request: Request) -> Response:
+        """Have the pages of this session be about one project, or about all."""
+        chosen = (await form_of(request)).get("project", "")
+        there = await run_in_threadpool(self._reader.operator.projects)
+        if chosen and chosen not in {one.project for one in there}:
+            raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one of the list")
+        self._access.choose(session_of(request), chosen)
+        return RedirectResponse("/", 303)
 
     async def pause(self, request: Request) -> Response:
         """Pause a run after the round in work."""
@@ -92,7 +103,7 @@ class Actions:
         session = session_of(request)
         return page(
             name,
-            {"may": self._reader.may(), **values},
+            {**self._reader.common(), **values},
             address=self._reader.address,
             session=session,
             status_code=status_code,

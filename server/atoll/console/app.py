@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from atoll.console.actions import Actions
+from atoll.console.by_project import ByProject
 from atoll.console.entering import Entering
 from atoll.console.guard import Guard, session_or_none
 from atoll.console.handlers import Pages
@@ -38,7 +38,7 @@ _STATUSES: tuple[tuple[type[OperatorError], int], ...] = (
 """The HTTP status for each kind of error; mostly the last is about something that is not there."""
 
 
-def application(operator: Operator, site: Site, access: Access, live: Live) -> Starlette:
+def application(operator: Operator, site: Site, access: Access, live: Live) -> Guard:
     """The console of one server.
 
     Args:
@@ -47,12 +47,19 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
         access: who may use it.
         live: its streams of events, for the owner to stop.
     """
+    pages = functools.partial(_pages, site=site, access=access, live=live)
+    return Guard(ByProject(operator, pages, access), site, access)
+
+
+def _pages(operator: Operator, *, site: Site, access: Access, live: Live) -> Starlette:
+    """The pages of one connection."""
     reader = Reader(operator)
-    actions, ledger = Actions(reader), LedgerPages(reader)
+    actions, ledger = Actions(reader, access), LedgerPages(reader)
     pages, entering = Pages(reader, live, access), Entering(access, site)
     routes = [
         Route("/open/{token}", entering.open),
         Route("/leave", entering.leave, methods=["POST"]),
+        Route("/project", actions.choose_project, methods=["POST"]),
         Route("/", pages.runs),
         Route("/runs/{run}", pages.run),
         Route("/runs/{run}/events", pages.run_events),
@@ -78,7 +85,6 @@ def application(operator: Operator, site: Site, access: Access, live: Live) -> S
     ]
     made = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, site=site, access=access)],
         exception_handlers={
             OperatorError: functools.partial(_failed, operator.address),
             HTTPException: functools.partial(_refused, operator.address),

@@ -48,5 +48,5 @@ class LedgerPages:
 
     def _page(self, request: Request, name: str, **values: object) -> Response:
         return page(
-            name, {"may": self._reader.may(), **values}, address=self._reader.address, session=session_of(request)
+            name, {**self._reader.common(), **values}, address=self._reader.address, session=session_of(request)
         )

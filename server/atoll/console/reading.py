@@ -6,10 +6,11 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll.operator import Myself, Operator, ParticipantSummary, RoundSummary, RunDetail
+from atoll.operator.errors import OperatorError
 from atoll.operator.history import ENDED_PHASES, Rounds
 
 MAX_KEPT_RUNS = 16
@@ -63,6 +64,14 @@ class Found:
     more: bool
 
 
+def _project_names(operator: Operator) -> tuple[str, ...]:
+    """The projects to choose from; none at a server of a version without projects, which has no such call."""
+    try:
+        return tuple(one.project for one in operator.projects())
+    except OperatorError:
+        return ()
+
+
 class Reader:
     """Questions of pages to the server."""
 
@@ -71,6 +80,7 @@ class Reader:
         self._runs: OrderedDict[str, KnownRun] = OrderedDict()
         self._lock = threading.Lock()
         self._myself: tuple[Myself | None, float] = (None, 0.0)
+        self._projects: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -83,11 +93,23 @@ class Reader:
         Raises:
             OperatorError: if the server does not say.
         """
+        return self._asked().may
+
+    def common(self) -> Mapping[str, object]:
+        """What every page shows: which actions are allowed, and which projects there are to choose from.
+
+        Raises:
+            OperatorError: if the server does not say.
+        """
+        return {"may": self.may(), "projects": self._projects, "project": self.operator.project}
+
+    def _asked(self) -> Myself:
         found, asked_at = self._myself
         if found is None or time.monotonic() - asked_at > MAX_ROLE_AGE_S:
             found = self.operator.whoami()
+            self._projects = _project_names(self.operator)
             self._myself = found, time.monotonic()
-        return found.may
+        return found
 
     def run(self, run: str) -> KnownRun:
         """A run by its id; those that were looked at last are kept."""

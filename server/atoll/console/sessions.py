@@ -45,6 +45,7 @@ class Access:
         self._lock = threading.Lock()
         self._link: tuple[str, float] | None = None
         self._sessions: dict[str, Session] = {}
+        self._projects: dict[str, str] = {}
 
     def make_link(self) -> str:
         """The token of a new link; a former link that was not used is dead."""
@@ -74,16 +75,29 @@ class Access:
         with self._lock:
             return session.name in self._sessions and self._now_s() < session.until_s
 
+    def choose(self, session: Session, project: str) -> None:
+        """Have the session's pages be about a project from now on; empty: about all."""
+        with self._lock:
+            if session.name in self._sessions:
+                self._projects[session.name] = project
+
+    def project(self, session: Session) -> str | None:
+        """The project that was chosen for a session; None: none was."""
+        with self._lock:
+            return self._projects.get(session.name)
+
     def end(self, session: Session) -> None:
         """End a session at once."""
         with self._lock:
             self._sessions.pop(session.name, None)
+            self._projects.pop(session.name, None)
 
     def _opened(self) -> str:
         now_s = self._now_s()
         self._sessions = {name: one for name, one in self._sessions.items() if now_s < one.until_s}
         while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
+        self._projects = {name: one for name, one in self._projects.items() if name in self._sessions}
         cookie = secrets.token_urlsafe(_TOKEN_BYTES)
         made = Session(_digest(cookie), secrets.token_urlsafe(_TOKEN_BYTES), now_s + SESSION_S)
         self._sessions[made.name] = made

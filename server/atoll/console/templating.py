@@ -30,7 +30,8 @@ def page(
 
     Args:
         name: file name of the template.
-        values: what the template shows; ``may`` says whether an action is offered, without it all are.
+        values: what the template shows; ``may`` says whether an action is offered, without it all are; ``projects`` are
+            those to choose from, ``project`` the chosen one.
         address: of the server, for the page's foot.
         session: whose forms it may have.
         status_code: HTTP status.
@@ -39,7 +40,7 @@ def page(
         _environment()
         .get_template(name)
         .render(
-            **{"may": _anything, **values},
+            **{"may": _anything, "projects": (), "project": "", **values},
             address=address,
             form_token=session.form_token if session is not None else "",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -134,6 +134,10 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
             project=os.environ.get("ATOLL_PROJECT") if project is None else project,
         )
         return cls(target, timeouts or Timeouts())
+
+    def within(self, project: str) -> Self:
+        """Another connection with the same credential that is about one project; empty: about all of yours."""
+        return type(self)(replace(self._calls.target, project=project), self._calls.timeouts)
 
     def __enter__(self) -> Self:
         return self

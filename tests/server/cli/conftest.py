@@ -94,6 +94,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         unlimited = control_pb2.ProjectQuota()
         self.projects = [control_pb2.ProjectSummary(project="default", quota=unlimited, runs=1, participants=3)]
         self.without_projects = False
+        self.own_projects: list[str] = []
         self.named: list[str] = []
         """The projects that calls named."""
         self.log_lines: list[control_pb2.LogLine] = []
@@ -267,6 +268,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             credential="certificate ab",
             actions=self.actions,
             project="" if self.without_projects else project,
+            projects=[control_pb2.ProjectRoleSummary(project=one) for one in self.own_projects],
         )
 
     def VoidTokens(self, request: control_pb2.VoidTokensRequest, context: Context) -> Any:
