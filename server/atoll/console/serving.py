@@ -22,8 +22,7 @@ from atoll.console.site import Site
 from atoll.operator.errors import BadInputError
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
+    from atoll.console.guard import Guard
     from atoll.console.site import Listening
     from atoll.operator import Operator
 
@@ -131,7 +130,7 @@ def opened(listening: Listening) -> Iterator[socket.socket]:
         yield listener
 
 
-def _config(listening: Listening, app: Starlette) -> uvicorn.Config:
+def _config(listening: Listening, app: Guard) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         access_log=False,  # its lines would have the links

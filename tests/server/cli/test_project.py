@@ -10,6 +10,7 @@ from click.testing import Result
 
 from atoll.operator import Operator, OperatorError
 from atoll.server.cli.operator import operator
+from atoll.server.cli.output import print_listed
 from atoll.server.cli.project import project
 from atoll.server.cli.run import run
 from atoll.wire.v1 import control_pb2
@@ -129,3 +130,15 @@ def test_from_python(fake: Any) -> None:
         fake.control.without_projects = True
     with Operator.connect(fake.address, insecure=True, project="cardio") as there, pytest.raises(OperatorError):
         there.projects()
+
+
+def test_a_list_names_the_project_where_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (("r1", "digits"), ("r2", "wards"))
+    print_listed(("run", "name"), rows, ["cardio", "onco"], "none")
+    assert [line.split() for line in capsys.readouterr().out.splitlines() if "r" in line] == [
+        ["run", "name", "project"],
+        ["r1", "digits", "cardio"],
+        ["r2", "wards", "onco"],
+    ]
+    print_listed(("run", "name"), rows, ["cardio", "cardio"], "none")
+    assert "project" not in capsys.readouterr().out

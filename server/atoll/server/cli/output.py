@@ -88,6 +88,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def print_listed(columns: Sequence[str], rows: Iterable[Sequence[object]], projects: Sequence[str], empty: str) -> None:
+    """As ``print_table``, with the project of each row at the end where there are several."""
+    if len(set(projects)) > 1:
+        columns, rows = (*columns, "project"), [(*row, project) for row, project in zip(rows, projects, strict=True)]
+    print_table(columns, rows, empty)
+
+
 def styled(status: str) -> Text:
     """A status in its colour, in words."""
     return Text(status.replace("_", " "), style=STATUS_STYLES.get(status, ""))

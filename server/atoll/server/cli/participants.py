@@ -8,7 +8,7 @@ from atoll.operator import Operator
 from atoll.server.cli.completion import complete_participants
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group
-from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.server.cli.output import json_option, print_json, print_listed, styled, when
 from atoll.server.control import ParticipantSummary
 
 
@@ -28,7 +28,7 @@ def list_participants(client: Operator, *, connected_only: bool, organisation: s
     if json_output:
         print_json(found)
         return
-    print_table(
+    print_listed(
         ("participant", "organisation", "kind", "state", "examples>", "selected>", "reported>", "last seen", "labels"),
         (
             (
@@ -44,6 +44,7 @@ def list_participants(client: Operator, *, connected_only: bool, organisation: s
             )
             for item in found
         ),
+        [item.project for item in found],
         _nobody(connected_only=connected_only, organisation=organisation),
     )
 

@@ -30,7 +30,7 @@ from atoll.server.cli.formats import (
     round_row,
     run_row,
 )
-from atoll.server.cli.output import busy, json_option, print_json, print_table, transfers
+from atoll.server.cli.output import busy, json_option, print_json, print_listed, print_table, transfers
 from atoll.server.cli.run_exports import COMMANDS
 from atoll.server.cli.show_fairness import show_by_participant
 from atoll.server.cli.show_round import show_round
@@ -95,7 +95,8 @@ def list_runs(client: Operator, *, limit: int, json_output: bool) -> None:
     if json_output:
         print_json(runs)
     else:
-        print_table(RUN_COLUMNS, map(run_row, runs), "no runs; `atoll run submit JOB.toml` begins one")
+        projects = [one.project for one in runs]
+        print_listed(RUN_COLUMNS, map(run_row, runs), projects, "no runs; `atoll run submit JOB.toml` begins one")
 
 
 @run.command()

@@ -16,7 +16,7 @@ from atoll.operator import Operator
 from atoll.operator.errors import BadInputError
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Group
-from atoll.server.cli.output import json_option, print_json, print_table, when
+from atoll.server.cli.output import json_option, print_json, print_listed, when
 from atoll.text.figures import counted
 
 MAX_TOKENS = 1000
@@ -103,7 +103,7 @@ def list_tokens(client: Operator, *, unused: bool, json_output: bool) -> None:
     if json_output:
         print_json(tokens)
         return
-    print_table(
+    print_listed(
         ("token", "organisation", "kind", "made", "made by", "good until", "used by"),
         (
             (
@@ -117,6 +117,7 @@ def list_tokens(client: Operator, *, unused: bool, json_output: bool) -> None:
             )
             for item in tokens
         ),
+        [item.project for item in tokens],
         "no join tokens; `atoll token new` makes one",
     )
 
