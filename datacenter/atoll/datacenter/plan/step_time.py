@@ -7,7 +7,7 @@ takes longer than these counts. Ranks along ``pp`` wait for the slowest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from atoll.datacenter.machine import DATA_SHEETS, Group, predict
 from atoll.datacenter.plan.bubble import bubble
 from atoll.datacenter.plan.formula import Figure, given, largest, total
 from atoll.datacenter.plan.layout import MASTER_BYTES
-from atoll.datacenter.plan.traffic import Message, messages, root_elements, sharded, unit_elements
+from atoll.datacenter.plan.stages import Share
+from atoll.datacenter.plan.traffic import Message, collectives, root_elements, sends, sharded, unit_elements
 from atoll.datacenter.plan.work import block_work, end_work, flops_per_token
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from atoll.datacenter.machine.cost import Collective
     from atoll.datacenter.mesh.dims import ParallelDims
     from atoll.datacenter.plan.layout import Layout, Task
-    from atoll.datacenter.plan.stages import Share
     from atoll.datacenter.plan.traffic import Axis
 
 _NOTHING = Figure(0.0)
@@ -192,37 +192,47 @@ def group_of(axis: Axis, dims: ParallelDims, ranks_per_node: int) -> Group:
 
 
 def _of_rank(task: Task, layout: Layout, share: Share, machine: Machine) -> StepTime:
+    """Return the step of a rank; what its schedule does not change is computed once for all schedules."""
+    dims = layout.dims
+    alike = replace(layout, schedule="1f1b", stages_per_rank=1)
+    step, whole = _without_schedule(task, alike, Share(0, (share.all_blocks,), share.first, share.last), machine)
+    if dims.pp == 1:
+        return step
+    sent = [seconds_of(message, dims, machine) for message in sends(task, layout, share)]
+    waited = bubble(layout.schedule, dims.pp, layout.stages_per_rank, whole.forward, whole.to_input, whole.to_weights)
+    return replace(step, sends=total(sent).called("sends", "s"), bubble=waited)
+
+
+@lru_cache(maxsize=256)
+def _without_schedule(task: Task, layout: Layout, share: Share, machine: Machine) -> tuple[StepTime, PassTimes]:
+    """Return the step of a rank without bubble and sends, and its passes with their collectives."""
     bare, dims = _passes(task, layout, share, machine), layout.dims
-    sent = [(message, seconds_of(message, dims, machine)) for message in messages(task, layout, share)]
+    sent = [(message, seconds_of(message, dims, machine)) for message in collectives(task, layout, share)]
     count = given("micro_batches", layout.micro_batches)
     during = {when: _during(sent, when) for when in ("forward", "backward", "again")}
     if task.job.tensor_parallel.asynchronous and dims.tp > 1:
         beside = count * given("blocks on this rank", share.all_blocks) * _products(task, layout, machine)
         during["forward"] = _overlapped(sent, "forward", beside, dims.tp)
         during["backward"] = _overlapped(sent, "backward", 2 * beside, dims.tp)
-    collectives = total(list(during.values())).called("collectives", "s")
+    blocking = total(list(during.values())).called("collectives", "s")
     whole = PassTimes(
         bare.forward + during["forward"] / count,
         bare.to_input + (during["backward"] + during["again"]) / count,
         bare.to_weights,
     )
-    waited = _NOTHING
-    if dims.pp > 1:
-        waited = bubble(
-            layout.schedule, dims.pp, layout.stages_per_rank, whole.forward, whole.to_input, whole.to_weights
-        )
-    return StepTime(
+    step = StepTime(
         compute=(count * bare.total).called("compute", "s"),
-        collectives=collectives,
+        collectives=blocking,
         sharding=_sharding(layout, sent, whole),
-        sends=total([spent for message, spent in sent if message.kind == "send"]).called("sends", "s"),
-        bubble=waited,
+        sends=_NOTHING,
+        bubble=_NOTHING,
         update=_update(task, layout, share, machine),
     )
+    return step, whole
 
 
 def _during(sent: list[tuple[Message, Figure]], when: str) -> Figure:
-    return total([spent for message, spent in sent if message.when == when and message.kind != "send"])
+    return total([spent for message, spent in sent if message.when == when])
 
 
 def _overlapped(sent: list[tuple[Message, Figure]], when: str, products: Figure, tp: int) -> Figure:

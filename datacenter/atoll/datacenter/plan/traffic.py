@@ -56,7 +56,12 @@ class Message:
 
 
 def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
-    """Return all collectives of this rank in one step."""
+    """Return all messages of this rank in one step."""
+    return [*collectives(task, layout, share), *sends(task, layout, share)]
+
+
+def collectives(task: Task, layout: Layout, share: Share) -> list[Message]:
+    """Return all but the sends of a pipeline: those that do not depend on its schedule."""
     found = list(_sharding(task, layout, share))
     if layout.dims.tp > 1:
         found += _tensor(task, layout, share)
@@ -64,8 +69,6 @@ def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
         found += _context(task, layout, share)
     if layout.dims.ep > 1:
         found += _experts(task, layout, share)
-    if layout.dims.pp > 1:
-        found += _pipeline(task, layout, share)
     return found
 
 
@@ -304,8 +307,10 @@ def padded(task: Task, rows: Figure) -> Figure:
     return rows * given("model.moe.capacity_factor", min(moe.capacity_factor, moe.experts / moe.top_k))
 
 
-def _pipeline(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
+def sends(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
     """One hidden state for each micro-batch and each boundary that this rank sends across, and its gradient back."""
+    if layout.dims.pp == 1:
+        return
     boundary = activations_of(task, layout).boundary
     stages = len(share.blocks)
     turns = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its two stages are adjacent
