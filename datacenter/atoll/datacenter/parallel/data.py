@@ -57,6 +57,8 @@ def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> N
     if job.data_parallel.method != "ddp":
         for ends in _ends(module, spec):
             fully_shard(ends, reshard_after_forward=False, **settings)
+        for name in spec.first:
+            _prefetch_nothing_before(getattr(module, name.partition(".")[0], None))
     _apply(module, job, settings, reshard=False)
     for part in module.modules():
         if isinstance(part, FSDPModule):
@@ -72,6 +74,15 @@ def _ends(module: nn.Module, spec: ModelSpec) -> Iterator[list[nn.Module]]:
         found = [getattr(module, name.partition(".")[0], None) for name in names]
         if parts := [part for part in found if part is not None and any(True for _ in part.parameters())]:
             yield parts
+
+
+def _prefetch_nothing_before(first: object) -> None:
+    """Let the first unit prefetch itself, which it has, instead of what was used before it.
+
+    From the second micro-batch on FSDP's default is the last unit of the micro-batch before: a gather for nothing.
+    """
+    if isinstance(first, FSDPModule):
+        first.set_modules_to_backward_prefetch([first])
 
 
 def _shard_experts(block: nn.Module, meshes: Meshes, job: SiloJob, *, reshard: bool) -> None:
