@@ -528,3 +528,17 @@ class TestRestored:
         for refused in (pem, stranger.pem, operator.issued.pem):
             with pytest.raises(UnauthenticatedError, match="not issued by this server"):
                 await book.identify(refused)
+
+    async def test_one_that_another_authority_signed_is_not_and_locks_nobody_out(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        """An aggregator hands in any bytes as a participant's certificate; no TLS handshake has verified them."""
+        book = self.restored(rig, 10.0)
+        participant, pem = await rig.enrol()
+        await book.identify(pem)
+        rig.clock.now += 1.0
+        other = Authority.open(tmp_path / "other", now=rig.clock())
+        forged = other.issue_participant(CertificateRequest.parse(Key().csr), participant, now=rig.clock()).pem
+        with pytest.raises(PeerError, match=f"the certificate of {participant} is not of this federation"):
+            await book.identify(forged)
+        await book.renew(pem, Key().csr)

@@ -498,7 +498,7 @@ class CertificateBook:
         revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
         if found is None and peer.role is not Role.OPERATOR and peer.not_before < self._restored_at:
-            found = await self._writer.run(_adopt, peer)
+            found = await self._writer.run(_adopt, self._authority.require_issued(pem))
         if found is not None and self._is_first_use(found):
             found = await self._writer.run(lambda write: certificates.record_use(write, peer.fingerprint, at=now))
         if found is None:
@@ -533,7 +533,8 @@ def _has_come(connection: Connection, name: str) -> bool:
 def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | None:
     """Record a known participant's certificate that was issued before a restoration; None for an unknown one's.
 
-    TLS has verified that the authority signed it; only this server issues certificates.
+    The authority must have signed it: a gateway hands in certificates that no handshake here has verified. Only this
+    federation's servers issue them.
     """
     participant = participants.get(connection, peer.name)
     if participant is None or participant.revoked_at is not None:
