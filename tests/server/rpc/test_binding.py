@@ -6,7 +6,7 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import ParticipantKind
 from atoll.server.rpc.binding import Binding, bound_through, hosts_of
 
-SERVER = ("fl.example.org", "127.0.0.1")
+SERVER = ("fl.example.org", "127.0.0.1", "2001:db8::1")
 
 
 def hosts(*names: str, kind: ParticipantKind = ParticipantKind.AGGREGATOR, through: str = "") -> str:
@@ -24,6 +24,8 @@ def test_an_aggregator_gets_the_names_that_its_token_has() -> None:
     [
         ((), "0 host names for an aggregator: 1 to 16"),
         (("fl.example.org",), "fl.example.org is the server's own name"),
+        (("agg.example.org", "FL.Example.org"), "FL.Example.org is the server's own name"),
+        (("2001:0DB8:0::1",), "2001:0DB8:0::1 is the server's own name"),
         (("agg.example.org:7410",), "neither a host name nor an IP address"),
         (("a b",), "neither a host name nor an IP address"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,8 +53,9 @@ def hosts_of(names: Sequence[str], kind: ParticipantKind, *, through: str, serve
             "name the hosts that its participants connect to (--serves)",
         )
     _check_names(names)
+    own = {_compared(name) for name in server_names}
     for name in names:
-        if name in server_names and not is_loopback(name):
+        if _compared(name) in own and not is_loopback(name):
             raise InvalidRequestError(
                 _CODE, f"{name} is the server's own name", "give the aggregator a host name of its own"
             )
@@ -93,6 +95,14 @@ def bound_through(name: str, found: Sequence[str], addresses: Mapping[str, str])
             "start it: `atoll aggregator start`",
         )
     return Binding(address, "", found[0])
+
+
+def _compared(name: str) -> str:
+    """A host name or address as TLS compares it: no case, and an address in one form of the several that it has."""
+    try:
+        return ipaddress.ip_address(name).compressed
+    except ValueError:
+        return name.lower()
 
 
 def _check_names(names: Sequence[str]) -> None:
