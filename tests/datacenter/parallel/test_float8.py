@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,11 +18,13 @@ from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.job.training import PrecisionSection
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel import apply
 from atoll.datacenter.parallel.apply import cut
 from atoll.datacenter.parallel.float8 import check_float8, scale_weights, use_float8
 from atoll.datacenter.parallel.initial import fill
 from atoll.datacenter.parallel.loss import Loss
 from atoll.datacenter.parallel.passes import PlainPasses
+from tests.datacenter.checkpoint.going_on import go_on, sections_of
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import method, share, small_in_two, whole
 from tests.patience import WAIT_S
@@ -124,6 +129,30 @@ def test_layouts_have_the_gradients_of_one_process(precision: dict[str, Any], se
             off = (gradient - wanted[name]).norm() / wanted[name].norm()
             assert off < 5e-3, f"{name}: {off}"
         assert ("Float8TrainingTensor" in kinds) == precision.get("float8_gather", False)
+
+
+def go_on_emulated(sections: dict[str, Any], folder: str, last: int) -> dict[str, Any]:
+    emulated = partial(use_float8, emulate=True)
+    with patch.multiple(apply, check_float8=lambda _device: None, use_float8=emulated):
+        return go_on(sections, folder, last)
+
+
+def test_a_checkpoint_of_matrices_gathered_in_float8_goes_on_to_the_bit(tmp_path: Path) -> None:
+    """Such a matrix is a tensor around another one: a copy by its storage, which it lacks, has other memory."""
+    sections = sections_of(
+        model={"layers": 1, "dim": 64, "heads": 4, "kv_heads": 4, "ffn_dim": 128},
+        batch={"micro_batch": 2},
+        precision=GATHERED,
+        data_parallel=method("zero3"),
+    )
+    whole_run, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    wanted = run_ranks(go_on_emulated, 2, sections, str(whole_run), 4)[0]
+    run_ranks(go_on_emulated, 2, sections, str(interrupted), 2)
+    found = run_ranks(go_on_emulated, 2, sections, str(interrupted), 4)[0]
+    assert found["resumed"] == 2
+    assert found["losses"] == wanted["losses"][2:]
+    for name, value in wanted["parameters"].items():
+        assert torch.equal(found["parameters"][name], value), name
 
 
 def test_a_gather_in_float8_needs_one_scale() -> None:

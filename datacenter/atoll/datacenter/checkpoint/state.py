@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
+from atoll.datacenter.mesh.shards import unwrapped
+
 MODEL, OPTIMISER, RANK = "model.", "optimiser.", "rank."
 
 Value: TypeAlias = int | float | str
@@ -162,4 +164,4 @@ class TrainingState:
 def _tensor(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is {type(value).__name__}: only tensors can be kept as state of a model or optimiser")
-    return value.detach()
+    return unwrapped(value)
