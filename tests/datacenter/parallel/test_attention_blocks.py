@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from atoll.datacenter.models.llama import CausalAttention
-from atoll.datacenter.parallel.attention_blocks import FlashOnCpu, Kernels, Plain, fits_gpu, kernels_for
+from atoll.datacenter.parallel.attention_blocks import FlashOnCpu, FlashOnGpu, Kernels, Plain, fits_gpu, kernels_for
 
 HALF, WHOLE = 8, 16
 KERNELS = [pytest.param(FlashOnCpu(), id="fused"), pytest.param(Plain(), id="plain")]
@@ -54,9 +57,28 @@ def test_fused_and_plain_are_near_in_bfloat16() -> None:
     torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=1e-2)
 
 
+def test_fused_kernels_take_float64() -> None:
+    query, key, value = drawn()
+    with torch.no_grad():
+        whole = (query.double(), key.double(), value.double())
+        found, wanted = FlashOnCpu().forward(*whole, causal=True), Plain().forward(query, key, value, causal=True)
+        torch.testing.assert_close(found[0].float(), wanted[0], rtol=0, atol=1e-6)
+        of_found = FlashOnCpu().backward(found[0], *whole, found[0], found[1], causal=True)
+        of_wanted = Plain().backward(wanted[0], query, key, value, wanted[0], wanted[1], causal=True)
+    for one, other in zip(of_found, of_wanted, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0, atol=1e-5)
+
+
 def test_kernels_by_device_format_and_width() -> None:
     assert isinstance(kernels_for(torch.zeros(1, 1, 1, 9), fused=True), FlashOnCpu)
     assert isinstance(kernels_for(torch.zeros(1, 1, 1, 8), fused=False), Plain)
-    on_gpu = torch.zeros(1, 1, 1, 8, device="meta")  # any device that is not the CPU
-    assert isinstance(kernels_for(on_gpu, fused=True), Plain), "float32"
+    assert isinstance(kernels_for(torch.zeros(1, 1, 1, 8, device="meta"), fused=True), Plain)
+    for dtype, capability, wanted in (
+        (torch.bfloat16, (8, 0), FlashOnGpu),
+        (torch.float32, (9, 0), Plain),
+        (torch.float16, (7, 5), Plain),
+    ):
+        with FakeTensorMode(), patch("torch.cuda.get_device_capability", return_value=capability):
+            on_gpu = torch.zeros(1, 1, 1, 8, device="cuda:0", dtype=dtype)
+            assert isinstance(kernels_for(on_gpu, fused=True), wanted)
     assert [fits_gpu(width) for width in (8, 12, 128, 256, 264)] == [True, False, True, True, False]

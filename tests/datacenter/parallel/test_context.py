@@ -107,7 +107,8 @@ def shares() -> dict[str, Any]:
     drawn = torch.Generator().manual_seed(0)
     whole = [torch.randn(2, 16, heads, 8, generator=drawn) for heads in (6, 2, 2)]
     parts = [part.index_select(1, ring.positions(8, part.device)).requires_grad_() for part in whole]
-    mixed = RingAttention(group)(*parts)
+    spread = [part.transpose(-1, -2).contiguous().transpose(-1, -2) for part in parts]  # no head lies together
+    mixed = RingAttention(group)(*spread)
     mixed.square().sum().backward()
     return {
         "positions": ring.positions(8, torch.device("cpu")),

@@ -7,7 +7,8 @@ those of the whole row, so each block gives its summand of the gradients (algori
 kernels   where                                                               memory beside the result
 ========  ==================================================================  ========================
 fused     PyTorch's FlashAttention: on the CPU for every format, on a GPU     a float32 per query, head
-          for 16-bit formats and heads whose width is a multiple of 8
+          (Ampere and later) for 16-bit formats and heads whose width is a
+          multiple of 8, up to 256
 plain     elsewhere, and on request: products in float32                      the block's scores
 ========  ==================================================================  ========================
 """
@@ -22,6 +23,8 @@ from torch import Tensor
 _ops = torch.ops.aten
 HEAD_MULTIPLE, LARGEST_HEAD = 8, 256
 """What the fused kernel of a GPU takes as width of a head."""
+_CAPABILITY = (8, 0)
+"""The first NVIDIA GPUs that it runs on."""
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -30,7 +33,8 @@ class Kernels(Protocol):
 
     Queries are ``[batch, heads, queries, head_dim]``; keys and values ``[batch, kv_heads, keys, head_dim]``, with
     ``kv_heads`` a divisor of ``heads``; ``logs`` float32 ``[batch, heads, queries]``. ``causal`` is for as many keys as
-    queries, at the same positions.
+    queries, at the same positions. Elements of a head lie beside each other, see ``dense``: fused kernels for the CPU
+    read other memory where they do not, without an error.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
@@ -60,7 +64,13 @@ def kernels_for(query: Tensor, *, fused: bool) -> Kernels:
         return Plain()
     if query.device.type == "cpu":
         return FlashOnCpu()
-    return FlashOnGpu() if query.dtype in _HALF and fits_gpu(query.shape[-1]) else Plain()
+    fits = query.device.type == "cuda" and query.dtype in _HALF and fits_gpu(query.shape[-1])
+    return FlashOnGpu() if fits and torch.cuda.get_device_capability(query.device) >= _CAPABILITY else Plain()
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return the same tensor, copied only if elements of its last dim do not lie beside each other."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def fits_gpu(head_dim: int) -> bool:
@@ -81,7 +91,7 @@ class FlashOnCpu:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See ``Kernels``."""
         found: tuple[Tensor, Tensor, Tensor] = _ops._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001  # as above
-            gradient, query, key, value, mixed, logs, 0.0, causal
+            gradient, query, key, value, mixed, logs.to(torch.promote_types(query.dtype, logs.dtype)), 0.0, causal
         )
         return found
 

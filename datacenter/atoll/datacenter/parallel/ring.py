@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed._functional_collectives import all_to_all_single
 
-from atoll.datacenter.parallel.attention_blocks import kernels_for
+from atoll.datacenter.parallel.attention_blocks import dense, kernels_for
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
@@ -62,10 +62,10 @@ def attend(query: Tensor, pair: Tensor, group: str, fused: bool) -> tuple[Tensor
         The result, like ``query``, and the log-sum-exp of the scores, float32 ``[batch, heads, sequence]``.
     """
     ring, kernels = _resolve_process_group(cast("GroupName", group)), kernels_for(query, fused=fused)
-    ranks, rank, asked = ring.size(), ring.rank(), query.transpose(1, 2)
+    ranks, rank, asked = ring.size(), ring.rank(), dense(query).transpose(1, 2)
     mixed = torch.zeros(query.shape, dtype=torch.float32, device=query.device).transpose(1, 2)
     logs = torch.full(asked.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
-    moving = pair
+    moving = dense(pair)
     for step in range(ranks):
         coming = _next(moving, ring) if step < ranks - 1 else moving
         queries, keys = _needed(step, rank, query.shape[1])
@@ -104,10 +104,10 @@ def attend_backward(
     """
     ring, kernels = _resolve_process_group(cast("GroupName", group)), kernels_for(query, fused=fused)
     ranks, rank = ring.size(), ring.rank()
-    asked, wanted, mixed = (one.transpose(1, 2) for one in (query, gradient, result))
+    asked, wanted, mixed = (dense(one).transpose(1, 2) for one in (query, gradient, result))
     of_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
     of_moving = torch.zeros(pair.shape, dtype=torch.float32, device=query.device)
-    moving = pair
+    moving = dense(pair)
     for step in range(ranks):
         coming = _next(moving, ring) if step < ranks - 1 else moving
         queries, keys = _needed(step, rank, query.shape[1])
