@@ -45,7 +45,7 @@ CASES: dict[str, Case] = {
     "memory": Case(memory.run, _SIZES | {"workers"}),
     "workers": Case(workers.run, _SIZES | {"workers"}),
     "console": Case(console.run, frozenset({"clients", "rounds"})),
-    "fleet": Case(fleet.run, frozenset({"clients", "rounds"})),
+    "fleet": Case(fleet.run, frozenset({"model_mb", "clients", "rounds", "only"}), parts=tuple(fleet.PARTS)),
     "growth": Case(growth.run, _SIZES),
     "population": Case(population.run, frozenset({"clients"})),
     "flood": Case(flood.run, frozenset({"clients", "rounds"})),
@@ -75,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         if refused := CASES[name].refused(options):
             parser.error(f"{name} has no setting {', '.join('--' + one.replace('_', '-') for one in refused)}")
+        if options.only is not None and options.only not in CASES[name].parts:
+            parser.error(f"{name} has no part {options.only}; there are {', '.join(CASES[name].parts)}")
     kept = replace(options, minutes=None) == Options() and (options.minutes or soak.MINUTES) >= soak.MINUTES
     cases = {name: partial(CASES[name].run, options) for name in names}
     good = run_all(cases, kept_as="" if kept else None, as_json=given.json)
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help=f"of a soak (default: {soak.MINUTES:g})")
     parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=None, help="with TLS, or without")
     parser.add_argument("--insecure", dest="tls", action="store_false", default=None, help="the same as --no-tls")
+    parser.add_argument("--only", metavar="PART", help=f"one part of fleet: {', '.join(fleet.PARTS)}")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

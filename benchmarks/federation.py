@@ -92,6 +92,7 @@ class Federation:
         self.tls = tls
         self.environment = {**os.environ, **variables, "ATOLL_DATA": str(self.data), "PYTHONPATH": python_path()}
         self.address = ""
+        self.metrics = ""
         self.server: subprocess.Popen[bytes] | None = None
         self.participants: list[subprocess.Popen[bytes]] = []
         self._nursery = nursery
@@ -114,7 +115,8 @@ class Federation:
             line = ready.readline()
         if not line:
             raise RuntimeError(f"the server did not start:\n{self._nursery.log('server')[-4000:]}")
-        self.address = json.loads(line)["address"]
+        facts = json.loads(line)
+        self.address, self.metrics = facts["address"], facts["metrics"]
         if not self.tls:
             self.environment["ATOLL_SERVER"] = self.address
 
@@ -126,13 +128,19 @@ class Federation:
         """What a process of participants has said."""
         return self._nursery.log(name)
 
-    def start_clients(self, count: int, *, weights: str = "array") -> None:
-        """Start participants that do not train, each a process of its own."""
+    def start_clients(self, count: int, *, weights: str = "array", server: str = "") -> None:
+        """Start participants that do not train, each a process of its own.
+
+        Args:
+            count: how many.
+            weights: see ``participants.Idle``.
+            server: address of another server than the one at work, with TLS only.
+        """
         access = self._tokens(count) if self.tls else [self._insecure(number) for number in range(count)]
-        for number, how in enumerate(access):
+        for number, how in enumerate(access, len(self.participants)):
             name = f"client-{number}"
             arguments = ["client", "start", "benchmarks.participants:Idle", "--arg", f"weights={weights}", *how]
-            arguments += ["--state", str(self.place / name)]
+            arguments += ["--state", str(self.place / name), *(["--server", server] if server else [])]
             self.participants.append(self._nursery.start([*ATOLL, *arguments], self.environment, name))
 
     def start_process(

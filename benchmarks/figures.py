@@ -27,8 +27,8 @@ class Figure:
         unit: of value and limit.
         limit: the limit or plain baseline; None where a figure stands alone.
         ratio: value / limit; None without a limit, or beside 0.
-        target: what should be reached or stayed below: by the ratio (``within``) or by the value (``at_most``,
-            ``at_least``); None if it is only stated.
+        target: what should be reached or stayed below: by the ratio (``within``; ``equal``: 1) or by the value
+            (``at_most``, ``at_least``); None if it is only stated.
         ok: whether the target is met; True where nothing is asked.
         command: what makes this figure.
     """
@@ -65,6 +65,11 @@ class Figure:
     def within(cls, name: str, value: float, unit: str, command: str, *, limit: float, target: float) -> Figure:
         """A figure that should be at most ``target`` times a limit measured in the same run."""
         return cls(name, value, unit, limit, value / limit, target, value <= target * limit, command)
+
+    @classmethod
+    def equal(cls, name: str, value: float, unit: str, command: str, *, other: float) -> Figure:
+        """A figure that should be the same as another of the same run."""
+        return cls(name, value, unit, other, value / other if other else None, 1.0, value == other, command)
 
 
 def table(figures: Sequence[Figure]) -> str:

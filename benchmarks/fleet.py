@@ -1,4 +1,4 @@
-"""What a large federation needs: check-ins of many, a database server, an object store, aggregators.
+"""What a large federation needs: check-ins of many, a database server, an object store, two servers, aggregators.
 
 A server whose database is PostgreSQL, and whose models are in S3, runs beside the same server with SQLite and files.
 
@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import check_ins, through_aggregators, virtual_phones
+from benchmarks import check_ins, through_aggregators, two_servers, virtual_phones
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options
@@ -34,15 +34,34 @@ _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
 
 
 def run(options: Options) -> list[Figure]:
-    """Check-ins; the rate of rounds of 10 KB with two clients; the statements of a round and a participant."""
-    figures = [*check_ins.run(options), *virtual_phones.figures(options)]
+    """All parts one after the other, or the one that is asked for."""
+    parts = PARTS if options.only is None else [options.only]
+    return [figure for part in parts for figure in PARTS[part](options)]
+
+
+def _databases(options: Options) -> Iterator[Figure]:
     with database_server() as server, object_store() as objects:
         if options.smoke:
-            figures += _smoke(options, server, objects)
+            yield from _smoke(options, server, objects)
         else:
-            figures += _rates(options, server, objects)
-            figures += [*_statements(options, server), *_requests(options, objects)]
-    return [*figures, *through_aggregators.figures(options)]
+            yield from _rates(options, server, objects)
+            yield from _statements(options, server)
+            yield from _requests(options, objects)
+
+
+def _two_servers(options: Options) -> Iterator[Figure]:
+    with database_server() as server:
+        yield from two_servers.figures(options, server.new)
+
+
+PARTS: Mapping[str, Callable[[Options], Iterable[Figure]]] = {
+    "check-ins": check_ins.run,
+    "phones": virtual_phones.figures,
+    "databases": _databases,
+    "two-servers": _two_servers,
+    "aggregators": through_aggregators.figures,
+}
+"""What ``--only`` chooses from."""
 
 
 @dataclass(frozen=True)

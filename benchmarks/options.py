@@ -24,6 +24,7 @@ class Options:
         rounds: measured rounds.
         minutes: how long a soak takes.
         tls: with TLS, without, or as the case has it.
+        only: the one part of the case that is measured.
     """
 
     smoke: bool = False
@@ -33,6 +34,7 @@ class Options:
     rounds: int | None = None
     minutes: float | None = None
     tls: bool | None = None
+    only: str | None = None
 
     def or_else(self, given: T | None, usual: T, small: T) -> T:
         """A setting as given, else ``small`` in a smoke run, else ``usual``."""
@@ -51,6 +53,8 @@ class Options:
         words = [f"{option} {value:g}" for option, value in given.items() if value is not None]
         if self.tls is not None:
             words.append("--tls" if self.tls else "--insecure")
+        if self.only is not None:
+            words.append(f"--only {self.only}")
         return " ".join(["python -m benchmarks", name, *words])
 
 
@@ -62,11 +66,13 @@ class Case:
         run: measures.
         takes: the settings that it heeds, besides ``smoke``; others are refused.
         by_name_only: whether it is left out unless it is asked for.
+        parts: what ``only`` chooses from, of a case that takes it.
     """
 
     run: Callable[[Options], list[Figure]]
     takes: frozenset[str] = frozenset()
     by_name_only: bool = False
+    parts: tuple[str, ...] = ()
 
     def refused(self, options: Options) -> list[str]:
         """The settings given that mean nothing to this case."""

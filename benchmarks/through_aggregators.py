@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from benchmarks.federation import ATOLL, JOB, Federation, federation, write_zeros
 from benchmarks.figures import Figure
 from benchmarks.options import Options
+from benchmarks.scraping import metric
 
 AGGREGATORS = 2
 ELEMENTS, SMOKE_ELEMENTS = 1 << 18, 1 << 14
@@ -59,7 +59,7 @@ def _run_through(place: Federation, elements: int, clients: int) -> Course:
     share = -(-clients // AGGREGATORS)
     counts = [min(share, clients - share * number) for number in range(AGGREGATORS)]
     run = _train(place, elements, clients, [site.tokens(count) for site, count in zip(sites, counts, strict=True)])
-    return Course(_model_of(run), sum(site.metric("atoll_aggregator_partial_bytes") for site in sites))
+    return Course(_model_of(run), sum(site.metric("atoll_aggregator_partial_bytes_total") for site in sites))
 
 
 def _train(place: Federation, elements: int, clients: int, tokens: list[list[str]]) -> dict[str, Any]:
@@ -106,6 +106,4 @@ class _Site:
 
     def metric(self, name: str) -> float:
         """The value of one of its metrics."""
-        with urllib.request.urlopen(f"http://{self._facts['metrics']}/metrics", timeout=60) as page:
-            lines = page.read().decode().splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name}_total "))
+        return metric(self._facts["metrics"], name)
