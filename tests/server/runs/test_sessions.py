@@ -131,6 +131,24 @@ async def test_participants_are_found_by_id_and_by_organisation() -> None:
     assert sessions.of("default").named("alice") == []
 
 
+async def test_each_aggregators_participants_are_known_while_their_streams_end_there() -> None:
+    sessions = Sessions()
+    alice = sessions.connect("alice", HELLO, lambda: None, through="north")
+    bob = sessions.connect("bob", HELLO, lambda: None, through="north")
+    sessions.connect("carol", HELLO, lambda: None)
+    assert set(sessions.through("north")) == {"alice", "bob"}
+    assert not sessions.through("")
+    assert not sessions.through("south")
+    moved = sessions.connect("alice", HELLO, lambda: None, through="south")
+    sessions.disconnect(alice)  # the stream that was replaced ends later
+    assert set(sessions.through("north")) == {"bob"}
+    assert set(sessions.through("south")) == {"alice"}
+    sessions.disconnect(bob)
+    sessions.disconnect(moved)
+    assert not sessions.through("north")
+    assert not sessions.through("south")
+
+
 class TestLeaving:
     async def test_participants_are_sent_away_each_at_a_time_of_its_own(self) -> None:
         sessions = Sessions()

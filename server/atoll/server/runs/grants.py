@@ -147,8 +147,7 @@ class Grants:
         """Whether the caller, or a participant that is connected through it, is a member."""
         if caller.role is not Role.AGGREGATOR:
             return roster.get(caller.name) is not None
-        found = self._services.sessions.all()
-        return any(session.through == caller.name and roster.get(session.participant) for session in found)
+        return any(map(roster.get, self._services.sessions.through(caller.name)))
 
     def _most_bytes(self, active: ActiveRun, elements: int) -> int:
         """Maximum payload bytes of a member's uploads for one attempt that asks for ``elements`` elements."""

@@ -219,6 +219,7 @@ class Sessions:
         self._streams = 0
         self._sessions: dict[str, Session] = {}
         self._projects: dict[str, ProjectSessions] = {}
+        self._through: dict[str, set[str]] = {}
         self._watchers: set[Changes] = set()
         self._spread = ReturnSpread(clock)
         self._outdated: list[str] = []
@@ -294,6 +295,8 @@ class Sessions:
         self._streams += not session.introduction.unary
         self._sessions[session.participant] = session
         self.of(session.project).put(session)
+        if session.through:
+            self._through.setdefault(session.through, set()).add(session.participant)
         self._follow_population()
         session.spread_for = self._spread.suffices_for  # its welcome message has the spread
         for listener in self._connected:
@@ -319,6 +322,10 @@ class Sessions:
         """The sessions of a project's participants."""
         return self._projects.setdefault(project, ProjectSessions())
 
+    def through(self, aggregator: str) -> Collection[str]:
+        """Ids of the participants whose streams end at this aggregator."""
+        return self._through.get(aggregator, frozenset())
+
     def all(self) -> list[Session]:
         """Every open session. Costs as much as there are: never call it for an event."""
         return list(self._sessions.values())
@@ -342,6 +349,10 @@ class Sessions:
     def _remove(self, session: Session) -> None:
         self._streams -= not session.introduction.unary
         self._projects[session.project].remove(session)
+        there = self._through.get(session.through, set())
+        there.discard(session.participant)
+        if not there:
+            self._through.pop(session.through, None)
 
     def _follow_population(self) -> None:
         if self._spread.adjust(self._streams):
