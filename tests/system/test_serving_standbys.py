@@ -11,15 +11,19 @@ from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
+import grpc
 import pytest
 
 from atoll.server.buckets import BucketPlace
 from atoll.wire.join_token import JoinToken
+from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
+from tests.system.aggregators import Site
 from tests.system.clients import Client
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import Arrays, Operator
+from tests.system.processes import Nursery
 from tests.system.proxy import Proxy
 from tests.system.reference import (
     JOB,
@@ -49,6 +53,15 @@ def first(serve: Serve, tmp_path: Path, database_server: DatabaseServer, s3: Buc
 def stand_by(first: Server, tmp_path: Path) -> Standby:
     """Makes further servers, which stand by and serve participants."""
     return lambda name: standing_by(first, name, tmp_path / "server.toml")
+
+
+def credential_at(server: Server, first: Server) -> Path:
+    """The administrator's credential, for another server than the first one."""
+    credential = server.nursery.folder / "operator.json"
+    known = json.loads((first.data / "operator.json").read_text())
+    credential.write_text(json.dumps(known | {"address": server.address}))
+    credential.chmod(0o600)
+    return credential
 
 
 def at(server: Server) -> tuple[str, str]:
@@ -172,11 +185,7 @@ def test_a_standby_passes_on_what_only_the_server_at_work_answers(
 ) -> None:
     """Operators and participants without streams may come to any server."""
     second = stand_by("second")
-    credential = second.nursery.folder / "operator.json"
-    known = json.loads((first.data / "operator.json").read_text())
-    credential.write_text(json.dumps(known | {"address": second.address}))
-    credential.chmod(0o600)
-    operator = Operator.of(credential)
+    operator = Operator.of(credential_at(second, first))
     try:
         crew = hire(first)
         clients = [crew.start("Steady", *at(second), "--check-in", "unary", index=index) for index in range(SIZE)]
@@ -188,6 +197,23 @@ def test_a_standby_passes_on_what_only_the_server_at_work_answers(
         operator.close()
     assert metric(second, "atoll_upload_bytes_total") > 0
     assert metric(first, "atoll_upload_bytes_total") == 0
+
+
+def test_calls_that_it_passes_on_do_not_hold_up_its_stop(first: Server, tmp_path: Path, processes: Nursery) -> None:
+    """An aggregator and an operator's watch come through it; their streams have no end of their own."""
+    second = standing_by(first, "second", tmp_path / "server.toml", "--drain-s", "600")
+    site = Site(processes, first, "north", second.address).start()
+    run = first.operator.submit(JOB, MODEL)
+    operator = Operator.of(credential_at(second, first))
+    try:
+        watched = operator.stub.WatchRun(control_pb2.WatchRunRequest(run=run))
+        next(watched)
+        assert second.stop() == 0
+        with pytest.raises(grpc.RpcError, match="the server is stopping"):
+            list(watched)
+        site.process.wait_for_log("no connection to the server")
+    finally:
+        operator.close()
 
 
 def test_newcomers_enrol_at_a_standby_and_are_revoked_there(first: Server, stand_by: Standby, hire: Hire) -> None:

@@ -79,7 +79,9 @@ _FORWARDED = (
     GATEWAY_SERVICE,
     f"{PARTICIPATION_SERVICE}/CheckInOnce",
 )
-"""Services that only the server at work answers: no streams, and no bytes of updates or models."""
+"""Services that only the server at work answers: no check-in streams, and no bytes of updates or models."""
+_ENDLESS = (f"{GATEWAY_SERVICE}/Attend", f"{GATEWAY_SERVICE}/Work", "atoll.wire.v1.ControlService/WatchRun")
+"""Those of their calls that would hold up a stop."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class StandbyGateway:
         self._workers: WorkerPool | None = None
         self._link: Link | None = None
         self._at_work: ServerAtWork | None = None
+        self._forwarding: Forwarding | None = None
         self._up_at = -math.inf
         self._leaving = ""
 
@@ -161,6 +164,8 @@ class StandbyGateway:
         self._leaving = reason
         self._sessions.leave(reason, come_back_s=COME_BACK_S)
         left_s = await drain(self.figures.meter, grace_s)
+        if self._forwarding is not None:
+            self._forwarding.leave()
         workers, self._workers = self._workers, None
         stopping = [listener.stop(left_s) for listener in self._listeners]
         await asyncio.gather(*stopping, *([] if workers is None else [workers.stop(grace_s)]))
@@ -242,7 +247,7 @@ class StandbyGateway:
         enrol_port = await front.bind(config.host, enrol_port, front.connections.port)
         at_work = self._at_work = ServerAtWork(self._place, authority.certificate_pem, link.open_channel)
         self._closing.push_async_callback(at_work.close)
-        forwarding = Forwarding(_FORWARDED, at_work.channel, authenticator)
+        forwarding = self._forwarding = Forwarding(_FORWARDED, at_work.channel, authenticator, _ENDLESS)
         main.add_generic_rpc_handlers((forwarding, participation.handler(), transfer.handler()))
         address = f"{config.advertised_host}:{main_port}"
         passing = PassingEnrolment(at_work, address, EnrolmentRate(limits), front.origin)

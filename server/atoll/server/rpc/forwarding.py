@@ -6,6 +6,7 @@ A server of the federation has the authority's key, so another one may believe i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
@@ -26,14 +27,28 @@ class Forwarding(grpc.GenericRpcHandler):
         names: full names of services, and of single methods.
         channel: to the server at work; raises UnavailableError if it is not known.
         authenticator: identifies callers.
+        endless: full names of the methods whose calls last until one side ends them.
     """
 
     def __init__(
-        self, names: Collection[str], channel: Callable[[], grpc.aio.Channel], authenticator: Authenticator
+        self,
+        names: Collection[str],
+        channel: Callable[[], grpc.aio.Channel],
+        authenticator: Authenticator,
+        endless: Collection[str] = (),
     ) -> None:
         self._names = frozenset(names)
         self._channel = channel
         self._authenticator = authenticator
+        self._endless = frozenset(endless)
+        self._open: set[Any] = set()
+        self._leaving = False
+
+    def leave(self) -> None:
+        """This server is about to stop: end the calls that would not end by themselves, and refuse more of them."""
+        self._leaving = True
+        for call in self._open:
+            call.cancel()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """See ``grpc.GenericRpcHandler``."""
@@ -52,19 +67,34 @@ class Forwarding(grpc.GenericRpcHandler):
         """The answers of the server at work, or its error.
 
         Raises:
-            UnavailableError: if it does not answer, or the caller is a server, which does not belong here.
+            UnavailableError: if it does not answer, this server stops, or the caller is a server, which does not
+                belong here.
             ServerError: as the server at work says.
         """
         caller = await self._authenticator.identify(context)
         if caller.role is Role.SERVER:
             raise UnavailableError("standby.call", "this server stands by itself", "find the one at work", 1.0)
+        endless = path.removeprefix("/") in self._endless
+        if endless and self._leaving:
+            raise _stopping()
         pass_on: Any = self._channel().stream_stream(path)
         project = dict(context.invocation_metadata() or ()).get(PROJECT)
         metadata = ((FORWARDED, certificate_of(context)), *(((PROJECT, project),) if project else ()))
         async with as_server_errors("server at work"):
             call = pass_on(requests, timeout=context.time_remaining(), metadata=metadata)
+            if endless:
+                self._open.add(call)
             try:
                 async for answer in call:
                     yield answer
+            except asyncio.CancelledError:
+                if endless and self._leaving:
+                    raise _stopping() from None
+                raise
             finally:
+                self._open.discard(call)
                 call.cancel()
+
+
+def _stopping() -> UnavailableError:
+    return UnavailableError("server.stopping", "the server is stopping", "try again", retry_after_s=1.0)
