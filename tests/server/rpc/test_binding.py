@@ -6,7 +6,7 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import ParticipantKind
 from atoll.server.rpc.binding import Binding, bound_through, hosts_of
 
-SERVER = ("fl.example.org", "127.0.0.1", "2001:db8::1")
+SERVER = ("fl.example.org", "localhost", "127.0.0.1", "2001:db8::1")
 
 
 def hosts(*names: str, kind: ParticipantKind = ParticipantKind.AGGREGATOR, through: str = "") -> str:
@@ -16,6 +16,7 @@ def hosts(*names: str, kind: ParticipantKind = ParticipantKind.AGGREGATOR, throu
 def test_an_aggregator_gets_the_names_that_its_token_has() -> None:
     assert hosts("agg.example.org", "10.1.2.3", "agg.example.org") == "agg.example.org 10.1.2.3"
     assert hosts("127.0.0.1") == "127.0.0.1"
+    assert hosts("Localhost") == "Localhost"
     assert hosts(kind=ParticipantKind.EDGE) == ""
 
 

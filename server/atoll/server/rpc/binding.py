@@ -55,7 +55,7 @@ def hosts_of(names: Sequence[str], kind: ParticipantKind, *, through: str, serve
     _check_names(names)
     own = {_compared(name) for name in server_names}
     for name in names:
-        if _compared(name) in own and not is_loopback(name):
+        if (compared := _compared(name)) in own and not is_loopback(compared):
             raise InvalidRequestError(
                 _CODE, f"{name} is the server's own name", "give the aggregator a host name of its own"
             )
