@@ -67,8 +67,11 @@ class TestKubernetes:
     def test_its_ports_are_the_servers(self) -> None:
         ports = {one["name"]: one["containerPort"] for one in CONTAINER["ports"]}
         main = config().port
-        assert ports == {"main": main, "enrolment": main + 1, "metrics": main + 3}
-        for service, names in (("atoll", ["main", "enrolment"]), ("atoll-metrics", ["metrics"])):
+        assert ports == {"main": main, "enrolment": main + 1, "transfers": main + 2, "metrics": main + 3}
+        public = ["main", "enrolment", "transfers"]
+        (open_to_all, _) = OTHERS["NetworkPolicy", "atoll"]["spec"]["ingress"]
+        assert open_to_all == {"ports": [{"port": name} for name in public]}
+        for service, names in (("atoll", public), ("atoll-metrics", ["metrics"])):
             spec = OTHERS["Service", service]["spec"]
             assert {one["name"]: one["port"] for one in spec["ports"]} == {name: ports[name] for name in names}
             assert {one["targetPort"] for one in spec["ports"]} <= set(ports)
@@ -121,6 +124,12 @@ class TestFleet:
         assert set(re.findall(r"for file in (.*); do", script)[0].split()) == made
         assert container["env"] == [one for one in CONTAINER["env"] if one["name"] == "ATOLL_DATA"]
         assert SERVERS["metadata"]["name"] == STATEFUL_SET["metadata"]["name"]
+
+    def test_it_changes_nothing_of_the_first_server_that_kubernetes_refuses_to_change(self) -> None:
+        """``ValidateStatefulSetUpdate`` in Kubernetes' ``pkg/apis/apps/validation``: these fields, and no others."""
+        mutable = {"replicas", "template", "updateStrategy", "minReadySeconds", "persistentVolumeClaimRetentionPolicy"}
+        assert set(SERVERS["spec"]) <= mutable
+        assert STATEFUL_SET["spec"]["podManagementPolicy"] == "Parallel", "else pods wait for each other to be ready"
 
     def test_one_pod_at_a_time_ends_and_has_the_time_to_drain(self) -> None:
         assert SERVERS["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
@@ -218,9 +227,10 @@ class TestStandby:
         assert set(balancer["environment"].values()) <= set(STANDBY["services"])
         main = ServerConfig().port
         for name in balancer["environment"]:
-            assert re.findall(rf'"\$\{{{name}\}}:(\d+)"', settings) == [str(main), str(main + 1)]
+            ports = re.findall(rf'"\$\{{{name}\}}:(\d+)"', settings)
+            assert ports == [str(main + offset) for offset in range(3)]
         assert f"check port {main + 3}" in settings
-        assert balancer["ports"] == [f"{port}:{port}" for port in (main, main + 1)]
+        assert balancer["ports"] == [f"{port}:{port}" for port in (main, main + 1, main + 2)]
 
     @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy (Debian: haproxy) is not installed")
     def test_haproxy_reads_its_configuration(self) -> None:

@@ -47,12 +47,13 @@ def haproxy(nursery: Nursery, first: Server, second: Server) -> Iterator[str]:
     port = free_ports()
     config = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8")
     for name, server in (("FIRST", first), ("SECOND", second)):
-        for offset in (0, 1):
+        for offset in range(3):
             config = config.replace(
                 f'"${{{name}}}:{7400 + offset}"', f"127.0.0.1:{server.port + offset} port {server.port + 3}"
             )
-    config = config.replace("maxconn 20000", "maxconn 500").replace("bind :7400", f"bind 127.0.0.1:{port}")
-    config = config.replace("bind :7401", f"bind 127.0.0.1:{port + 1}")
+    config = config.replace("maxconn 20000", "maxconn 500")
+    for offset in range(3):
+        config = config.replace(f"bind :{7400 + offset}", f"bind 127.0.0.1:{port + offset}")
     path = nursery.folder / "haproxy.cfg"
     path.write_text(config, encoding="utf-8")
     nursery.start(("haproxy", "-f", str(path)), "haproxy")
