@@ -146,7 +146,7 @@ def test_a_policy_that_declines_is_asked_before_anything_is_charged(tmp_path: Pa
 
 def test_evaluations_and_noise_that_does_not_fit_are_declined(tmp_path: Path) -> None:
     protection = LocalProtection(local(), tmp_path)
-    assert "metrics would tell" in (protection.objection(make_task(kind=TaskKind.EVALUATE)) or "")
+    assert "metrics would reveal" in (protection.objection(make_task(kind=TaskKind.EVALUATE)) or "")
     assert "aggregation.max_abs must be larger" in (protection.objection(make_task(max_abs=1.0)) or "")
     assert protection.objection(make_task(max_abs=100.0)) is None
 

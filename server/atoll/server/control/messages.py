@@ -35,10 +35,15 @@ def make_readable(message: Message) -> None:
 
 
 def value_of(kind: type[V], message: Message) -> V:
-    """The message as a ``kind``: enum members are lower-case words, absent fields None, maps sorted by key."""
-    within = _dataclasses_within(kind)
+    """The message as a ``kind``: enum members are lower-case words, absent fields None, maps sorted by key.
+
+    An absent message is read as an empty one where the value must have it.
+    """
+    within, required = _dataclasses_within(kind), _required_within(kind)
     described = message.DESCRIPTOR.fields_by_name.items()
-    return kind(**{name: _read(message, field, within.get(name)) for name, field in described})
+    return kind(
+        **{name: _read(message, field, within.get(name), required=name in required) for name, field in described}
+    )
 
 
 def values_of(kind: type[V], messages: Iterable[Message]) -> tuple[V, ...]:
@@ -77,8 +82,8 @@ def progress_of(change: control_pb2.WatchRunResponse) -> Progress:
     return Progress(value_of(RunSummary, change.summary), changed, change.connected)
 
 
-def _read(message: Message, field: Any, kind: type[Any] | None) -> object:
-    if field.has_presence and not message.HasField(field.name):
+def _read(message: Message, field: Any, kind: type[Any] | None, *, required: bool) -> object:
+    if field.has_presence and not message.HasField(field.name) and not required:
         return None
     found = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -107,6 +112,12 @@ def _dataclasses_within(kind: type[Any]) -> Mapping[str, type[Any]]:
         for name, parts in hints.items()
         if (found := next((part for part in parts if hasattr(part, "__dataclass_fields__")), None)) is not None
     }
+
+
+@cache
+def _required_within(kind: type[Any]) -> frozenset[str]:
+    """The fields of a dataclass that always hold another dataclass."""
+    return frozenset(name for name, hint in get_type_hints(kind).items() if hasattr(hint, "__dataclass_fields__"))
 
 
 def _attribute(sources: tuple[object, ...], name: str) -> object:
