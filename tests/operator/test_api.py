@@ -68,6 +68,7 @@ PUBLIC = [
     "TimedOutError",
     "Timeouts",
     "TokenSummary",
+    "UnknownCallError",
     "UnreachableError",
 ]
 OPERATOR = {

@@ -20,6 +20,7 @@ from atoll.operator.errors import (
     OperatorError,
     RunFailedError,
     TimedOutError,
+    UnknownCallError,
     UnreachableError,
 )
 from atoll.operator.history import History
@@ -140,5 +141,6 @@ __all__ = [
     "TimedOutError",
     "Timeouts",
     "TokenSummary",
+    "UnknownCallError",
     "UnreachableError",
 ]

@@ -7,7 +7,8 @@
     ├── UnreachableError      3  the server cannot be reached
     ├── NotPermittedError     4  the certificate is missing, expired, revoked, or not for this
     ├── RunFailedError        5  the run that was waited for failed or was cancelled
-    └── TimedOutError         1  the run had not ended within the time that it was waited for
+    ├── TimedOutError         1  the run had not ended within the time that it was waited for
+    └── UnknownCallError      1  the server does not know the call: it is of another version
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class TimedOutError(OperatorError):
     """The run had not ended within the time that it was waited for; it goes on."""
 
 
+class UnknownCallError(OperatorError):
+    """The server does not know the call: it is of another version, or another of its ports was called."""
+
+
 def require_count(name: str, value: int, least: int = 0) -> None:
     """Refuse an argument ``name`` that the contract cannot carry, or that is below ``least``.
 
@@ -136,11 +141,11 @@ def _unreachable(address: str, detail: ErrorDetail) -> UnreachableError:
     return UnreachableError(f"cannot reach the server at {address}: {connection_words(detail.message)}", remedy)
 
 
-def _unimplemented(address: str, words: str) -> OperatorError:
+def _unimplemented(address: str, words: str) -> UnknownCallError:
     if is_other_port(words):
         what = f"{address} is not the main port of a server of this version"
-        return OperatorError(what, f"give the main port ({MAIN_PORT}), or upgrade the server, or this program")
-    return OperatorError(f"the server at {address} does not know this call", "upgrade the server, or this program")
+        return UnknownCallError(what, f"give the main port ({MAIN_PORT}), or upgrade the server, or this program")
+    return UnknownCallError(f"the server at {address} does not know this call", "upgrade the server, or this program")
 
 
 def _pairs(error: grpc.RpcError) -> list[tuple[str, str | bytes]]:

@@ -267,6 +267,29 @@ async def test_what_is_not_there_and_what_is_anothers_look_the_same(tenants: tup
             assert said.replace(onco.run, nothing.run) == await answer_of(caller, method, missing), method
 
 
+async def test_for_one_organisation_too_another_projects_run_is_not_there(
+    tenants: tuple[World, Tenant, Tenant],
+) -> None:
+    _, cardio, onco = tenants
+    nothing = Tenant("onco", onco.administrator, onco.viewer, onco.participant, "raaaaaaaaaaaa", "", "")
+    carol = await with_role(tenants[0], "carol", OPERATOR, "cardio", by=cardio.administrator, organisation="north")
+    for method in (name for name, one in OPERATIONS.items() if one.concern is Concern.RUN):
+        said = await answer_of(carol, method, about(onco)[method][0])
+        assert said == await answer_of(carol, method, about(nothing)[method][0]), method
+
+
+async def test_in_a_closed_project_too_another_projects_run_is_not_there(
+    tenants: tuple[World, Tenant, Tenant],
+) -> None:
+    world, cardio, onco = tenants
+    await cardio.administrator.control.CancelRun(control_pb2.CancelRunRequest(run=cardio.run), timeout=WAIT_S)
+    await world.operator.control.CloseProject(control_pb2.CloseProjectRequest(project="cardio"), timeout=WAIT_S)
+    for run in (onco.run, "raaaaaaaaaaaa"):
+        extend = control_pb2.ExtendRunRequest(run=run, rounds=1)
+        code = await refused_code(cardio.administrator.control.ExtendRun(extend, timeout=WAIT_S))
+        assert code == (MISSING, "run.missing"), run
+
+
 async def test_lists_and_figures_are_of_one_project(tenants: tuple[World, Tenant, Tenant]) -> None:
     world, cardio, onco = tenants
     async with onco.participant.check_in():
@@ -301,6 +324,22 @@ async def test_a_model_is_its_projects_even_by_its_name(tenants: tuple[World, Te
     assert missing == await refused_code(cardio.administrator.transfer.GetManifest(absent, timeout=WAIT_S))
     assert (await onco.administrator.transfer.GetManifest(manifest, timeout=WAIT_S)).manifest.size_bytes
     assert (await refused_code(submit(cardio.administrator, blob=onco.blob)))[0] == MISSING
+
+
+async def test_a_model_is_a_projects_only_once_all_of_it_was_uploaded_there(
+    tenants: tuple[World, Tenant, Tenant],
+) -> None:
+    """Else the digests of another project's model, which open nothing by themselves, would bring the model."""
+    _, cardio, onco = tenants
+    raw = (initial_values() + 2.0).tobytes()
+    manifest = BlobManifest.of_buffer(raw, 1024)
+    assert manifest.name == onco.blob
+    first = next(iter(model_requests(raw, manifest)))
+    first.payload = b"x" * len(first.payload)
+    await refusal(cardio.administrator.control.UploadModel(each([first]), timeout=WAIT_S))
+    assert (await refused_code(submit(cardio.administrator, blob=onco.blob)))[0] == MISSING
+    assert await upload(cardio.administrator, initial_values() + 2.0) == onco.blob
+    assert await submit(cardio.administrator, blob=onco.blob)
 
 
 async def test_runs_draw_their_projects_participants_alone(tenants: tuple[World, Tenant, Tenant]) -> None:
@@ -340,6 +379,20 @@ async def test_populations_of_the_same_name_are_apart(tenants: tuple[World, Tena
     charged = control_pb2.ListChargesRequest(run=private)
     assert (await onco.viewer.control.ListCharges(charged, timeout=WAIT_S)).population == "onco/patients"
     assert (await refused_code(cardio.viewer.control.ListCharges(charged, timeout=WAIT_S)))[0] == MISSING
+
+
+async def test_a_population_is_limited_in_a_project_that_exists(tenants: tuple[World, Tenant, Tenant]) -> None:
+    """A limit on a population of a misspelt project would limit no run."""
+    world, _, _ = tenants
+
+    async def limited(name: str) -> str:
+        request = control_pb2.LimitPopulationRequest(population=name, epsilon=3.0, delta=1e-6, adjacency="add_remove")
+        return (await world.operator.control.LimitPopulation(request, timeout=WAIT_S)).population.population
+
+    for name in ("cardo/patients", "/patients"):
+        assert await refused_code(limited(name)) == (MISSING, "project.missing"), name
+    assert await limited("cardio/patients") == "cardio/patients"
+    assert await limited("default/patients") == "patients", "the population that runs of default charge"
 
 
 class TestAdministrators:
@@ -408,6 +461,83 @@ async def test_roles_in_several_projects(tenants: tuple[World, Tenant, Tenant]) 
     await world.operator.control.SetOperatorRole(none, timeout=WAIT_S, metadata=within("onco"))
     listed = await dora.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
     assert [one.run for one in listed.runs] == [cardio.run]
+
+
+async def test_who_loses_the_role_in_a_project_watches_its_runs_no_longer(
+    tenants: tuple[World, Tenant, Tenant],
+) -> None:
+    world, cardio, _ = tenants
+    dora = await with_role(world, "dora", VIEWER, "cardio")
+    viewer = control_pb2.SetOperatorRoleRequest(name="dora", role=control_pb2.OPERATOR_ROLE_VIEWER)
+    await world.operator.control.SetOperatorRole(viewer, timeout=WAIT_S, metadata=within("onco"))
+    watch = dora.control.WatchRun(control_pb2.WatchRunRequest(run=cardio.run), timeout=WAIT_S)
+    first = await watch.read()
+    assert isinstance(first, control_pb2.WatchRunResponse)
+    assert first.summary.run == cardio.run
+    none = control_pb2.SetOperatorRoleRequest(name="dora")
+    await world.operator.control.SetOperatorRole(none, timeout=WAIT_S, metadata=within("cardio"))
+
+    async def rest() -> None:
+        while await watch.read() is not grpc.aio.EOF:
+            pass
+
+    assert await refused_code(rest()) == (MISSING, "run.missing")
+
+
+class TestALesserRoleInOneProject:
+    """It holds there instead of the role in all, whether a call names the project or not."""
+
+    async def test_in_default_nothing_is_made(self, tenants: tuple[World, Tenant, Tenant]) -> None:
+        world, _, _ = tenants
+        frank = await self._frank(world, "default")
+        assert await refused_code(token(frank)) == ("PERMISSION_DENIED", "operator.role")
+        assert await refused_code(upload(frank)) == ("PERMISSION_DENIED", "operator.role")
+        assert await token(frank, metadata=within("cardio"))
+
+    async def test_its_join_tokens_stay(self, tenants: tuple[World, Tenant, Tenant]) -> None:
+        world, cardio, onco = tenants
+        frank = await self._frank(world, "cardio")
+
+        def void(of: Tenant, metadata: Any = None) -> Awaitable[control_pb2.VoidTokensResponse]:
+            request = control_pb2.VoidTokensRequest(token_ids=[JoinToken.decode(of.token).token_id])
+            return frank.control.VoidTokens(request, timeout=WAIT_S, metadata=metadata)
+
+        found = await refusal(void(cardio))
+        assert found.detail is not None
+        assert (found.detail.code, "cardio" in found.detail.message) == ("project.which", True)
+        assert await refused_code(void(cardio, within("cardio"))) == ("PERMISSION_DENIED", "operator.role")
+        assert (await void(onco, within("onco"))).voided == 1
+
+    async def _frank(self, world: World, project: str) -> Caller:
+        """An operator in all projects and a viewer in this one."""
+        key = Key()
+        made = await world.operator.control.CreateOperator(
+            control_pb2.CreateOperatorRequest(
+                name="frank", csr_pem=key.csr, lifetime_s=DAY_S, role=control_pb2.OPERATOR_ROLE_OPERATOR
+            ),
+            timeout=WAIT_S,
+        )
+        less = control_pb2.SetOperatorRoleRequest(name="frank", role=control_pb2.OPERATOR_ROLE_VIEWER)
+        await world.operator.control.SetOperatorRole(less, timeout=WAIT_S, metadata=within(project))
+        return Caller(await world.channel(key.pem, made.certificate_pem))
+
+
+async def test_a_role_for_one_organisation_needs_a_project(tenants: tuple[World, Tenant, Tenant]) -> None:
+    """It was given in all projects and for every organisation."""
+    world, _, _ = tenants
+    limited = ("INVALID_ARGUMENT", "operator.role_limit")
+    create = control_pb2.CreateOperatorRequest(
+        name="carol",
+        csr_pem=Key().csr,
+        lifetime_s=DAY_S,
+        role=control_pb2.OPERATOR_ROLE_OPERATOR,
+        organisation="north",
+    )
+    assert await refused_code(world.operator.control.CreateOperator(create, timeout=WAIT_S)) == limited
+    change = control_pb2.SetOperatorRoleRequest(
+        name="cardio-eve", role=control_pb2.OPERATOR_ROLE_OPERATOR, organisation="north"
+    )
+    assert await refused_code(world.operator.control.SetOperatorRole(change, timeout=WAIT_S)) == limited
 
 
 async def test_a_role_for_one_organisation(tenants: tuple[World, Tenant, Tenant]) -> None:

@@ -152,11 +152,12 @@ class Operators:
         Raises:
             ForbiddenError: if the caller is no administrator and does not renew its own, or renews with another role.
             NameFormatError: for an impossible name.
-            InvalidRequestError: for an impossible lifetime or certificate request.
+            InvalidRequestError: for an impossible lifetime or certificate request, or an organisation without project.
             ConflictError: if another holds a certificate in that name.
             RevokedError: if the operator that asks has just been revoked.
         """
         check_operator(name)
+        _require_project_of(organisation, project)
         if not 0 < lifetime_s <= OPERATOR_LIFETIME_S:
             raise InvalidRequestError(
                 "operator.lifetime",
@@ -196,12 +197,14 @@ class Operators:
         """Give an operator another role, in all projects or in one, from its next call on.
 
         Raises:
-            InvalidRequestError: if its role in all projects is to be taken away, which would be a revocation.
+            InvalidRequestError: if its role in all projects is to be taken away, which would be a revocation, or if
+                an organisation is given without a project.
             NotFoundError: if there is no such operator.
             ForbiddenError: if the caller is no administrator.
             ConflictError: if it is the server's own operator, or no administrator would be left.
         """
         now, name, role = self._clock(), given.name, given.role
+        _require_project_of(given.organisation, given.project)
         if role is None and given.project is None:
             raise InvalidRequestError(
                 "operator.role_name",
@@ -356,6 +359,16 @@ def _require_only_in(connection: Connection, name: str, project: str) -> None:
             "operator.shared",
             f"{name} has roles outside of project {project}",
             f"take its role here away: atoll operator role {name} none --project {project}",
+        )
+
+
+def _require_project_of(organisation: str, project: str | None) -> None:
+    """Refuse a role for one organisation in all projects, which no role is."""
+    if organisation and project is None:
+        raise InvalidRequestError(
+            "operator.role_limit",
+            f"a role for organisation {organisation[:80]!r} needs a project: in all projects it is for everyone",
+            "name the project: --project",
         )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -22,12 +23,12 @@ from atoll.server.rpc.log_handlers import LogHandlers
 from atoll.server.rpc.operator_handlers import page_size
 from atoll.server.rpc.privacy_handlers import PrivacyHandlers
 from atoll.server.rpc.project_handlers import ProjectHandlers
-from atoll.server.rpc.scoping import current_scope
+from atoll.server.rpc.scoping import Scope, current_scope
 from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.active_runs import ActiveRun
 from atoll.server.runs.janitor import Pruned
 from atoll.server.runs.submission import upload_owner
-from atoll.server.stores import BlobWriter, models, participants, rounds, runs
+from atoll.server.stores import BlobWriter, RecordMissingError, models, participants, rounds, runs
 from atoll.server.stores.paging import mark
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.digest import BlobManifest
@@ -44,6 +45,8 @@ MAX_MEMBERS = 10_000
 """Maximum number of members in one answer, of the newest attempts; older attempts come without members."""
 MODEL_LEASE_S = 3600.0
 """Seconds that an uploaded model is kept for the run that begins with it."""
+_UPLOADING = "upload in work"
+"""Owner of the leases of models that are being uploaded."""
 WATCH_INTERVAL_S = 0.05
 """Minimum seconds between two messages to a watcher; changes in between are sent together."""
 MAX_WATCH_PACE_S = 10.0
@@ -71,7 +74,8 @@ class ControlService(
             call = self._services.call
             await call(self._services.room.require, "this model", manifest.size_bytes)
             until = self._services.clock() + MODEL_LEASE_S
-            self._services.leases.hold(upload_owner(current_scope().place), manifest.name, until=until)
+            leases = self._services.leases
+            leases.hold(_UPLOADING, manifest.name, until=until)  # not the project's before all of it has come
             with await call(self._services.blobs.create, chunk_bytes=manifest.chunk_bytes) as writer:
                 await call(_write_chunk, writer, manifest, first, 0)
                 expected = 1
@@ -81,6 +85,7 @@ class ControlService(
                 if expected != manifest.chunk_count:
                     raise _incomplete(expected)
                 stored = await call(writer.commit)
+                leases.hold(upload_owner(current_scope().place), stored.name, until=until)
         return control_pb2.UploadModelResponse(blob=stored.name)
 
     async def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> control_pb2.SubmitRunResponse:
@@ -156,6 +161,7 @@ class ControlService(
         """
         await self._authenticator.operator(context)
         watch, shown, loop = Watch(self._authenticator, context), ShownMembers(), asyncio.get_running_loop()
+        watch.only_while(partial(self._require_seen, current_scope(), request.run, context))
         while True:
             began = loop.time()
             active = self._coordinator.active(request.run)
@@ -186,6 +192,16 @@ class ControlService(
                     "server.stopping", "the server is stopping", "watch again when it is back", retry_after_s=1.0
                 )
             await asyncio.sleep(_watch_pause_s(took_s, request.pace_s))
+
+    async def _require_seen(self, scope: Scope, run: str, context: Context) -> None:
+        """Refuse to go on telling of a run in whose project the operator has lost its role.
+
+        Raises:
+            RecordMissingError: if it has.
+        """
+        caller = await self._authenticator.identify(context)
+        if not scope.is_still_allowed(caller.rights):
+            raise RecordMissingError("run", run)
 
     async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
         """Pause a run: no further round begins."""

@@ -57,6 +57,11 @@ class Scope:
         """Whether the call may see what belongs to a project."""
         return self.project in (None, project)
 
+    def is_still_allowed(self, rights: Rights | None) -> bool:
+        """Whether an operator that has these rights by now may still see the project, as far as when the call began."""
+        own = None if rights is None or self.project is None else rights.within(self.project)
+        return self.project is None or (own is not None and own.organisation in ("", self.organisation))
+
     def population(self, name: str) -> str:
         """The full name of a population that the call names."""
         return projects.qualified(self.place, name)
@@ -118,6 +123,10 @@ class Scopes:
         if asked and (rights.within(asked) is None or asked not in await self.book.all()):
             raise RecordMissingError("project", asked)
         base = _chosen(caller.name, rights, asked)
+        if base is not None:
+            if base.project and concern is not Concern.SELF:
+                await self._require_there(base.project)
+            base = _with_own_role(operation, base)
         if base is None and concern is not Concern.SELF and not _names_one(concern, request):
             raise _ambiguous(rights)
         start = base or Scope(caller.name, rights, NOWHERE, None)
@@ -127,22 +136,30 @@ class Scopes:
         if base is None and concern is not Concern.SELF:
             raise _missing(concern, request)
         scope = _limited(operation, start)
-        await self._require_open(operation, scope.place)
+        if concern is Concern.PROJECT:
+            await self._require_open(operation, scope.place)
         return Found(scope)
 
     async def _within(self, operation: Operation, start: Scope, project: str, asked: str, request: Any) -> Found:
         """The scope of a call about what belongs to a project."""
         own, missing = start.rights.within(project), _missing(operation.concern, request)
+        if own is not None:
+            await self._require_there(project)
         if own is None or asked not in ("", project):
             if start.project == NOWHERE:
                 raise missing
-            return Found(start, missing)
+            return Found(_limited(operation, start), missing)  # as for what is not there
         wanted = replace(start, project=project, role=own.role, organisation=own.organisation)
         scope = _limited(operation, wanted)
         if scope.organisation and not await self._reader.run(_is_of, request, scope.organisation):
             return Found(scope, missing)
         await self._require_open(operation, project)
         return Found(scope)
+
+    async def _require_there(self, project: str) -> None:
+        """Refuse a role in a project that does not exist: ``[oidc] project_roles`` may name one."""
+        if project not in await self.book.all():
+            raise RecordMissingError("project", project)
 
     async def _require_open(self, operation: Operation, project: str) -> None:
         if operation.begins:
@@ -167,6 +184,29 @@ def _chosen(name: str, rights: Rights, asked: str) -> Scope | None:
     if own is None:
         return Scope(name, rights, NOWHERE, None)
     return Scope(name, rights, project, own.role, own.organisation)
+
+
+def _with_own_role(operation: Operation, scope: Scope) -> Scope:
+    """The scope of a call to all projects that changes something: a role in one project holds there instead.
+
+    Raises:
+        InvalidRequestError: if the call is about all projects and the operator's role in one of them does not allow it.
+    """
+    if scope.project is not None or operation.concern is not Concern.PROJECT or not operation.action:
+        return scope
+    if operation.begins:
+        own = scope.rights.projects.get(scope.place)
+        if own is None:
+            return scope
+        return replace(scope, project=scope.place, role=own.role, organisation=own.organisation)
+    less = [name for name, own in scope.rights.projects.items() if own.role not in operation.roles or own.organisation]
+    if less and scope.role in operation.roles:
+        raise InvalidRequestError(
+            "project.which",
+            f"your role does not allow this in all projects: not in {', '.join(sorted(less)[:_SHOWN])}",
+            "name the project that it is about: --project",
+        )
+    return scope
 
 
 def _limited(operation: Operation, scope: Scope) -> Scope:

@@ -125,8 +125,11 @@ def blobs_of(connection: Connection, project: str, *, without: Collection[str] =
 
 
 def qualified(project: str, population: str) -> str:
-    """The full name of a population of a project; a name that has a project in it stays as it is."""
-    return population if project == DEFAULT_PROJECT or is_qualified(population) else f"{project}{_WITHIN}{population}"
+    """The full name of a population of a project; a name with another project in it is of that one."""
+    own, within, name = population.partition(_WITHIN)
+    if not within:
+        own, name = project, population
+    return name if own == DEFAULT_PROJECT else f"{own}{_WITHIN}{name}"
 
 
 def is_qualified(population: str) -> bool:
