@@ -150,7 +150,6 @@ def test_rows_of_a_text_have_several_documents(tmp_path: Path) -> None:
         (2, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}, 'method = "ring" has no masks'),
         (1, {"privacy": {"noise_multiplier": 1.0}}, r"document_masks = true with \[privacy\]"),
         (1, {"model": {"kind": "vision"}}, 'a model of kind "vision" takes no documents'),
-        (1, {"asynchrony": {"method": "hogwild"}}, r"document_masks = true is not available with \[asynchrony\]"),
     ],
 )
 def test_what_has_no_place_for_masks_is_refused(ranks: int, sections: dict[str, Any], said: str) -> None:
