@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from atoll.wire.project import PROJECT
 from atoll.wire.v1 import control_pb2
 from tests.console.browser import Browser, Running, running
 from tests.server.cli.conftest import Fake, FakeControl, serve
@@ -50,10 +51,22 @@ class Watched(FakeControl):
         super().__init__()
         self.changes = Changes()
         self.cancelled: list[str] = []
+        self.projects_refused: grpc.StatusCode | None = None
+        self.lost_project = ""
 
     def CancelRun(self, request: control_pb2.CancelRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
         self.cancelled.append(request.reason)
         return super().CancelRun(request, context)
+
+    def ListProjects(self, request: control_pb2.ListProjectsRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
+        if self.projects_refused is not None:
+            context.abort(self.projects_refused, "the disk is full")
+        return super().ListProjects(request, context)
+
+    def WhoAmI(self, request: control_pb2.WhoAmIRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
+        if self.lost_project and dict(context.invocation_metadata()).get(PROJECT) == self.lost_project:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no project '{self.lost_project}'")
+        return super().WhoAmI(request, context)
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Any) -> Any:  # noqa: N802 - the contract's name
         self.asked.append(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 
 from atoll.wire.v1 import control_pb2
@@ -208,6 +209,29 @@ class TestProjects:
         page = browser.get("/").text
         assert "<th>project</th>" not in page
         assert "Project <select" not in page
+
+    def test_a_server_without_projects_has_nothing_to_choose(self, browser: Browser, control: Watched) -> None:
+        control.projects_refused = grpc.StatusCode.UNIMPLEMENTED
+        found = browser.get("/")
+        assert found.status == 200
+        assert "Project <select" not in found.text
+
+    def test_another_error_of_the_list_is_told(self, browser: Browser, control: Watched) -> None:
+        control.projects_refused = grpc.StatusCode.DATA_LOSS
+        found = browser.get("/")
+        assert found.status == 404
+        assert "the disk is full" in found.text
+
+    def test_who_loses_the_role_in_the_chosen_one_can_go_on_without(self, browser: Browser, control: Watched) -> None:
+        control.projects = named("cardio", "onco")
+        token = browser.form_token()
+        assert choose(browser, "cardio") == 303
+        control.lost_project = "cardio"
+        found = browser.get("/")
+        assert found.status == 404
+        assert "Take the choice of a project back" in found.text
+        assert browser.post("/project", {"form_token": token}).status == 303
+        assert browser.get("/").status == 200
 
     def test_who_has_roles_in_several_alone_sees_the_first(self, fake: Fake, control: Watched) -> None:
         control.projects = named("cardio", "onco")

@@ -43,8 +43,15 @@ class Actions:
         self._access = access
 
     async def choose_project(self, request: Request) -> Response:
-        """Have the pages of this session be about one project, or about all."""
-        chosen = (await form_of(request)).get("project", "")
+        """Have the pages of this session be about one project, or about all; or take the choice back.
+
+        The server is not asked to take it back: the project may be the one in which the operator has lost its role.
+        """
+        form = await form_of(request)
+        if "project" not in form:
+            self._access.forget_choice(session_of(request))
+            return RedirectResponse("/", 303)
+        chosen = form["project"]
         there = await run_in_threadpool(self._reader.operator.projects)
         if chosen and chosen not in {one.project for one in there}:
             raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one of the list")

@@ -86,27 +86,29 @@ def _pages(operator: Operator, *, site: Site, access: Access, live: Live) -> Sta
     made = Starlette(
         routes=routes,
         exception_handlers={
-            OperatorError: functools.partial(_failed, operator.address),
-            HTTPException: functools.partial(_refused, operator.address),
+            OperatorError: functools.partial(_failed, operator.address, access),
+            HTTPException: functools.partial(_refused, operator.address, access),
         },
     )
     made.router.redirect_slashes = False  # to an address with this socket's scheme, which a proxy's may not be
     return made
 
 
-def _failed(address: str, request: Request, error: Exception) -> Response:
+def _failed(address: str, access: Access, request: Request, error: Exception) -> Response:
     """Answer with the error of the server, or say that it cannot be reached."""
     found = error if isinstance(error, OperatorError) else OperatorError(str(error))
     status = next(number for kind, number in _STATUSES if isinstance(found, kind))
-    return _error_page(address, request, status, found.message, found.remedy)
+    return _error_page(address, access, request, status, found.message, found.remedy)
 
 
-def _refused(address: str, request: Request, error: Exception) -> Response:
+def _refused(address: str, access: Access, request: Request, error: Exception) -> Response:
     """Answer a request for an unknown page, or an invalid request, with an error page."""
     status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
-    return _error_page(address, request, status, detail, "")
+    return _error_page(address, access, request, status, detail, "")
 
 
-def _error_page(address: str, request: Request, status: int, message: str, remedy: str) -> Response:
-    said = {"message": message, "remedy": remedy}
-    return page("error.html.j2", said, address=address, session=session_or_none(request), status_code=status)
+def _error_page(address: str, access: Access, request: Request, status: int, message: str, remedy: str) -> Response:
+    session = session_or_none(request)
+    chosen = "" if session is None else access.project(session)
+    said = {"message": message, "remedy": remedy, "chosen": chosen is not None, "project": chosen or ""}
+    return page("error.html.j2", said, address=address, session=session, status_code=status)

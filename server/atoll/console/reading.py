@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll.operator import Myself, Operator, ParticipantSummary, RoundSummary, RunDetail
-from atoll.operator.errors import OperatorError
+from atoll.operator.errors import UnknownCallError
 from atoll.operator.history import ENDED_PHASES, Rounds
 
 MAX_KEPT_RUNS = 16
@@ -65,10 +65,14 @@ class Found:
 
 
 def _project_names(operator: Operator) -> tuple[str, ...]:
-    """The projects to choose from; none at a server of a version without projects, which has no such call."""
+    """The projects to choose from; none at a server of a version without projects, which has no such call.
+
+    Raises:
+        OperatorError: if the server does not say.
+    """
     try:
         return tuple(one.project for one in operator.projects())
-    except OperatorError:
+    except UnknownCallError:
         return ()
 
 

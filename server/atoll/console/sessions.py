@@ -81,6 +81,11 @@ class Access:
             if session.name in self._sessions:
                 self._projects[session.name] = project
 
+    def forget_choice(self, session: Session) -> None:
+        """Have the session's pages be about what they are without a choice of a project."""
+        with self._lock:
+            self._projects.pop(session.name, None)
+
     def project(self, session: Session) -> str | None:
         """The project that was chosen for a session; None: none was."""
         with self._lock:
