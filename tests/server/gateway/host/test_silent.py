@@ -15,11 +15,9 @@ import pytest
 from atoll.server.gateway.host import service
 from atoll.wire.v1 import gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, window_s
 from tests.server.gateway.host.gateways import Aggregator, short_lived
 from tests.server.rpc.world import World, job
-
-LIFETIME_S = 3.0
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ async def test_one_that_answers_no_question_loses_its_streams_and_its_sessions(
 
 
 async def test_the_streams_of_one_end_with_its_certificate(world: World) -> None:
-    with short_lived(world, LIFETIME_S):
+    with short_lived(world, window_s()):
         north = await Aggregator.of(world)
     participant = await north.participant()
     await world.submit(job())

@@ -22,11 +22,9 @@ from atoll.server.rpc.coordinator_service import RemoteCoordinator
 from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, window_s
 from tests.server.gateway.host.gateways import short_lived
 from tests.server.rpc.world import Key, World
-
-LIFETIME_S = 3.0
 
 
 class Watched(Relay):
@@ -118,7 +116,7 @@ async def test_a_revoked_participant_is_refused_by_a_gateway_that_stands(world: 
 async def test_a_gateway_whose_certificate_ends_connects_again_and_refuses_nobody_for_it(
     world: World, site: Site
 ) -> None:
-    with short_lived(world, LIFETIME_S):
+    with short_lived(world, window_s()):
         await site.enrol()
     await site.connect()
     pem = await site.participant()
