@@ -1,7 +1,7 @@
 """Async tensor parallelism: the compiler splits gather and product, or product and scatter, into pieces that overlap.
 
 The pieces go through symmetric memory: buffers of each GPU that its peers in the node read directly. Published: 652
-instead of 597 tokens/s per GPU at 70B on 256 H100s (torchtitan, Liang et al. 2025, table 3).
+instead of 597 tokens/s per GPU at 70B on 256 H100s (torchtitan's benchmark of async TP, June 2025).
 """
 
 from __future__ import annotations

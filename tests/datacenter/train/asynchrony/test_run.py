@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,22 @@ DIGITS: dict[str, Any] = {
 }
 
 
+class Noting(Unwatched):
+    """Notes whether Python collects garbage by itself within steps of this rank's trainer."""
+
+    python_collects = False
+
+    def enter(self, step: int, phase: str) -> None:
+        super().enter(step, phase)
+        self.python_collects |= phase == "data" and gc.isenabled()
+
+
 def run(folder: str, asynchrony: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     job = SiloJob.model_validate({**DIGITS, "asynchrony": asynchrony, **more})
+    pulse = Noting()
     with join_world(WAIT_S) as world:
-        summary = train_asynchronously(job, Path(folder), world, Unwatched(), console=False)
-    return {"steps": summary.steps, "loss": summary.loss}
+        summary = train_asynchronously(job, Path(folder), world, pulse, console=False)
+    return {"steps": summary.steps, "loss": summary.loss, "python_collects": pulse.python_collects}
 
 
 _MORE = {"precision": {"compute": "bfloat16"}, "memory": {"checkpointing": "full"}}
@@ -50,6 +62,7 @@ def test_a_job_learns_tells_and_leaves_its_weights(
 ) -> None:
     found = run_ranks(run, 3, str(tmp_path), asynchrony, more)
     assert [one["steps"] for one in found] == [30, 30, 30]
+    assert not any(one["python_collects"] for one in found)
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 3
@@ -65,6 +78,7 @@ def test_a_job_learns_tells_and_leaves_its_weights(
         ({"asynchrony": {}, "batch": {"global_batch": 2}}, 4, "less than one sequence for each of 3 workers"),
         ({"asynchrony": {}, "mesh": {"tp": 2}}, 4, "[mesh] has no effect with [asynchrony]"),
         ({"asynchrony": {}, "data_parallel": {"method": "ddp"}}, 4, "[data_parallel] has no effect"),
+        ({"asynchrony": {}, "memory": {"checkpointing": "gathered"}}, 4, "no tp gathers anything"),
         ({"asynchrony": {}, "privacy": {"noise_multiplier": 1.0}}, 4, "[privacy] is not available with [asynchrony]"),
         ({"asynchrony": {}, "precision": {"compute": "float16"}}, 4, "[precision] with [asynchrony] has compute alone"),
         ({"asynchrony": {}, "precision": {"reduce": "bfloat16"}}, 4, "[precision] with [asynchrony] has compute alone"),

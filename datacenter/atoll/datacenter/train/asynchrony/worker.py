@@ -20,6 +20,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.asynchrony.channel import Push, WorkersEnd
 from atoll.datacenter.train.asynchrony.vector import read_gradients, write
 from atoll.datacenter.train.build import make_step
+from atoll.datacenter.train.collector import Collector
 from atoll.datacenter.train.launched import Launched, StepResult
 from atoll.datacenter.train.optimiser import gradient_norm, lr_at
 from atoll.datacenter.train.step import Step
@@ -160,7 +161,11 @@ def open_worker(
     batches, worker, workers = share
     mine = alone(job)
     pin = step.device.type == "cuda"
-    with Loader(batches, worker, workers, pin=pin) as loader, open_tracing(job, folder, world) as tracing:
+    with (
+        Loader(batches, worker, workers, pin=pin) as loader,
+        open_tracing(job, folder, world) as tracing,
+        Collector(job.memory.collect_every_steps).running() as collector,
+    ):
         yield Trainer(
             job=mine,
             world=World(0, 1, world.local_rank, step.device),
@@ -173,4 +178,5 @@ def open_worker(
             meter=Meter(step.device, together=False),
             tracing=tracing,
             pulse=pulse,
+            collector=collector,
         )
