@@ -51,7 +51,9 @@ _MOE = {"experts": 8, "top_k": 2, "expert_dim": 1408, "capacity_factor": 1.0}
 _FLOAT8 = {"compute": "float8"}
 _COMPILED = {"compile": True}
 TOGGLES: Mapping[str, Toggle] = {
-    "collector in step": Toggle({}, {"memory": {"collect_every_steps": 50}}, {"memory": {"collect_every_steps": 0}}),
+    "collector in step": Toggle(
+        {}, {"processes": {"collect_every_steps": 50}}, {"processes": {"collect_every_steps": 0}}
+    ),
     "selective recomputation": Toggle({}, {"memory": {"checkpointing": "selective"}}, {}),
     "padded experts": Toggle({}, {"model": {"moe": {**_MOE, "padded": True}}}, {"model": {"moe": _MOE}}),
     "float8 by row beside by tensor": Toggle(

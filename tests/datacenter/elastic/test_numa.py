@@ -14,14 +14,14 @@ from atoll.datacenter.elastic import launch
 from atoll.datacenter.elastic.numa import numa_options
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
-from atoll.datacenter.job.parallel import Numa
+from atoll.datacenter.job.operation import Numa
 from tests.datacenter.training import small
 
 NODES = launch.Nodes(1, 1, "", "numa")
 
 
 def job(mode: Numa) -> SiloJob:
-    return SiloJob.model_validate(small(memory={"numa": mode}))
+    return SiloJob.model_validate(small(processes={"numa": mode}))
 
 
 @pytest.mark.parametrize("mode", ["none", "node", "socket", "exclusive", "core-complex"])

@@ -10,7 +10,7 @@ import torch
 from atoll.datacenter.errors import LayoutError
 
 if TYPE_CHECKING:
-    from atoll.datacenter.job.parallel import Numa
+    from atoll.datacenter.job.operation import Numa
 
 
 def check_numa(mode: Numa) -> None:
@@ -22,8 +22,11 @@ def check_numa(mode: Numa) -> None:
     if mode == "none":
         return
     if not torch.cuda.is_available():
-        raise LayoutError(f'memory.numa = "{mode}" binds ranks beside their GPU, and this machine has none: set "none"')
+        raise LayoutError(
+            f'processes.numa = "{mode}" binds ranks beside their GPU, and this machine has none: set "none"'
+        )
     if shutil.which("numactl") is None:
         raise LayoutError(
-            f'memory.numa = "{mode}" needs the program numactl: install it (Debian: apt install numactl), or set "none"'
+            f'processes.numa = "{mode}" needs the program numactl: install it (Debian: apt install numactl), or set '
+            '"none"'
         )

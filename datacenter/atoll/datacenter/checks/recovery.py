@@ -41,8 +41,8 @@ def _company(job: SiloJob) -> Iterator[str]:
         (job.privacy is not None, "[privacy]", "whose noise is made for the whole batch, also for a lost group's part"),
         (job.model.moe is not None, "[model.moe]", "whose router is balanced by counts over all ranks"),
         (
-            job.memory.numa != "none",
-            f'memory.numa = "{job.memory.numa}"',
+            job.processes.numa != "none",
+            f'processes.numa = "{job.processes.numa}"',
             "which torchrun's agent does, and replica groups have none",
         ),
         (section.uneven, "data_parallel.uneven = true", "which moves rows between groups"),

@@ -74,7 +74,7 @@ def check_devices(job: SiloJob, nproc: int) -> None:
             f"--nproc {nproc}: this machine has {gpus} GPUs; start as many processes, or hide the GPUs with "
             "CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
-    check_numa(job.memory.numa)
+    check_numa(job.processes.numa)
     device = torch.device("cuda" if gpus else "cpu")
     if job.precision.compute == "float8":
         check_float8(device)

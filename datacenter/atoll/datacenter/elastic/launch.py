@@ -144,7 +144,7 @@ def launch(
         return _launch_groups(job, command, nproc, nodes, max_restarts, logs, say)
     began_s = time.monotonic()
     with _ranks_folder(logs) as ranks:
-        spec = _spec(command, nproc, nodes, max_restarts, numa_options(job.memory.numa))
+        spec = _spec(command, nproc, nodes, max_restarts, numa_options(job.processes.numa))
         agent = Agent(spec, logs, say, partial(check_layout, job))
         _run(agent, spec, logs)
         ended = [one for one in _endings(ranks) if one["rank"] in _ranks_of(agent)]

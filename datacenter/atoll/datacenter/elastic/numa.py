@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch.numa.binding import AffinityMode, NumaOptions
 
 if TYPE_CHECKING:
-    from atoll.datacenter.job.parallel import Numa
+    from atoll.datacenter.job.operation import Numa
 
 
 def numa_options(mode: Numa) -> NumaOptions | None:

@@ -1,4 +1,4 @@
-"""``[evaluation]``, ``[checkpoint]``, ``[faults]``, ``[metrics]``: how a long job is kept alive and observed."""
+"""``[evaluation]``, ``[checkpoint]``, ``[faults]``, ``[processes]``, ``[metrics]``: how a long job runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atoll.settings import Hint, Section
+
+Numa = Literal["none", "node", "socket", "exclusive", "core-complex"]
 
 
 class EvaluationSection(Section):
@@ -120,6 +122,27 @@ class FaultsSection(Section):
     def leaves_late_behind(self) -> bool:
         """Whether a step may be made while a replica group is still in its pass."""
         return self.backup_replicas > 0 or self.speculate_after is not None
+
+
+class ProcessesSection(Section):
+    """How the ranks' processes use the machine."""
+
+    collect_every_steps: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 20,
+            description="Python's garbage collector runs after every so many steps, on all ranks at the same time; 0: "
+            "when Python decides.",
+        ),
+    ] = 50
+    numa: Annotated[
+        Numa,
+        Field(
+            description="Processors that `atoll silo train` and `join` bind a rank to: those of its GPU's NUMA `node` "
+            "or `socket`, an `exclusive` part of them, or a `core-complex`. Needs GPUs and numactl."
+        ),
+    ] = "none"
 
 
 class MetricsSection(Section):

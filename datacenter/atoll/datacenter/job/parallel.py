@@ -15,7 +15,6 @@ MAX_DEGREE = 1 << 16
 
 Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
-Numa = Literal["none", "node", "socket", "exclusive", "core-complex"]
 Hook = Literal["none", "float16", "bfloat16", "powersgd", "int8", "sign", "topk"]
 FEEDBACK_HOOKS: frozenset[Hook] = frozenset({"powersgd", "int8", "sign", "topk"})
 """Hooks that keep what they could not send for the next step."""
@@ -185,23 +184,6 @@ class MemorySection(Section):
         ),
         Hint(default="1024 where chunks are possible, else 0"),
     ] = None
-
-    collect_every_steps: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=1 << 20,
-            description="Python's garbage collector runs after every so many steps, on all ranks at the same time; 0: "
-            "when Python decides.",
-        ),
-    ] = 50
-    numa: Annotated[
-        Numa,
-        Field(
-            description="Processors that `atoll silo train` and `join` bind a rank to: those of its GPU's NUMA `node` "
-            "or `socket`, an `exclusive` part of them, or a `core-complex`. Needs GPUs and numactl."
-        ),
-    ] = "none"
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Find a budget without the compiler, and a budget that is not used."""

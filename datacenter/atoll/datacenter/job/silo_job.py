@@ -11,7 +11,13 @@ from pydantic import Field
 from atoll.datacenter.job.asynchrony import AsynchronySection
 from atoll.datacenter.job.federation import FederationSection
 from atoll.datacenter.job.model import ModelSection
-from atoll.datacenter.job.operation import CheckpointSection, EvaluationSection, FaultsSection, MetricsSection
+from atoll.datacenter.job.operation import (
+    CheckpointSection,
+    EvaluationSection,
+    FaultsSection,
+    MetricsSection,
+    ProcessesSection,
+)
 from atoll.datacenter.job.parallel import (
     ContextParallelSection,
     DataParallelSection,
@@ -64,6 +70,7 @@ class SiloJob(Section):
     evaluation: EvaluationSection | None = None
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     faults: FaultsSection = Field(default_factory=FaultsSection)
+    processes: ProcessesSection = Field(default_factory=ProcessesSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     federation: FederationSection = Field(default_factory=FederationSection)
 

@@ -354,7 +354,7 @@ def open_trainer(
             mechanism=mechanism,
             evaluator=Evaluator.of(job, folder, step.passes, meshes, world.device),
             group=None if member is None else ReplicaGroup(member, job.job.seed, meshes, opened),
-            collector=stack.enter_context(Collector(job.memory.collect_every_steps).running()),
+            collector=stack.enter_context(Collector(job.processes.collect_every_steps).running()),
         )
 
 

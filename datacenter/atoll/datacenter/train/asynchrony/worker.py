@@ -164,7 +164,7 @@ def open_worker(
     with (
         Loader(batches, worker, workers, pin=pin) as loader,
         open_tracing(job, folder, world) as tracing,
-        Collector(job.memory.collect_every_steps).running() as collector,
+        Collector(job.processes.collect_every_steps).running() as collector,
     ):
         yield Trainer(
             job=mine,
