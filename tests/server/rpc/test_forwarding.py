@@ -1,0 +1,120 @@
+"""A server that stands by passes calls on, over TLS, to a real server at work: with their caller, and their project."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc.aio
+import pytest
+
+from atoll.server.config.limits import DEFAULT_LIMITS
+from atoll.server.identity import OperatorRole, Peer
+from atoll.server.ingest.coordinator_api import Caller as Known
+from atoll.server.ingest.coordinator_api import CoordinatorApi
+from atoll.server.process.listeners import Port, bind, make_server, server_credentials
+from atoll.server.process.standby_identity import StandbyIdentity
+from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.authentication import FORWARDED, Authenticator
+from atoll.server.rpc.forwarding import Forwarding
+from atoll.wire.v1 import control_pb2
+from tests.patience import WAIT_S
+from tests.server.rpc.test_operators import DAY_S
+from tests.server.rpc.test_projects import new_project, submit, with_role, within
+from tests.server.rpc.world import Caller, Key, World, refused_code
+
+CONTROL = "atoll.wire.v1.ControlService"
+VIEWER, OPERATOR, _, ADMINISTRATOR = OperatorRole
+
+
+async def _identify(pem: bytes) -> Known:
+    peer = Peer.from_pem(pem)
+    return Known(peer.role, peer.name)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with World(tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def standby(world: World) -> AsyncIterator[str]:
+    """Address of the main port of a server that stands by, as ``StandbyGateway`` makes it."""
+    identity = StandbyIdentity.open(world.config)
+    knows = cast("CoordinatorApi", SimpleNamespace(identify=_identify))
+    authenticator = Authenticator(knows, Admission(DEFAULT_LIMITS), insecure=False)
+    async with grpc.aio.secure_channel(world.addresses.main, identity.credentials()) as at_work:
+        enter, connections = authenticator.enter, authenticator.connections
+        server = make_server(Port.MAIN, enter=enter, connections=connections)
+        server.add_generic_rpc_handlers((Forwarding([CONTROL], lambda: at_work, authenticator),))
+        names = world.config.certificate_names
+        mutual = server_credentials(identity.authority, names, mutual=True, clock=time.time)
+        port = bind(server, "127.0.0.1", 0, mutual)
+        await server.start()
+        yield f"127.0.0.1:{port}"
+        await server.stop(None)
+
+
+async def operator_of_two(world: World, standby: str) -> tuple[Caller, Caller]:
+    """An operator with roles in two projects: its connection to the server at work, and to the one that stands by."""
+    for name in ("cardio", "onco"):
+        await new_project(world, name)
+    key = Key()
+    create = control_pb2.CreateOperatorRequest(
+        name="dora", csr_pem=key.csr, lifetime_s=DAY_S, role=control_pb2.OPERATOR_ROLE_OPERATOR
+    )
+    made = await world.operator.control.CreateOperator(create, timeout=WAIT_S, metadata=within("cardio"))
+    viewer = control_pb2.SetOperatorRoleRequest(name="dora", role=control_pb2.OPERATOR_ROLE_VIEWER)
+    await world.operator.control.SetOperatorRole(viewer, timeout=WAIT_S, metadata=within("onco"))
+    direct = Caller(await world.channel(key.pem, made.certificate_pem))
+    return direct, Caller(await world.channel(key.pem, made.certificate_pem, standby))
+
+
+async def test_the_project_of_a_call_is_passed_on(world: World, standby: str) -> None:
+    _, dora = await operator_of_two(world, standby)
+    runs = {
+        name: await submit(await with_role(world, f"{name}-boss", ADMINISTRATOR, name)) for name in ("cardio", "onco")
+    }
+    for name, run in runs.items():
+        listed = dora.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S, metadata=within(name))
+        assert [one.run for one in (await listed).runs] == [run]
+        me = await dora.control.WhoAmI(control_pb2.WhoAmIRequest(), timeout=WAIT_S, metadata=within(name))
+        assert (me.name, me.project) == ("dora", name)
+    watch = dora.control.WatchRun(
+        control_pb2.WatchRunRequest(run=runs["onco"]), timeout=WAIT_S, metadata=within("onco")
+    )
+    first = await watch.read()
+    assert isinstance(first, control_pb2.WatchRunResponse)
+    assert first.summary.run == runs["onco"]
+    watch.cancel()
+
+
+async def test_refusals_are_those_of_the_server_at_work(world: World, standby: str) -> None:
+    direct, passed = await operator_of_two(world, standby)
+    run = await submit(await with_role(world, "cardio-boss", ADMINISTRATOR, "cardio"))
+    tries: tuple[tuple[str, Any, Any], ...] = (
+        ("ListRuns", control_pb2.ListRunsRequest(), None),
+        ("ListRuns", control_pb2.ListRunsRequest(), within("none")),
+        ("GetRun", control_pb2.GetRunRequest(run=run), within("onco")),
+        ("PauseRun", control_pb2.PauseRunRequest(run=run), within("onco")),
+        ("CreateProject", control_pb2.CreateProjectRequest(project="third"), within("cardio")),
+    )
+    for method, request, metadata in tries:
+        said = [
+            await refused_code(getattr(caller.control, method)(request, timeout=WAIT_S, metadata=metadata))
+            for caller in (direct, passed)
+        ]
+        assert said[0] == said[1], (method, said)
+
+
+async def test_a_caller_cannot_claim_to_be_another(world: World, standby: str) -> None:
+    """The certificate that it passes in the metadata is refused at both servers."""
+    assert world.addresses.operator is not None
+    _, dora = await operator_of_two(world, standby)
+    claimed = grpc.aio.Metadata((FORWARDED, world.ca), *within("cardio"))
+    me = dora.control.WhoAmI(control_pb2.WhoAmIRequest(), timeout=WAIT_S, metadata=claimed)
+    assert await refused_code(me) == ("UNAUTHENTICATED", "certificate.forwarded")
