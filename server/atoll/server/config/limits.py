@@ -197,7 +197,7 @@ class Limits(BaseModel):
         Whole,
         Field(
             description="Attempts to enrol from one address (IPv6: one /64 network) in a minute, evenly or at once; as "
-            "many questions where operators sign in (`oidc.rate`)."
+            "many renewals there, and as many questions where operators sign in (`oidc.rate`)."
         ),
         Refusal("enrolment.rate", "the call is refused with a time to try again", "nothing: clients wait"),
     ] = 120

@@ -63,8 +63,8 @@ class EnrolmentService(EnrolmentServiceServicer):
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
         """A new certificate for an expired one, which TLS on the main port no longer accepts."""
-        with self._rate.attempt(self._origin(context.peer())):
-            pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
+        self._rate.renewal(self._origin(context.peer()))
+        pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
         return enrolment_pb2.RenewExpiredResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem
         )

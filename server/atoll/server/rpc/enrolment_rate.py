@@ -16,7 +16,10 @@ MAX_ADDRESSES = 65_536
 
 
 class EnrolmentRate:
-    """Counts attempts to enrol by address, and separately those with a bad token or certificate.
+    """Counts attempts to enrol by address, separately those with a bad token, and renewals apart from both.
+
+    A gateway passes its participants' enrolments and renewals on from one address: guesses at tokens from there must
+    not keep certificates in use from being renewed. A renewal needs a signature, which cannot be guessed.
 
     Args:
         limits: attempts allowed per minute, bad ones per hour.
@@ -28,6 +31,7 @@ class EnrolmentRate:
         self._clock = clock
         tries, wrong = limits.enrolments_per_minute, limits.wrong_tokens_per_hour
         self._tries = RecentValues[str, Bucket](lambda: Bucket(tries, tries / 60.0, clock()), MAX_ADDRESSES)
+        self._renewals = RecentValues[str, Bucket](lambda: Bucket(tries, tries / 60.0, clock()), MAX_ADDRESSES)
         self._wrong = RecentValues[str, Bucket](lambda: Bucket(wrong, wrong / 3600.0, clock()), MAX_ADDRESSES)
 
     @contextlib.contextmanager
@@ -39,13 +43,7 @@ class EnrolmentRate:
             UnauthenticatedError: raised in the block; counted as a bad token.
         """
         address, now, limits = network_of(peer), self._clock(), self._limits
-        if wait_s := self._tries[address].take(1.0, now):
-            raise LimitExceededError(
-                "enrolment.rate",
-                f"more than {limits.enrolments_per_minute} attempts to enrol from {address} in a minute",
-                "try again later",
-                retry_after_s=wait_s,
-            )
+        self._take(self._tries, "attempts to enrol", address, now)
         if wait_s := self._wrong[address].empty(now):
             raise LimitExceededError(
                 "enrolment.guesses",
@@ -58,3 +56,20 @@ class EnrolmentRate:
         except UnauthenticatedError:
             self._wrong[address].take(1.0, now)
             raise
+
+    def renewal(self, peer: str) -> None:
+        """Count an attempt to renew a certificate on the enrolment port.
+
+        Raises:
+            LimitExceededError: if the peer's address has made too many.
+        """
+        self._take(self._renewals, "renewals", network_of(peer), self._clock())
+
+    def _take(self, buckets: RecentValues[str, Bucket], what: str, address: str, now: float) -> None:
+        if wait_s := buckets[address].take(1.0, now):
+            raise LimitExceededError(
+                "enrolment.rate",
+                f"more than {self._limits.enrolments_per_minute} {what} from {address} in a minute",
+                "try again later",
+                retry_after_s=wait_s,
+            )

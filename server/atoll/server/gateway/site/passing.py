@@ -78,12 +78,10 @@ class PassingEnrolment(EnrolmentServiceServicer):
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
         """Renew an expired certificate at the server."""
-        with self._rate.attempt(self._origin(context.peer())):
-            async with as_server_errors(SERVER):
-                answer: enrolment_pb2.RenewExpiredResponse = await self._server.stub.RenewExpired(
-                    request, timeout=CALL_S
-                )
-                return answer
+        self._rate.renewal(self._origin(context.peer()))
+        async with as_server_errors(SERVER):
+            answer: enrolment_pb2.RenewExpiredResponse = await self._server.stub.RenewExpired(request, timeout=CALL_S)
+        return answer
 
 
 class PassingRenewal(RenewalServiceServicer):
