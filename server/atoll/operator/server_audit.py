@@ -68,5 +68,8 @@ class ServerAudit:
         request = control_pb2.ListAuditRequest(limit=1, verify=True)
         answer = self._calls.call(self._control.ListAudit, request, self._calls.timeouts.ledger_s)
         if not answer.HasField("chain"):
-            raise OperatorError(f"the server at {self._calls.address} did not verify its audit log")
+            raise OperatorError(
+                "the audit log is verified as a whole: by operators with a role in all projects, with no project named",
+                "leave --project and ATOLL_PROJECT out (atoll project use --none), or ask who has such a role",
+            )
         return value_of(AuditChain, answer.chain)

@@ -13,6 +13,7 @@ from atoll.server.cli.operator import operator
 from atoll.server.cli.output import print_listed
 from atoll.server.cli.project import project
 from atoll.server.cli.run import run
+from atoll.server.cli.server_audit import audit
 from atoll.wire.v1 import control_pb2
 
 CARDIO = control_pb2.ProjectSummary(
@@ -97,6 +98,13 @@ def test_the_project_is_named_by_option_variable_or_choice(
     assert invoke(project, "use").exit_code == 2
 
 
+def test_the_audit_log_is_verified_as_a_whole(invoke: Callable[..., Result]) -> None:
+    assert invoke(audit, "--verify").exit_code == 0
+    found = invoke(audit, "--verify", "--project", "cardio")
+    assert found.exit_code == 1
+    assert "leave --project and ATOLL_PROJECT out" in found.output
+
+
 def test_a_server_without_projects_is_not_asked_for_one(control: Any, invoke: Callable[..., Result]) -> None:
     """It would do for all what is meant for one."""
     control.without_projects = True
@@ -117,7 +125,9 @@ def test_a_role_in_a_project(control: Any, invoke: Callable[..., Result], tmp_pa
     path = str(tmp_path / "d.json")
     made = invoke(operator, "new", "dora", "-o", path, "--project", "cardio", "--organisation", "north")
     assert made.exit_code == 0, made.output
-    assert invoke(operator, "role", "dora", "none", "--project", "cardio").exit_code == 0
+    taken = invoke(operator, "role", "dora", "none", "--project", "cardio")
+    assert taken.exit_code == 0
+    assert "no role of its own in the project now; a role in all projects holds there" in taken.output
     new, role = control.asked
     assert (new.organisation, role.role) == ("north", control_pb2.OPERATOR_ROLE_UNSPECIFIED)
     assert control.named == ["cardio", "cardio"]

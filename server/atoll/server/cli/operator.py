@@ -149,7 +149,8 @@ def role_(
         print_json(changed)
     else:
         within = ", ".join(map(_in_project, changed.projects))
-        click.echo(f"operator {name} is {within or _words(changed.role)}")
+        nothing = f"operator {name} has no role of its own in the project now; a role in all projects holds there"
+        click.echo(nothing if role is None else f"operator {name} is {within or _words(changed.role)}")
 
 
 @operator.command()
