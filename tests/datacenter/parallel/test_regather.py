@@ -9,11 +9,12 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.distributed._symmetric_memory import _test_mode
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,7 +24,7 @@ from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.apply import make_bare
 from atoll.datacenter.parallel.async_tp import check_async_tp
-from atoll.datacenter.parallel.regather import Regather
+from atoll.datacenter.parallel.regather import Regather, regather_inputs
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import TWO_BLOCKS, assert_same, method, share, small_in_two, train, whole
 from tests.patience import WAIT_S
@@ -137,3 +138,28 @@ def test_compiled_blocks_gather_again_and_have_what_async_tp_overlaps() -> None:
 def test_async_tp_on_a_cpu_is_refused() -> None:
     with pytest.raises(LayoutError, match="needs GPUs with peer access; this rank computes on cpu: leave it out"):
         check_async_tp(torch.device("cpu"))
+
+
+class FirstRows(nn.Module):
+    """Saves a slice of its input for the backward pass."""
+
+    def forward(self, whole: Tensor) -> Tensor:
+        return whole[:1] * whole[:1]
+
+
+def gradient_of_a_slice() -> Tensor:
+    """Return the gradient of a module that keeps a part of the batch."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    module = FirstRows()
+    module.register_forward_pre_hook(lambda _module, inputs: inputs[0].redistribute(placements=[Replicate()]))
+    regather_inputs([module], mesh, Shard(1))
+    mine = torch.arange(8.0).view(2, 4).chunk(2, 1)[dist.get_rank()].contiguous().requires_grad_()
+    part = DTensor.from_local(mine, mesh, [Shard(1)])
+    module(part).to_local().sum().backward()
+    assert mine.grad is not None
+    return mine.grad
+
+
+def test_a_slice_of_the_input_is_kept_as_it_is() -> None:
+    found = run_ranks(gradient_of_a_slice, 2)
+    assert [one.tolist() for one in found] == [[[0, 2], [0, 0]], [[4, 6], [0, 0]]]

@@ -125,17 +125,21 @@ class _Kept:
 
     def __init__(self, part: DTensor, whole: Tensor) -> None:
         self._part = part
-        self._place = _place(whole)
+        self._place, self._elements = _place(whole), whole.numel()
         self._wanted = 0
         self._open = 0
         self._whole: Tensor | None = None
 
     def pack(self, tensor: Tensor) -> Tensor | _Again:
         """Keep a marker instead of the whole input."""
-        if isinstance(tensor, DTensor) and tensor.is_contiguous() and _place(tensor) == self._place:
+        if isinstance(tensor, DTensor) and self._is_whole(tensor):
             self._wanted += 1
             return _Again(tensor.shape)
         return tensor
+
+    def _is_whole(self, tensor: DTensor) -> bool:
+        """Return whether it is the whole input, in any shape; a slice of it lies in the same memory."""
+        return tensor.is_contiguous() and tensor.numel() == self._elements and _place(tensor) == self._place
 
     def unpack(self, kept: Tensor | _Again) -> Tensor:
         """Gather for the first that asks, and forget after the last."""
