@@ -21,6 +21,7 @@ from prometheus_client.samples import Sample
 from atoll.server.rounds import MemberStatus, Phase, RoundKey, RoundState, RunState
 from atoll.server.runs import pushing
 from atoll.server.runs.cohort import SECRET_BITS
+from atoll.server.runs.return_spread import LONGEST_DELAY
 from atoll.server.sampling import DrawRequest, Eligible, sampler_named
 from atoll.server.stores import history
 from atoll.server.telemetry.observer import Observer
@@ -167,7 +168,9 @@ async def test_the_deadline_after_a_restart_does_not_depend_on_who_was_drawn(
         await federation.state(active.driver.run, is_open)
         deadline = active.performer.members._deadline
         assert deadline is not None
-        assert deadline[1] - asyncio.get_running_loop().time() == pytest.approx(3000.0 + pushing.RETURN_S, abs=500.0)
+        assert deadline[1] - asyncio.get_running_loop().time() == pytest.approx(
+            LONGEST_DELAY * 3000.0 + pushing.RETURN_S, abs=500.0
+        )
 
 
 async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.MonkeyPatch) -> Seen:
