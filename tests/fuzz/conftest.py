@@ -34,14 +34,13 @@ class Live:
         self._thread.start()
         self.errors: list[str] = []
         self._stack = contextlib.AsyncExitStack()
-        self.world = World(folder / "data", limits=LIMITS)
         self.call(self._begin(folder))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     async def _begin(self, folder: Path) -> None:
-        await self._stack.enter_async_context(self.world)
+        self.world = await self._stack.enter_async_context(World(folder / "data", limits=LIMITS))
         self.operator = self.world.operator
         self.participant = await self.world.participant()
         self.outsider = await self.world.channel(address=self.world.addresses.enrolment)
