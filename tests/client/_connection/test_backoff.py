@@ -26,7 +26,7 @@ def test_a_spread_that_was_asked_for_holds_from_the_first_try() -> None:
 
 
 def test_a_fleet_returns_evenly_after_an_outage_of_many_tries() -> None:
-    """Of 10,000 that try until the outage of 300 s ends, no second has more than 1.3 times the intended rate."""
+    """10,000 clients try until an outage of 300 s ends: no second has more than 1.3 times the intended rate."""
     chance, spread_s, outage_s, count = random.Random(3), 40.0, 300.0, 10_000
     seconds: Counter[int] = Counter()
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Two projects on one real server: nobody sees another's, whatever is called."""
+"""Two projects on one real server: no call to one shows or changes anything of the other."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Skew:
 
     @property
     def least_s(self) -> float:
-        """Seconds by which they differ at least, whatever the way to the database takes."""
+        """Least possible difference in seconds: ``within_s`` is taken off."""
         return max(0.0, abs(self.ahead_s) - self.within_s)
 
     def __str__(self) -> str:

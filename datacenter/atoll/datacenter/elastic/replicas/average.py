@@ -5,7 +5,7 @@ mean counts, so that it can be made again without a group that was lost. This ta
 gradients while a step is summed, and one for each step that a late group has not applied yet.
 
 A group that has also computed a late group's gradient sends it to that group, which adds it to the sum in its own
-place. So all numbers are added in the same order, whoever has computed them. This takes two more copies.
+place. So all numbers are added in the same order, from any group that computed them. This takes two more copies.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Orders:
 
         Args:
             order: what to do.
-            within_s: the longest wait. Whatever it is, an order is given up ``STALLED_S`` after the last progress.
+            within_s: the longest wait. An order is also given up ``STALLED_S`` after the last progress.
 
         Raises:
             UnavailableError: if the gateway disconnects, or does not answer in time; then its code is ``SLOW``.
