@@ -121,7 +121,8 @@ def launched(
     finally:
         process.kill()
         process.wait()
-        reader.join()
+        reader.join(WAIT_S)
+        assert not reader.is_alive(), f"a rank outlived the command:\n{found.said}"
         process.close()
 
 

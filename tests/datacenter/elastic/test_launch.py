@@ -99,6 +99,14 @@ def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Pat
         check_job(other, tmp_path, 1, [1])
 
 
+def test_a_stop_while_ranks_are_started_ends_them(tmp_path: Path) -> None:
+    """None is left behind, wherever the start is just then."""
+    held = Hold(tmp_path / "fifo", rank="any", step=0)
+    with launched(write_job(tmp_path), "--nproc", "2", HOLD=held.variable, SIGNALLED="1") as command, held.allowed():
+        assert command.wait() == 128 + signal.SIGINT, command.said
+    assert command.outcome["error"].startswith("ended by SIGINT before training had begun")
+
+
 def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:
     """The error is our message, not torchrun's."""
     with launched(write_job(tmp_path), "--max-restarts", "0", FAIL="0:3") as command:

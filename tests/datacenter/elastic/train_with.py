@@ -1,11 +1,35 @@
-"""``atoll silo train`` with another program of the ranks: ``python train_with.py MODULE JOB.toml …``."""
+"""``atoll silo train`` with another program of the ranks: ``python train_with.py MODULE JOB.toml …``.
+
+``SIGNALLED``: the command gets SIGINT while it starts ranks: once the first has been started.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from typing import Any
+
+import torch.distributed.elastic.multiprocessing.api as multiprocessing
 
 import atoll.datacenter.cli.train as command
 
+
+def signal_at_start() -> None:
+    """Send the signal where torch has started a rank that it does not know of yet."""
+    start = multiprocessing.get_subprocess_handler
+
+    def starting(**how: Any) -> Any:
+        handler = start(**how)
+        if "SIGNALLED" in os.environ:
+            del os.environ["SIGNALLED"]
+            os.kill(os.getpid(), signal.SIGINT)
+        return handler
+
+    multiprocessing.get_subprocess_handler = starting
+
+
 if __name__ == "__main__":
+    signal_at_start()
     command._MODULE = sys.argv.pop(1)
     command.train()

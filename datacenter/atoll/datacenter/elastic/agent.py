@@ -55,6 +55,8 @@ class Agent(LocalElasticAgent):
         self._cause: Failure | None = None
         self._world_size = 0
         self.stopping: signal.Signals | None = None
+        self._untold: list[int] = []
+        """Processes of ranks that a stop has not been passed on to."""
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
         """Meet the other nodes, with a new store for the ranks each time.
@@ -78,10 +80,13 @@ class Agent(LocalElasticAgent):
         self._world_size = world_size
         self.restarts += 1
         os.environ[ATTEMPT_VARIABLE] = _name_attempt(worker_group)
+        for one in _SIGNALS:
+            signal.signal(one, self._ask)
         parent: Any = super()
         started: dict[int, Any] = parent._start_workers(worker_group)  # noqa: SLF001  # super()'s
-        for one in _SIGNALS:  # the parent class has just replaced the handlers
-            signal.signal(one, self._ask)
+        self._untold = list(started.values())
+        if self.stopping is not None:  # while they were started
+            self._pass_on()
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
@@ -118,9 +123,12 @@ class Agent(LocalElasticAgent):
             raise SignalException(f"a second {asked.name}: ranks are ended at once", asked)
         self.stopping = asked
         self._say(f"{asked.name}: the job stops after this step and a last checkpoint; once more to end it at once")
-        for worker in self.get_worker_group().workers:
-            if isinstance(worker.id, int):
-                _signal(worker.id)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Ask each rank once, also if a signal comes meanwhile."""
+        while self._untold:
+            _signal(self._untold.pop())
 
 
 def _name_attempt(worker_group: WorkerGroup) -> str:

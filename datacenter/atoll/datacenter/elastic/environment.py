@@ -1,4 +1,4 @@
-"""The environment of ranks: what PyTorch reads there once, and what the user sets stays."""
+"""What PyTorch reads in the environment of launchers and ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """The first is that of torch 2.10 and later; the others still count."""
 _EXPANDABLE = "expandable_segments:True"
+_SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+_LEFT_TO_TORCH = "SIGHUP,SIGQUIT"
 
 
 def grow_segments() -> None:
@@ -17,3 +19,12 @@ def grow_segments() -> None:
     """
     if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         os.environ[ALLOCATOR_VARIABLES[0]] = _EXPANDABLE
+
+
+def keep_stop_handlers() -> None:
+    """Let a launcher's handlers of SIGTERM and SIGINT stay when torch starts ranks; call before ranks are started.
+
+    Torch would replace them by one that raises wherever the start is just then: a rank that was started a moment before
+    would be left behind.
+    """
+    os.environ[_SIGNALS_VARIABLE] = _LEFT_TO_TORCH

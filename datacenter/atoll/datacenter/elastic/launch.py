@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError, Rendezvous
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
-from atoll.datacenter.elastic.environment import grow_segments
+from atoll.datacenter.elastic.environment import grow_segments, keep_stop_handlers
 from atoll.datacenter.elastic.failures import cause
 from atoll.datacenter.elastic.numa import numa_options
 from atoll.datacenter.elastic.replicas.launch import Groups
@@ -140,6 +140,7 @@ def launch(
         LayoutError: if the job does not fit the nodes that have met.
     """
     grow_segments()
+    keep_stop_handlers()
     if job.faults.recovery == "in-place":
         return _launch_groups(job, command, nproc, nodes, max_restarts, logs, say)
     began_s = time.monotonic()

@@ -213,6 +213,18 @@ def test_when_all_are_lost_they_go_on_together_from_the_state_that_one_has() -> 
     assert script.said == ["all replica groups go on together from step 0"]
 
 
+def test_groups_that_were_all_lost_connect_anew_although_they_are_the_same() -> None:
+    """With the old epoch one could find its lost neighbour's address in the store, and dial in vain."""
+    script = Script(groups=2).begin().arrive(0, 1)
+    epoch = script.quorum.epoch
+    script.vote(0, 1)
+    script.lose(0)
+    script.lose(1)
+    script.begin()
+    script.arrive(0, 1)
+    assert (script.quorum.members, script.quorum.epoch) == ((0, 1), epoch + 1)
+
+
 def test_fewer_groups_than_the_least_wait_until_enough_are_ready_to_come_back() -> None:
     """They join after a step, so that the waiting one is then made without them."""
     script = Script(least=2).begin().arrive(0)

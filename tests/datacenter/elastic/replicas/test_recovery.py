@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,6 +114,15 @@ def run(job: Path, nproc: int, kills: Sequence[str], gates: Sequence[Gate]) -> A
         KILL=" ".join(kills),
         GATE=" ".join(gate.variable for gate in gates),
     )
+
+
+def open_once_kept(gate: Gate, folder: Path, step: int) -> None:
+    """Let the group at a gate go on once the checkpoint of a step, which a thread writes, can be read."""
+    until_s = time.monotonic() + WAIT_S
+    with gate.reached():
+        while step not in steps_in(folder / "kept"):
+            assert time.monotonic() < until_s, f"no checkpoint of step {step}"
+            time.sleep(0.01)
 
 
 def processes_of(folder: Path) -> Counter[tuple[int, int]]:
@@ -253,14 +263,15 @@ def test_a_group_of_two_ranks_is_lost_and_heals_as_one(tmp_path: Path, method: s
 
 def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp_path: Path) -> None:
     """No group has a state: it comes from the disk. A stop before the end writes a last checkpoint."""
-    gates = [Gate(tmp_path, 0, 7)]
+    gates = [Gate(tmp_path, 0, 4), Gate(tmp_path, 0, 7)]
     job = write_job(tmp_path, steps=8, groups=2)
     with run(job, 2, ("0:0:5:training", "1:0:5:training"), gates) as command:
+        open_once_kept(gates[0], tmp_path, 3)
         command.until("all replica groups go on together from step 3")
         command.until("step 6/8", 1)
         command.process.send_signal(signal.SIGTERM)
         command.until("the job stops after this step")
-        gates[0].open()
+        gates[1].open()
         assert command.wait() == 128 + signal.SIGTERM, command.said
     assert (command.outcome["outcome"], command.outcome["step"]) == ("stopped", 7)
     assert steps_in(tmp_path / "kept")[-1] == 7
@@ -287,7 +298,7 @@ def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) ->
     job = write_job(tmp_path, steps=7, groups=2)
     with run(job, 2, ("1:0:5:training", "0:0:2:serving"), gates) as command:
         command.until("is ready to come back")
-        gates[0].open()
+        open_once_kept(gates[0], tmp_path, 3)
         outcome = finish(command)
     assert "all replica groups go on together from step 3" in command.said
     assert outcome["step"] == 7
@@ -297,8 +308,10 @@ def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) ->
 @pytest.mark.every_fault
 def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -> None:
     """The job does not say that it has finished, and the same command makes the rest."""
+    gate = Gate(tmp_path, 0, 5)
     job = write_job(tmp_path, steps=5, groups=2)
-    with run(job, 2, ("0:0:5:last_checkpoint",), ()) as command:
+    with run(job, 2, ("0:0:5:last_checkpoint",), [gate]) as command:
+        open_once_kept(gate, tmp_path, 3)
         assert command.wait() != 0
     assert "it was the group that writes the last checkpoint: start the same command again" in command.said
     assert steps_in(tmp_path / "kept")[-1] == 3

@@ -146,8 +146,6 @@ class Groups:
             logs_specs=DefaultLogsSpecs(str(logs), redirects=redirects),
         )
         self._running[number] = _Running(context, resumes)
-        for one in _SIGNALS:  # torch has just replaced the handlers
-            signal.signal(one, self._ask)
 
     def _environment(self, ticket: Ticket, rank: int, folder: Path) -> dict[str, str]:
         return ({PRINTS_VARIABLE: "yes"} if rank == 0 else {}) | {
@@ -276,8 +274,8 @@ class Groups:
 
     @contextmanager
     def _heeding_signals(self) -> Iterator[None]:
-        """Restore the handlers of signals at the end."""
-        before: list[tuple[signal.Signals, Any]] = [(one, signal.getsignal(one)) for one in _SIGNALS]
+        """Take a signal as a request to stop; restore the handlers at the end."""
+        before = [(one, signal.signal(one, self._ask)) for one in _SIGNALS]
         try:
             yield
         finally:

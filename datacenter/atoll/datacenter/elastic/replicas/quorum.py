@@ -236,6 +236,8 @@ class Quorums:
         if group.standing is Standing.LIVE:
             self.lost += 1
             self._returning.add(number)
+        if number in self._members:
+            self._members = ()  # its successor must not find what it has left in the store of the connections
         self._groups[number] = _Group()
         self._speculation.lost(number)
         actions: list[Action] = []
@@ -320,7 +322,7 @@ class Quorums:
         step = min(self._groups[source].joined.values())
         if step == NO_STATE:
             return
-        if self._members:
+        if self.begun:
             yield Say(f"all replica groups go on together from step {step}")
         self.step, self._leader, self.begun = step, source, True
         self._speculation.begin(now_s)
