@@ -27,13 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CASES)}; default: all")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="diloco: repeat for so many seeds")
+    parser.add_argument("--row", action="append", default=[], metavar="NAME", help="gpu: only this row; repeatable")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.names if name not in CASES]:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
     if given.seeds < 1 or (given.seeds > 1 and given.names != ["diloco"]):
         parser.error("--seeds is a number from 1, and diloco's alone")
-    more = (given.seeds,) if given.seeds > 1 else ()
+    if given.row and given.names != ["gpu"]:
+        parser.error("--row is gpu's alone")
+    if given.row and (unknown := set(given.row) - (rows := set(import_module("benchmarks.silo.gpu.rows").ROWS))):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(sorted(rows))}")
+    more = (given.seeds,) if given.seeds > 1 else (given.row,) if given.row else ()
     cases = {name: partial(_case(name), given.smoke, *more) for name in given.names or CASES}
     good = run_all(cases, kept_as=None if given.smoke else "silo-", as_json=given.json)
     return 0 if given.smoke or good else 1

@@ -34,3 +34,6 @@ def test_an_unknown_case_is_refused_naming_those_there_are(capsys: pytest.Captur
     with pytest.raises(SystemExit):
         main(["colectives"])
     assert f"no such benchmark: colectives; there are {', '.join(CASES)}" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["gpu", "--row", "sped"])
+    assert "no such row: sped; there are document masks" in capsys.readouterr().err

@@ -7,7 +7,7 @@ a GPU only ``--smoke`` runs: the same code on tiny models on the CPU, without co
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -17,8 +17,12 @@ from benchmarks.silo.gpu.rows import ROWS
 from benchmarks.silo.gpu.sizes import FULL, SMOKE
 
 
-def run(smoke: bool) -> Iterator[Figure]:
+def run(smoke: bool, wanted: Sequence[str] = ()) -> Iterator[Figure]:
     """Yield each row's figures as soon as they are measured; nothing without a GPU, unless it is a smoke run.
+
+    Args:
+        smoke: tiny models.
+        wanted: names of rows, in the order in which they are measured; empty: all.
 
     Raises:
         ExceptionGroup: at the end, with the errors of the rows that failed.
@@ -27,7 +31,7 @@ def run(smoke: bool) -> Iterator[Figure]:
         progress("gpu: not run on GPU: this machine has none")
         return
     failures: list[Exception] = []
-    for name, row in ROWS.items():
+    for name, row in [(name, ROWS[name]) for name in wanted or ROWS]:
         progress(f"gpu: {name}")
         try:
             yield from row(SMOKE if smoke else FULL)
