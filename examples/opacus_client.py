@@ -1,11 +1,11 @@
-"""Handwritten digits with DP-SGD: updates reveal little about any one image, also to the server.
+"""Handwritten digits with DP-SGD: updates reveal little about any single image, even to the server.
 
     pip install -c constraints.txt -e ".[privacy,torch]" scikit-learn
     atoll client start examples/opacus_client.py:digits --arg shard=3 --arg shards=8 --join @token.txt
 
-``python examples/opacus_client.py`` writes the initial weights to initial.safetensors, for the operator's job. It needs
-``final = false`` in ``[evaluation]``, as this client has no images to evaluate on. What has been spent: ``atoll client
-status``.
+``python examples/opacus_client.py`` writes the initial weights to initial.safetensors, for the operator's job. The job
+needs ``final = false`` in ``[evaluation]``, because this client has no images to evaluate on. ``atoll client status``
+shows the spent epsilon.
 """
 
 import torch

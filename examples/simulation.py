@@ -1,6 +1,6 @@
-"""FedAvg beside FedAdam on handwritten digits, over 100 virtual participants that hold few digits each.
+"""Compare FedAvg and FedAdam on handwritten digits, with 100 virtual participants that hold few digits each.
 
-``python examples/simulation.py`` takes some seconds. To install what it needs:
+``python examples/simulation.py`` takes a few seconds. To install its dependencies:
 
     pip install -c constraints.txt -e ".[demo]"
 """
@@ -37,7 +37,7 @@ class Digits(Participant):
         self.examples = len(self.rows)
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Train for the epochs that the job asks for."""
+        """Train for the number of epochs in the job."""
         local, x, y = model.copy(), images[self.rows], np.eye(10, dtype=np.float32)[labels[self.rows]]
         for _ in range(task.settings.integer("epochs", 5)):
             scores = np.exp(logits(local, x) - logits(local, x).max(axis=1, keepdims=True))
@@ -53,7 +53,7 @@ def accuracy(model: Mapping[str, Array]) -> dict[str, float]:
 
 
 def compare(rounds: int = 30, workers: int = 0) -> Iterator[tuple[str, Result]]:
-    """Play the same job with each server optimiser."""
+    """Run the same job with each server optimiser."""
     federation = Federation(participants=Digits, population=PARTICIPANTS)
     initial = {"weight": np.zeros((64, 10), np.float32), "bias": np.zeros(10, np.float32)}
     for optimiser in (FedAvg(), FedAdam(lr=0.03)):

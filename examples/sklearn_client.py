@@ -30,7 +30,7 @@ class Digits(Participant):
         self.examples = int((~held_out).sum())
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Train for the epochs asked for, or until the task is stopped."""
+        """Train for the requested epochs, or until the task is stopped."""
         classifier = classifier_of(model, task.settings.number("lr", 0.1), seed=task.seed % 2**32)
         epochs = task.settings.integer("epochs", 5)
         done = 0

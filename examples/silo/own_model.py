@@ -1,11 +1,12 @@
-"""A model of your own, trained by ``atoll silo train`` on any layout. Named in the job file as ``own_model:spec``.
+"""A custom model that ``atoll silo train`` can train on any layout. The job file names it as ``own_model:spec``.
 
-It is no transformer: each token sees the mean of itself and those before it. Three things make it fit every layout:
+It is not a transformer: each token sees the mean of itself and all earlier tokens. Three properties make it fit every
+layout:
 
-- repeated blocks stand in a ``ModuleDict`` by number: they are sharded, compiled, recomputed and dealt to pipeline
-  stages one by one;
-- what stands before and after them has names that may be set to None, for the stages that do not have it;
-- matrices come in pairs, a *column* one into the wide part and a *row* one out of it, so that tensor parallel needs
+- repeated blocks are in a ``ModuleDict``, keyed by number, so they can be sharded, compiled, recomputed and assigned to
+  pipeline stages one by one;
+- the parts before and after the blocks are attributes that may be None, for stages without them;
+- matrices come in pairs, a *column* matrix into the wide part and a *row* matrix out of it, so tensor parallel needs
   one sum for each pair.
 
 Run it (two processes, tensor parallel)::
@@ -25,7 +26,7 @@ from atoll.datacenter.models import Constant, ModelSpec, Normal
 
 
 class Mix(nn.Module):
-    """The mean of what came so far, through two matrices."""
+    """The mean of all tokens so far, passed through two matrices."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -33,15 +34,15 @@ class Mix(nn.Module):
         self.narrow = nn.Linear(hidden, dim, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[batch, sequence, dim] to the same. The whole sequence is here, also where tensor parallel cuts it."""
-        seen = torch.ones_like(hidden).cumsum(dim=1)  # made from its input, for that may be a DTensor
+        """Map [batch, sequence, dim] to the same shape; the input is the whole sequence, also under tensor parallel."""
+        seen = torch.ones_like(hidden).cumsum(dim=1)  # made from the input, which may be a DTensor
         mean = hidden.cumsum(dim=1) / seen
         mixed: Tensor = self.narrow(functional.gelu(self.wide(hidden + mean)))
         return mixed
 
 
 class Block(nn.Module):
-    """A norm and a mix beside a residual."""
+    """A norm and a mix with a residual connection."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -49,13 +50,13 @@ class Block(nn.Module):
         self.mix = Mix(dim, hidden)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[batch, sequence, dim] to the same."""
+        """Map [batch, sequence, dim] to the same shape."""
         mixed: Tensor = hidden + self.mix(self.mix_norm(hidden))
         return mixed
 
 
 class Model(nn.Module):
-    """Tokens to logits; hidden states in or out where a pipeline stage lacks the parts."""
+    """Map tokens to logits; a pipeline stage without the embedding or the output takes or returns hidden states."""
 
     def __init__(self, vocab: int, dim: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class Model(nn.Module):
         self.output: nn.Linear | None = nn.Linear(dim, vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64 [batch, sequence] to logits [batch, sequence, vocab]."""
+        """Map int64 [batch, sequence] to logits [batch, sequence, vocab]."""
         hidden: Tensor = tokens if self.embed is None else self.embed(tokens)
         for block in self.blocks.values():
             hidden = block(hidden)
@@ -75,17 +76,17 @@ class Model(nn.Module):
 
 
 def initial(_name: str, shape: tuple[int, ...]) -> Normal | Constant:
-    """How each parameter is filled: norms with 1, matrices with small random numbers."""
+    """How to initialise each parameter: norms with 1, matrices with small random numbers."""
     return Constant(1.0) if len(shape) == 1 else Normal(0.02)
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The *sum* of the losses of tokens; labels of -100 do not count."""
+    """The *sum* of the tokens' losses; labels of -100 do not count."""
     return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", ignore_index=-100)
 
 
 def spec(settings: Mapping[str, bool | int | float | str]) -> ModelSpec:
-    """Called with ``[model.settings]``."""
+    """The model's spec, for the values of ``[model.settings]``."""
     vocab, dim, hidden, layers = (int(settings[key]) for key in ("vocab", "dim", "hidden", "layers"))
     return ModelSpec(
         build=lambda: Model(vocab, dim, hidden, layers),

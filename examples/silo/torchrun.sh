@@ -7,9 +7,9 @@ set -euo pipefail
 job=${1:?usage: torchrun.sh JOB.toml [PROCESSES]}
 processes=${2:-1}
 
-# torch 2.13: without this, ranks that are started again meet in the store of those before them.
+# torch 2.13: without this, restarted ranks meet in the store of the previous attempt.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-# What a collective waited for, if it hangs.
+# Records what a hung collective waited for.
 export TORCH_FR_BUFFER_SIZE=512
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
