@@ -43,7 +43,7 @@ CLIENT = ClientLimits()
 STATED = [
     f"at least {OPTIONS['grpc.http2.min_ping_interval_without_data_ms'] // 1000} s apart",
     f"sends a ping every {OPTIONS['grpc.keepalive_time_ms'] // 1000} s",
-    f"Ours sends one every {PING_MS // 1000} s",
+    f"Atoll's client sends a ping every {PING_MS // 1000} s",
     f"if the answer takes over {OPTIONS['grpc.http2.ping_timeout_ms'] // 1000} s",
     f"at most {OPTIONS['grpc.max_send_message_length'] >> 20} MiB, except for an invitation",
     f"(up to {MAX_OPERATOR_BYTES >> 20} MiB)",
