@@ -36,8 +36,9 @@ def speed(size: Size) -> Iterator[Figure]:
     job = size.job(size.billion, size.batch)
     with one_rank() as world, trained(job, world) as trainer:
         model = spec_of(job.model).build().to(world.device)
-        ways = {"trainer": trainer.advance, "recipe": recipe(job, model, batches_of(job, world.device))}
-        found = seconds_of(ways, size, world.device)
+        ways = {"trainer": trainer.queue, "recipe": recipe(job, model, batches_of(job, world.device))}
+        found = seconds_of(ways, size, world.device, turns=size.turns_beside_recipe)
+        trainer.settle()
         what = f"{_model(job)}, {_device(world.device)}, {dist.get_backend()}"
         facts = facts_of(job, spec_of(job.model), ParallelDims(), world.device, Path())
     rate = _tokens(job) / found["trainer"]
@@ -57,9 +58,9 @@ def speed(size: Size) -> Iterator[Figure]:
 def number_formats(size: Size) -> Iterator[Figure]:
     """About three billion parameters in float8 beside bfloat16, one after the other: both would not fit."""
     plain, fast = (
-        alone(size.job(size.three_billion, size.batch, precision={"compute": one}), size) for one in size.formats
+        alone(size.job(size.three_billion, size.small_batch, precision={"compute": one}), size) for one in size.formats
     )
-    job = size.job(size.three_billion, size.batch)
+    job = size.job(size.three_billion, size.small_batch)
     name = f"{size.formats[1]} beside {size.formats[0]}: {_model(job)}"
     yield Figure.at_least(name, plain / fast, "times", FLOAT8, COMMAND)
 

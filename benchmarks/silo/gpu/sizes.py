@@ -20,7 +20,8 @@ class Size:
     Attributes:
         billion: model of the rows of speed and of privacy.
         three_billion: model of the row of float8.
-        batch: batch of both.
+        batch: batch of all rows but those below.
+        small_batch: batch of the row of float8.
         large_vocab: classes in the row of the loss in chunks.
         loss_chunk_tokens: tokens of a chunk there.
         private_batch: batch of the row of privacy.
@@ -29,13 +30,15 @@ class Size:
         ring_sequence: tokens of a rank in the row of ring attention.
         ring_heads: heads of queries, of keys and of values there.
         ring_head_dim: width of a head there.
-        steps: measured steps.
-        warm_up: steps before.
+        steps: steps that are timed in a row.
+        turns: how often; once more before, for the compiler.
+        turns_beside_recipe: the same in the row of speed.
     """
 
     billion: Mapping[str, int]
     three_billion: Mapping[str, int]
     batch: Mapping[str, int]
+    small_batch: Mapping[str, int]
     large_vocab: int
     loss_chunk_tokens: int
     private_batch: Mapping[str, int]
@@ -45,7 +48,8 @@ class Size:
     ring_heads: tuple[int, int, int]
     ring_head_dim: int
     steps: int
-    warm_up: int
+    turns: int
+    turns_beside_recipe: int
 
     def job(self, model: Mapping[str, int], batch: Mapping[str, int], **sections: dict[str, Any]) -> SiloJob:
         """Return a job of one rank; ``sections`` replace those that all rows have in common."""
@@ -63,7 +67,8 @@ class Size:
 FULL = Size(
     _BILLION,
     _THREE_BILLION,
-    batch={"sequence": 4096, "global_batch": 4, "micro_batch": 2},
+    batch={"sequence": 4096, "global_batch": 8, "micro_batch": 4},
+    small_batch={"sequence": 4096, "global_batch": 4, "micro_batch": 2},
     large_vocab=128_256,
     loss_chunk_tokens=1024,
     private_batch={"sequence": 1024, "global_batch": 8, "micro_batch": 4},
@@ -72,13 +77,15 @@ FULL = Size(
     ring_sequence=8192,
     ring_heads=(32, 8, 8),
     ring_head_dim=128,
-    steps=20,
-    warm_up=5,
+    steps=4,
+    turns=2,
+    turns_beside_recipe=5,
 )
 SMOKE = Size(
     _TINY,
     _TINY,
     batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
+    small_batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
     large_vocab=512,
     loss_chunk_tokens=16,
     private_batch={"sequence": 32, "global_batch": 4, "micro_batch": 2},
@@ -87,6 +94,7 @@ SMOKE = Size(
     ring_sequence=32,
     ring_heads=(4, 2, 2),
     ring_head_dim=16,
-    steps=2,
-    warm_up=1,
+    steps=1,
+    turns=2,
+    turns_beside_recipe=2,
 )

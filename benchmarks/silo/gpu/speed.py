@@ -46,17 +46,30 @@ def batches_of(job: SiloJob, device: torch.device) -> list[Batch]:
     return [steps.next_step().share(0, 1).to(device) for _ in range(_KEPT_BATCHES)]
 
 
-def seconds_of(ways: Mapping[str, Callable[[], object]], size: Size, device: torch.device) -> dict[str, float]:
-    """Return the median time of a step by name, in seconds; the device is idle before and after each step."""
+def seconds_of(
+    ways: Mapping[str, Callable[[], object]], size: Size, device: torch.device, *, turns: int | None = None
+) -> dict[str, float]:
+    """Return the median time of a step by name, in seconds.
+
+    Steps are timed several in a row, as in training, where the host queues a step while the device makes the one
+    before. The device is idle before and after them.
+
+    Args:
+        ways: what makes a step.
+        size: how many steps.
+        device: that makes them.
+        turns: how often each is timed; ``size.turns`` if None.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(size.steps + size.warm_up):
-        for name in sorted(ways, reverse=bool(number % 2)):
+    for turn in range(-1, size.turns if turns is None else turns):
+        for name in sorted(ways, reverse=bool(turn % 2)):
             _wait(device)
             began = time.perf_counter()
-            ways[name]()
+            for _ in range(size.steps):
+                ways[name]()
             _wait(device)
-            if number >= size.warm_up:
-                seconds[name].append(time.perf_counter() - began)
+            if turn >= 0:  # the first compiles
+                seconds[name].append((time.perf_counter() - began) / size.steps)
     return {name: median(found) for name, found in seconds.items()}
 
 
@@ -65,7 +78,8 @@ def alone(job: SiloJob, size: Size) -> float:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with one_rank() as world, trained(job, world) as trainer:
-        found = seconds_of({"trainer": trainer.advance}, size, world.device)["trainer"]
+        found = seconds_of({"trainer": trainer.queue}, size, world.device)["trainer"]
+        trainer.settle()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -50,6 +50,14 @@ def test_loss_and_gradients_equal_those_of_whole_logits(chunk: int) -> None:
     torch.testing.assert_close(chunked(hidden, weight, labels, chunk), wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("scale", [SCALE, torch.tensor(SCALE)], ids=["number", "tensor"])
+def test_compiled_they_are_the_same(scale: float | Tensor) -> None:
+    hidden, weight, labels = inputs()
+    loss = chunked_cross_entropy(hidden, weight, labels, scale=scale, chunk=CHUNK, compiles=True)
+    wanted = chunked(hidden, weight, labels)
+    torch.testing.assert_close(results(loss, hidden, weight), wanted, rtol=1e-6, atol=1e-7)
+
+
 def test_the_same_inputs_give_the_same_bits() -> None:
     first, again = (chunked(*inputs(torch.bfloat16)) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

@@ -8,13 +8,14 @@ elsewhere it is plain attention with a mask of ``[batch, 1, sequence, sequence]`
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from atoll.datacenter.models.compiled import compiled
 
 DocumentMask: TypeAlias = Tensor | BlockMask
 """Which tokens attend to which: bool ``[batch, 1, sequence, sequence]``, or blocks of it for the fused kernel."""
@@ -27,7 +28,7 @@ def document_mask(documents: Tensor) -> DocumentMask:
         documents: int64 ``[batch, sequence]``: document of each token; padding may be one document.
     """
     if documents.device.type == "cuda":
-        return block_mask(documents, make=_compiled(create_block_mask))
+        return block_mask(documents, make=compiled(create_block_mask))
     same = documents[:, None, :, None] == documents[:, None, None, :]
     return same.tril()
 
@@ -56,12 +57,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: DocumentMask) -> Ten
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)
     # a compiled block contains the kernel; outside of one the kernel is compiled alone: eager, it keeps all scores
     compiles_alone = query.device.type == "cuda" and not torch.compiler.is_compiling()
-    kernel: Any = _compiled(flex_attention) if compiles_alone else flex_attention
+    kernel: Any = compiled(flex_attention) if compiles_alone else flex_attention
     mixed: Tensor = kernel(query, key, value, block_mask=mask, enable_gqa=grouped)
     return mixed
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the compiled function; not made before it is needed, because that loads the compiler."""
-    return torch.compile(function)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
+from atoll.datacenter.models.compiled import compiled
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 
 
@@ -29,6 +30,7 @@ def chunked_cross_entropy(
     scale: float | Tensor,
     chunk: int,
     classes: dist.ProcessGroup | None = None,
+    compiles: bool = False,
 ) -> Tensor:
     """Return the sum of cross entropies of ``hidden @ weight.T`` times a scale, in float32.
 
@@ -43,8 +45,9 @@ def chunked_cross_entropy(
         chunk: tokens whose logits exist at the same time.
         classes: group over which the classes are divided evenly, in order. The gradient of ``hidden`` is then this
             rank's part of a sum over the group.
+        compiles: fuse the passes over the logits of a chunk: on a GPU three instead of sixteen. Not with ``classes``.
     """
-    loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, labels, scale, chunk, classes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, labels, scale, chunk, classes, compiles)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return loss
 
 
@@ -58,17 +61,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         scale: float | Tensor,
         chunk: int,
         classes: dist.ProcessGroup | None,
+        compiles: bool,
     ) -> Tensor:
         rows, targets = hidden.flatten(0, -2), labels.flatten()
+        loss_and_gradient = compiled(_loss_and_gradient) if compiles and classes is None else _loss_and_gradient
         trains_hidden, trains_weight = ctx.needs_input_grad[:2]
         of_rows = torch.empty_like(rows) if trains_hidden else None
         of_weight = torch.zeros_like(weight, dtype=torch.float32) if trains_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         for begin in range(0, len(rows), chunk):
             part = slice(begin, begin + chunk)
-            loss, gradient = _loss_and_gradient(rows[part], weight, targets[part], classes)
+            loss, gradient = loss_and_gradient(rows[part], weight, targets[part], scale, classes)
             total += loss
-            gradient = gradient.mul_(scale).to(weight.dtype)
             if of_rows is not None:
                 torch.mm(gradient, weight, out=of_rows[part])
             if of_weight is not None:
@@ -82,13 +86,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         # not in place: a pipeline that divides its backward pass comes here twice
         found = (None if one is None else one * outer[0].to(one.dtype) for one in (ctx.of_rows, ctx.of_weight))
-        return (*found, None, None, None, None)
+        return (*found, None, None, None, None, None)
 
 
 def _loss_and_gradient(
-    rows: Tensor, weight: Tensor, targets: Tensor, classes: dist.ProcessGroup | None
+    rows: Tensor, weight: Tensor, targets: Tensor, scale: float | Tensor, classes: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of cross entropies and, in the memory of the logits, its gradient by them, both in float32."""
+    """Return the sum of cross entropies in float32, and its gradient by the logits times a scale, in their dtype."""
     values = torch.mm(rows, weight.t()).float()
     largest = _over(values.amax(dim=1), "max", classes)
     values.sub_(largest[:, None])
@@ -104,7 +108,7 @@ def _loss_and_gradient(
     loss = torch.where(counts, losses, 0.0).sum()
     values.div_(sums[:, None])
     values.scatter_(1, index, values.gather(1, index) - mine[:, None].float())
-    return loss, values.mul_(counts[:, None])
+    return loss, values.mul_(torch.where(counts, scale, 0.0)[:, None]).to(weight.dtype)
 
 
 def _over(values: Tensor, how: str, group: dist.ProcessGroup | None) -> Tensor:

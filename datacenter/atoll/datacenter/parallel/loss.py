@@ -32,19 +32,22 @@ class Loss:
         chunk: tokens of one chunk; the model then returns ``(hidden, matrix)``, see ``hand_on``. None: whole logits.
         classes: group over which the matrix is divided along the classes, if the loss is computed in chunks.
         divided: whether logits are divided along the classes.
+        compiles: whether a chunk's loss is compiled.
     """
 
     spec: ModelSpec
     chunk: int | None
     classes: dist.ProcessGroup | None
     divided: bool
+    compiles: bool = False
 
     @classmethod
     def of(cls, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Loss:
         """Return the loss of a job on this rank."""
         chunk, parts = chunk_of(job, spec, meshes), meshes.dims.tp
         classes = meshes.dense["tp"].get_group() if chunk is not None and parts > 1 else None
-        return cls(spec, chunk, classes, chunk is None and parts > 1 and job.tensor_parallel.loss)
+        divided = chunk is None and parts > 1 and job.tensor_parallel.loss
+        return cls(spec, chunk, classes, divided, job.memory.compile)
 
     def __call__(self, outputs: Any, labels: Tensor, divisor: float | Tensor) -> Tensor:
         """Return the sum of the losses over a divisor, float32 scalar.
@@ -57,7 +60,15 @@ class Loss:
         if self.chunk is None:
             return self.spec.loss(outputs, labels) / divisor
         hidden, matrix = outputs
-        return chunked_cross_entropy(hidden, matrix, labels, scale=1 / divisor, chunk=self.chunk, classes=self.classes)
+        return chunked_cross_entropy(
+            hidden,
+            matrix,
+            labels,
+            scale=1 / divisor,
+            chunk=self.chunk,
+            classes=self.classes,
+            compiles=self.compiles,
+        )
 
     def context(self) -> AbstractContextManager[object]:
         """Return the context of loss and backward pass."""
