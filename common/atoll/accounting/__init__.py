@@ -1,6 +1,6 @@
 """Privacy accounting of Gaussian releases, for the server's ledger, a participant's own ledgers and a silo's job.
 
-Read ``composing`` first. Needs SciPy. Imports no other room.
+Read ``composing`` first. Needs SciPy. Imports no other part of Atoll.
 """
 
 from atoll.accounting.calibrating import TargetUnreachableError, least_noise

@@ -14,17 +14,17 @@ _TOLERANCE = 1 + 1e-4
 
 
 class TargetUnreachableError(ValueError):
-    """No noise keeps a target."""
+    """No noise multiplier meets the target."""
 
 
 def least_noise(cost: Cost, target: float) -> float:
-    """The least noise multiplier that costs at most ``target``; off by at most a ten-thousandth, upwards.
+    """The least noise multiplier whose epsilon is at most ``target``; too large by at most a ten-thousandth.
 
-    Asks for about ten costs.
+    Evaluates about ten epsilons.
 
     Raises:
         ValueError: for a target that is not a finite number above 0.
-        TargetUnreachableError: if no noise up to ``MAX_NOISE`` does.
+        TargetUnreachableError: if no noise up to ``MAX_NOISE`` meets the target.
     """
     if not 0 < target < math.inf:
         raise ValueError(f"an epsilon of {target} to calibrate to: must be a finite number above 0")
@@ -39,10 +39,11 @@ def least_noise(cost: Cost, target: float) -> float:
 
 
 def _least(low: float, high: float, share: Callable[[float], float], tolerance: float = _TOLERANCE) -> float:
-    """A noise of which ``share`` of the target is used, at most 1, and at most ``tolerance`` times the least such.
+    """A noise multiplier at which ``share`` is at most 1, and at most ``tolerance`` times the least such multiplier.
 
-    ``share`` is above 1 at ``low`` and at most 1 at ``high``. By interpolating its logarithm over the noise's, slightly
-    to either side in turn, so that both ends close in; every fourth step halves the interval.
+    ``share`` maps noise to the used share of the target; it is above 1 at ``low`` and at most 1 at ``high``. The search
+    interpolates log(share) over log(noise), shifted slightly to either side in turn so that both ends close in. Every
+    fourth step bisects the interval.
     """
     above, below = share(low), share(high)
     for step in itertools.count(1):

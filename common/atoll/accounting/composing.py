@@ -1,11 +1,11 @@
-"""Epsilon of Gaussian releases together, with each sample in each of them by an independent draw (Poisson sampling).
+"""Total epsilon of Gaussian releases, each over an independent draw of the samples (Poisson sampling).
 
 Two accountants, both upper bounds for releases whose number and noise are fixed beforehand:
 
 - ``prv``: exact without sampling (``gaussian``); else the convolution of privacy losses (``convolving``).
-- ``rdp``: Rényi divergences (``renyi``), which are looser, and answer where a convolution would take too many points.
+- ``rdp``: Rényi divergences (``renyi``), which are looser, and replace a convolution that would need too many points.
 
-For releases that are chosen after earlier results there is ``filtering``.
+For releases that are chosen after earlier results use ``filtering``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from atoll.accounting.steps import Steps
 def epsilon(steps: Iterable[Steps], delta: float, accountant: Accountant) -> float:
     """Upper bound on epsilon, at ``delta``, of all releases together; infinite if one has no noise.
 
-    Takes from a millisecond to a second; the latest answers are kept. Kinds are best given once each.
+    Takes from a millisecond to a second; recent results are cached. Merge steps of one kind into one entry for speed.
 
     Raises:
-        ValueError: for an unknown accountant, or a delta that is none.
+        ValueError: for an unknown accountant, or a delta outside (0, 1).
     """
     paid = _paid(steps, delta, accountant)
     if not paid:
@@ -37,7 +37,7 @@ def epsilon(steps: Iterable[Steps], delta: float, accountant: Accountant) -> flo
 
 
 def answered_by(steps: Iterable[Steps], delta: float, accountant: Accountant) -> Accountant:
-    """Whose answer ``epsilon`` gives: where ``prv`` is asked and has none, it is ``rdp``'s.
+    """The accountant behind the result of ``epsilon``: ``rdp`` if ``prv`` was requested and has no result.
 
     Raises as ``epsilon``.
     """
@@ -48,7 +48,7 @@ def answered_by(steps: Iterable[Steps], delta: float, accountant: Accountant) ->
 
 
 def _paid(steps: Iterable[Steps], delta: float, accountant: Accountant) -> tuple[Steps, ...]:
-    """The steps that cost anything."""
+    """The steps with a cost."""
     if accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
     if not 0 < delta < 1:

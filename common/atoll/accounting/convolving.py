@@ -1,10 +1,10 @@
-"""Epsilon of many releases by adding up their privacy losses: one convolution, by the Fourier transform.
+"""Epsilon of many releases from the sum of their privacy losses: one convolution, by the Fourier transform.
 
-The distribution of the sum is worked out under a tilt: masses are multiplied by exp(t loss), which moves the sum's mean
-to where epsilon is; afterwards that is undone (Esscher's transform; Koskela et al. 2021 and Gopi et al. 2021 convolve
-without it). So float64's rounding is small beside the probabilities that matter, however small delta is. All that is
-left out, rounded, or laid on top of itself by the transform's period is bounded and counted against delta: what comes
-out is an upper bound at any tilt, step and length; these only decide how tight it is.
+The distribution of the sum is computed under a tilt: masses are multiplied by exp(t loss), which moves the sum's mean
+close to epsilon, and afterwards the tilt is undone (Esscher's transform; Koskela et al. 2021 and Gopi et al. 2021
+convolve without it). So float64's rounding is small relative to the probabilities that matter, however small delta is.
+Mass that is truncated, rounded, or wrapped around by the transform's period is bounded and counted against delta. The
+result is therefore an upper bound for any tilt, step and length; these only decide how tight it is.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from atoll.accounting.steps import Steps
 Complexes = npt.NDArray[np.complex128]
 
 MAX_POINTS = 1 << 20
-"""Most points of a transform, which then takes about a tenth of a second."""
+"""Maximum number of points of a transform, which then takes about a tenth of a second."""
 MAX_LOSS = 600.0
-"""Beyond that exponentials of privacy losses overflow."""
+"""Exponentials of privacy losses above this overflow."""
 _STEP = 0.05
 """Step of the grid, in standard deviations of the loss of an average release."""
 _COARSER = (1, 3, 9, 27)
 _LEFT_OUT = 1e-4
-"""Share of delta: chance of losses that are taken for infinite; and again of sums above all that are looked at."""
+"""Share of delta for losses treated as infinite, and again for sums above the examined range."""
 _ASTRAY = 1e-13
-"""Mass under the tilt beyond either end of what is looked at; the period lays it over the rest."""
+"""Tilted mass beyond either end of the examined range; the transform's period wraps it around."""
 _UNIT = 2.0**-53
 _TRANSFORM_ERROR = 8 * _UNIT
-"""Error of a transform there and back, for each release and doubling of the length, relative, in the L2 norm."""
+"""Relative L2 error of a transform and its inverse, for each release and doubling of the length."""
 _LOGARITHM_DOUBLINGS = 4
-"""What a logarithm, its multiple and the exponential lose of a power, in doublings' worth of the transform's error."""
+"""Rounding error of a power computed as exp(n log x), in units of the transform's error for one doubling."""
 _SLACK = 0.01
 """Allowance for the logarithms in Chernoff's bounds, which rounding moves by far less."""
 _SMALL = -30.0
@@ -51,7 +51,7 @@ _BETTER = 1 - 1e-3
 
 
 def epsilon_by_convolution(paid: Sequence[Steps], delta: float) -> float:
-    """Upper bound on epsilon at ``delta``, of all releases together; infinite if it is beyond what can be worked out.
+    """Upper bound on epsilon at ``delta``, of all releases together; infinite if it cannot be computed.
 
     Neighbours add or remove a sample; both directions are composed, and the larger epsilon is taken.
     """
@@ -72,7 +72,7 @@ def _moments(one: Steps) -> tuple[float, float]:
 
 
 def _one_way(paid: Sequence[Steps], delta: float, outside: float, steps: Sequence[float], *, present: bool) -> float:
-    """The least epsilon of those on coarser and coarser grids, which leave room for larger tilts."""
+    """The least epsilon over successively coarser grids, which allow larger tilts."""
     best = math.inf
     for step in steps:
         total = _Sum([(_atoms(one, step, outside, present=present), one.count) for one in paid])
@@ -88,7 +88,7 @@ def _atoms(one: Steps, step: float, outside: float, *, present: bool) -> Atoms:
 
 
 def _by_best_tilt(total: _Sum, delta: float) -> float:
-    """The least epsilon of those at several tilts: from Chernoff's, which is best for many releases, downwards."""
+    """The least epsilon over several tilts, from Chernoff's, which is best for many releases, downwards."""
     best, tilt = total.highest, total.chernoff_tilt(delta)
     for _ in range(_TURNS):
         found = total.epsilon(tilt, delta)
@@ -100,7 +100,7 @@ def _by_best_tilt(total: _Sum, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum of independent losses: ``parts`` are distributions and how often each counts."""
+    """A sum of independent losses: ``parts`` are pairs of a distribution and its count."""
 
     parts: Sequence[tuple[Atoms, int]]
 
@@ -142,7 +142,7 @@ class _Sum:
         return tilt
 
     def epsilon(self, tilt: float, delta: float) -> float:
-        """Upper bound at one tilt; infinite if it takes too many points, or shows no sum that delta allows."""
+        """Upper bound at one tilt; infinite if it needs too many points, or if no sum in range satisfies delta."""
         log_scale = self.cumulant(tilt)
         step = self.parts[0][0].step
         first, points = self._window(tilt, log_scale, step, _LEFT_OUT * delta)
@@ -158,11 +158,11 @@ class _Sum:
         return _least_epsilon(losses, tilted[index % length], error, room, log_scale, tilt)
 
     def _weights_error(self, tilt: float) -> float:
-        """What rounding may do to the tilted sum, as a factor's logarithm.
+        """Bound on the effect of rounding on the tilted sum, as the logarithm of a factor.
 
-        The weight of each atom is off by a few units times its exponents, at most; the usual loss's, which is what the
-        others leave of 1, by some for each doubling of their number, over itself. All weights are above 0, so a
-        convolution of n of them is off by the n-th power of that factor, at most.
+        The weight of each atom is off by at most a few units times its exponents. The weight of the most common loss is
+        1 minus all others; its relative error is a few units for each doubling of their number. All weights are above
+        0, so a convolution of n factors is off by at most the n-th power of that factor.
         """
         total = 0.0
         for losses, logs, count in self._logs:
@@ -178,7 +178,7 @@ class _Sum:
         return largest + math.log(float(np.exp(exponents - largest).sum()))
 
     def _window(self, tilt: float, log_scale: float, step: float, beyond: float) -> tuple[int, int]:
-        """First loss, in steps, and number of those to look at. Chernoff's bounds, at any other tilts, are valid."""
+        """First loss to examine, in steps, and the number of losses; from Chernoff's bounds, which hold at any tilt."""
         higher = [(tilt * factor, self.cumulant(tilt * factor)) for factor in _ABOVE]
         lower = [(tilt * factor, self.cumulant(tilt * factor)) for factor in _BELOW]
         rare, beyond = math.log(_ASTRAY) - _SLACK, beyond * math.exp(-_SLACK)
@@ -193,8 +193,8 @@ class _Sum:
     def _tilted(self, tilt: float, length: int) -> tuple[Doubles, float]:
         """The tilted sum's masses at losses of 0, 1, ... steps modulo ``length``, and the L2 norm of their error.
 
-        A loss that is nearly always the same has a transform that is nearly of modulus 1 everywhere: its difference
-        from that is what is transformed, so that errors are in proportion to it.
+        If one loss has nearly all the mass, its transform has a modulus close to 1 everywhere. So only the difference
+        from that is transformed, and errors are proportional to the difference.
         """
         parts, shift = [], 0
         for (losses, logs, count), (part, _) in zip(self._logs, self.parts, strict=True):
@@ -215,10 +215,10 @@ class _Sum:
 
 
 def _rounding(parts: Sequence[tuple[Complexes, int, float]], log_modulus: Doubles, length: int) -> float:
-    """L2 norm of what rounding does to the masses: of (transform's logarithm, count, L1 norm of what is transformed).
+    """L2 norm of the masses' rounding error, from (transform's logarithm, count, L1 norm of its input).
 
-    Each value of a transform is off by the L1 norm times ``_TRANSFORM_ERROR`` for each doubling, at most;
-    its power, and the product, by that times the derivative.
+    Each value of a transform is off by at most the L1 norm times ``_TRANSFORM_ERROR`` for each doubling; its power, and
+    the product, by that times the derivative.
     """
     each = np.zeros(log_modulus.size)
     for log, count, size in parts:
@@ -229,7 +229,7 @@ def _rounding(parts: Sequence[tuple[Complexes, int, float]], log_modulus: Double
 
 
 def _log1p(z: Complexes) -> Complexes:
-    """The logarithm of 1 + z, to a relative error of float64's where z is small (numpy's is absolute)."""
+    """The logarithm of 1 + z, with float64's relative precision for small z (numpy's precision is absolute)."""
     near = 0.5 * np.log1p(np.maximum(2 * z.real + z.real**2 + z.imag**2, -0.9))
     far = np.log(np.maximum(np.abs(1 + z), 1e-300))
     return np.where(np.abs(z) < 0.5, near, far) + 1j * np.arctan2(z.imag, 1 + z.real)
@@ -238,7 +238,7 @@ def _log1p(z: Complexes) -> Complexes:
 def _least_epsilon(losses: Doubles, tilted: Doubles, error: float, room: float, log_scale: float, tilt: float) -> float:
     """The least epsilon with sum over losses above it of mass (1 - exp(epsilon - loss)) at most ``room``.
 
-    ``error`` bounds what the tilted masses may be off by, in any such sum.
+    ``error`` bounds the error of the tilted masses in any such sum.
     """
     exponents = log_scale - tilt * losses
     known = exponents < MAX_LOSS  # lower sums are blurred by rounding

@@ -1,10 +1,10 @@
-"""The plan of DP-SGD on a participant's rows: noise for a target epsilon, and the signal-to-noise that results.
+"""Plan DP-SGD on a participant's rows: noise for a target epsilon, and the resulting signal-to-noise ratio.
 
 One row is the unit of privacy (Abadi et al. 2016). A step takes each row with probability q = batch / rows, clips each
 row's gradient to norm C, and adds noise of standard deviation z C in each of d elements to their sum. The sum of
-clipped gradients has a norm of about batch * C at most, the noise one of z C sqrt(d): a step's signal-to-noise ratio is
-batch / (z sqrt(d)) at best. Noise of different steps and participants is independent, so over P participants, S steps
-in a round and R rounds the ratio is sqrt(P S R) times a step's, if all gradients agree.
+clipped gradients has a norm of at most about batch * C, the noise has norm z C sqrt(d), so a step's signal-to-noise
+ratio is batch / (z sqrt(d)) at best. Noise of different steps and participants is independent, so over P participants,
+S steps in a round and R rounds the ratio is sqrt(P S R) times a step's, if all gradients agree.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from atoll.accounting.renyi import ACCOUNTANTS, Accountant
 from atoll.accounting.steps import Steps
 
 MAX_STEPS = 10_000_000
-"""Most steps of a plan."""
+"""Maximum number of steps of a plan."""
 _DIGITS = 4
 """Significant digits of a planned noise multiplier, which people copy by hand; rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
 class DpSgdTraining:
-    """What participants do in a run.
+    """The training of participants in a run.
 
     Attributes:
-        rows: rows of one participant; of the smallest, if they differ: its rows are drawn most often.
-        batch: rows expected in a step.
-        rounds: rounds that each participant is in.
+        rows: rows of one participant; of the smallest if they differ, because its rows are drawn most often.
+        batch: expected rows in a step.
+        rounds: rounds in which each participant takes part.
         steps_per_round: local steps in each round.
         participants: participants whose updates a round averages, with equal weights.
-        elements: d, elements of the model that are trained; None if unknown, and then there are no ratios.
+        elements: d, trained elements of the model; None if unknown, and then there are no ratios.
 
     Raises:
         ValueError: for a number below 1, a batch above the rows, or more than ``MAX_STEPS`` steps.
@@ -64,7 +64,7 @@ class DpSgdTraining:
     def of_epochs(
         cls, rows: int, batch: int, rounds: int, epochs: int = 1, *, participants: int = 1, elements: int | None = None
     ) -> DpSgdTraining:
-        """With the steps that ``OpacusParticipant`` makes in so many epochs of each round. Raises as the class."""
+        """The training with the steps that ``OpacusParticipant`` takes in these epochs. Raises as the class."""
         per_epoch = -(-rows // batch) if batch > 0 else 1
         return cls(rows, batch, rounds, epochs * per_epoch, participants, elements)
 
@@ -81,16 +81,16 @@ class DpSgdTraining:
 
 @dataclass(frozen=True, slots=True)
 class DpSgdPlan:
-    """What the training costs one row, and how much of it is noise; the ratios are signal-to-noise at best.
+    """The privacy cost of the training for one row, and its best-case signal-to-noise ratios.
 
     Attributes:
-        training: what is planned.
-        delta: of the promise.
+        training: the planned training.
+        delta: of the guarantee.
         noise_multiplier: standard deviation of the noise over the clip norm of one row's gradient.
         accountant: of the participant's ledger.
-        epsilon: what the participant's ledger counts after the last round.
-        epsilon_fixed: of the same steps if their number is fixed beforehand; the ledger, which does not assume that,
-            counts more.
+        epsilon: the participant's ledger after the last round.
+        epsilon_fixed: the same steps with their number fixed beforehand; the ledger does not assume that and counts
+        more.
         of_step: ratio of one step of one participant; None without ``training.elements``.
         of_update: of one participant's update in a round.
         of_round: of the mean of all participants' updates.
@@ -117,11 +117,11 @@ def plan_dp_sgd(
     noise_multiplier: float | None = None,
     accountant: Accountant = "prv",
 ) -> DpSgdPlan:
-    """Plan the least noise for a target, or what given noise comes to; takes up to some seconds.
+    """Plan the least noise for a target, or compute the cost of given noise; takes up to some seconds.
 
     Args:
         training: rows, steps and rounds.
-        delta: of the promise, well below 1 / rows.
+        delta: of the guarantee, well below 1 / rows.
         epsilon: target of all rounds together, by the participant's ledger.
         noise_multiplier: noise instead of a target.
         accountant: as in the participant's ``DpSgd``.
@@ -175,7 +175,7 @@ def _noise(counted: Callable[[float], float], target: float | None, given: float
 
 
 def _rounded_up(noise: float) -> float:
-    """The next number with few digits that is not below ``noise``."""
+    """``noise`` rounded up to few significant digits."""
     places = _DIGITS - 1 - math.floor(math.log10(noise))
     return round(math.ceil(noise * 10.0**places - 1e-9) / 10.0**places, max(places, 0))
 

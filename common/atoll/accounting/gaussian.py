@@ -1,8 +1,8 @@
 """The Gaussian mechanism, exactly: epsilon, delta and noise of any number of releases.
 
 Balle & Wang 2018 ("Improving the Gaussian Mechanism for Differential Privacy"), theorem 8. ``mu`` is the sensitivity
-over the standard deviation of the noise; releases with mu_1, mu_2, ... cost as much as one with the root of the sum of
-their squares (Dong et al. 2022, corollary 3.3), and a limit on that sum also holds if each release is chosen
+over the standard deviation of the noise; releases with mu_1, mu_2, ... cost as much as one with the square root of the
+sum of their squares (Dong et al. 2022, corollary 3.3), and a limit on that sum also holds if each release is chosen
 after earlier results (Smith & Thakurta 2022).
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 _ROOT2 = math.sqrt(2.0)
 _FAR = 30.0
-"""Standard deviations beyond which erfc is about to underflow, and its asymptotic series is exact to 1e-8."""
+"""Number of standard deviations beyond which erfc nearly underflows and its asymptotic series is exact to 1e-8."""
 _HALVINGS = 200
 _VAST = 1e18
 _NO_NOISE = 5e7
-"""From here on epsilon is above 10^15, and no longer worth its digits."""
+"""Above this value epsilon exceeds 10^15 and is treated as infinite."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -62,7 +62,7 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
 
 
 def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The least value for which a monotone condition holds; ``high`` does, and what is returned does."""
+    """The least value for which a monotone condition holds; it must hold for ``high``, and holds for the result."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if high - low <= 1e-12 * high or not low < middle < high:
@@ -72,7 +72,7 @@ def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _log_tail(x: float) -> float:
-    """Log of the chance that a standard normal variable is above x."""
+    """Logarithm of the probability that a standard normal variable exceeds x."""
     if x < _FAR:
         return math.log(math.erfc(x / _ROOT2) / 2)
     square = x * x

@@ -2,9 +2,9 @@
 
 One sample is in the release or not; the output is x ~ P = (1 - q) N(0, s^2) + q N(1, s^2) with it and x ~ Q = N(0, s^2)
 without. The loss log(P / Q) (x drawn from P) or log(Q / P) (x drawn from Q) is moved to multiples of a step: the mass
-between two of them is split between both so that P and Q keep their masses there ("connect the dots", Doroshenko et
-al. 2022). That is the least discrete pair which dominates the continuous one, and domination survives composition
-(Zhu, Dong and Wang 2022, theorem 10). What float64 may have lost is added to the masses, and moved upwards.
+between two multiples is split between them so that P and Q keep their masses there ("connect the dots", Doroshenko et
+al. 2022). This is the least discrete pair that dominates the continuous one, and domination survives composition (Zhu,
+Dong and Wang 2022, theorem 10). A bound on float64's rounding error is added to the masses and moved upwards.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Atoms:
     Attributes:
         step: of the grid.
         first: the lowest loss, in steps.
-        masses: of the losses ``first``, ``first + 1``, ... steps; their sum is 1, less ``infinite``, or a little more.
-        infinite: chance of a loss above all of them.
+        masses: of the losses ``first``, ``first + 1``, ... steps; their sum is 1 - ``infinite`` or a little more.
+        infinite: probability of a loss above all of them.
     """
 
     step: float
@@ -54,13 +54,13 @@ def loss_at(noise: float, rate: float, x: float) -> float:
 
 
 def highest_loss(noise: float, rate: float, outside: float) -> float:
-    """The loss that is passed with a chance of ``outside`` at most."""
+    """The loss that is exceeded with probability ``outside`` at most."""
     return loss_at(noise, rate, 1 + noise * tail_quantile(outside))
 
 
 @lru_cache(maxsize=1024)
 def mean_and_variance(noise: float, rate: float) -> tuple[float, float]:
-    """About those of the loss log(P / Q) under P: they choose the step, and no bound rests on them."""
+    """Approximate moments of log(P / Q) under P, used to choose the step; no bound relies on them."""
     x = np.linspace(-_REACH * noise, 1 + _REACH * noise, _NODES)
     at_0, at_1 = (np.exp(-((x - mean) ** 2) / (2 * noise**2)) for mean in (0.0, 1.0))
     weights = (1 - rate) * at_0 / at_0.sum() + rate * at_1 / at_1.sum()
@@ -74,11 +74,11 @@ def atoms(noise: float, rate: float, step: float, outside: float, *, present: bo
     """A dominating loss of one release.
 
     Args:
-        noise: s, over what one sample moves the sum by; above 0.
+        noise: s, relative to how far one sample moves the sum; above 0.
         rate: q, in (0, 1].
         step: of the grid.
-        outside: chance with which losses may be taken for infinite.
-        present: the loss log(P / Q) of the world with the sample; else log(Q / P) of the one without.
+        outside: probability with which losses may be treated as infinite.
+        present: True for the loss log(P / Q) with the sample; False for log(Q / P) without it.
     """
     reach = noise * tail_quantile(outside)
     low, high = loss_at(noise, rate, -reach), loss_at(noise, rate, 1 + reach if present else reach)
@@ -89,8 +89,8 @@ def atoms(noise: float, rate: float, step: float, outside: float, *, present: bo
         x = noise**2 * np.log(np.maximum(odds, 0.0)) + 0.5
     out, out_error = _between(x / noise)
     into, into_error = _between((x - 1) / noise)
-    # With the mass P and Q in a cell from loss l to l + step, P - exp(l) Q is what its upper end must carry. Written
-    # as below it loses no digits where q is small.
+    # A cell from loss l to l + step with masses P and Q assigns P - exp(l) Q to its upper end. Written as below, the
+    # formula loses no digits for small q.
     if present:
         masses = (1 - rate) * out + rate * into
         errors = (1 - rate) * out_error + rate * into_error
@@ -110,7 +110,7 @@ def atoms(noise: float, rate: float, step: float, outside: float, *, present: bo
 
 
 def _split(masses: Doubles, upper: Doubles, below: float) -> Doubles:
-    """Cells' masses on their ends: ``upper`` of each on the higher one; ``below`` is that of all losses under them."""
+    """Masses at the cells' ends: ``upper`` is for each cell's higher end; ``below`` is the mass of all lower losses."""
     upper = np.clip(upper, 0.0, masses)
     found = np.zeros(masses.size + 1)
     found[1:] = upper
@@ -120,9 +120,9 @@ def _split(masses: Doubles, upper: Doubles, below: float) -> Doubles:
 
 
 def _between(edges: Doubles) -> tuple[Doubles, Doubles]:
-    """Masses of a standard normal variable between rising edges, and what each may be off by.
+    """Masses of a standard normal variable between increasing edges, and a bound on each one's error.
 
-    ``normal.cdf`` is off by (8 + 4 a^2) units in the last place at a at most, as its exponential is.
+    ``normal.cdf`` at a is off by at most (8 + 4 a^2) units in the last place, as its exponential is.
     """
     below, above = cdf(edges), cdf(-edges)
     right = edges[:-1] > 0

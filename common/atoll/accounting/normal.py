@@ -1,4 +1,4 @@
-"""The standard normal distribution in float64, by SciPy; imported when needed, for the base client does without it."""
+"""The standard normal distribution in float64, by SciPy, which is imported when needed: the base client lacks it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _special() -> ModuleType:
 
 
 def cdf(x: Doubles) -> Doubles:
-    """Chance to be at most x; to (8 + 4 x^2) units in the last place of itself."""
+    """Probability of a value of at most x, with an error of at most (8 + 4 x^2) units in the last place."""
     return np.asarray(_special().ndtr(x), np.float64)
 
 
 def tail_quantile(chance: float) -> float:
-    """The value that is exceeded with that chance."""
+    """The value that is exceeded with this probability."""
     return -float(_special().ndtri(chance))

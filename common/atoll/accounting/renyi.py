@@ -1,8 +1,8 @@
-"""Rényi divergences of Gaussian releases with Poisson sampling, and the epsilon that they come to.
+"""Rényi divergences of Gaussian releases with Poisson sampling, and the resulting epsilon.
 
-They add up over releases. A divergence is that of (1 - q) N(0, s^2) + q N(1, s^2) from N(0, s^2), the larger one of the
-two directions (Mironov, Talwar and Zhang 2019, theorem 5). It is integrated by the trapezoidal rule, whose error falls
-exponentially for such a function; the conversion is that of Balle et al. 2020, theorem 21.
+Divergences add up over releases. Each is the divergence of (1 - q) N(0, s^2) + q N(1, s^2) from N(0, s^2), the larger
+of the two directions (Mironov, Talwar and Zhang 2019, theorem 5). It is integrated by the trapezoidal rule, whose error
+decreases exponentially for such functions; the conversion to epsilon follows Balle et al. 2020, theorem 21.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORDERS = np.array(
 )
 """Orders of Rényi divergence."""
 _REACH = 12.0
-"""Standard deviations: what lies beyond is below e^-72."""
+"""Standard deviations of the integration range; the mass beyond is below e^-72."""
 _MAX_NODES = 1 << 17
 _ROUNDING = 1e-14
 """Allowance for rounding in the logarithm of a moment, upwards."""
@@ -64,8 +64,8 @@ def converted(curve: Curve, delta: float) -> float:
 def _sampled(rate: float, sigma: float, order: float) -> float:
     """E over N(0, s^2) of (1 - q + q exp((2x - 1) / 2s^2))^order, as a divergence; infinite if it takes too long.
 
-    The function is analytic within pi s^2 of the real line, which a quarter of s^2 resolves to e^-78; so does half of
-    s the Gaussian.
+    The function is analytic within pi s^2 of the real line, so a step of s^2 / 4 gives an error of e^-78; for the
+    Gaussian a step of s / 2 does.
     """
     step = min(sigma / 2, sigma**2 / 4)
     nodes = (order + 2 * _REACH * sigma) / step

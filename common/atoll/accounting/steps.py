@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DATA_NAME_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
-"""Regular expression of the name of a data set; its ledger's file is called by the name."""
+"""Regular expression for the name of a data set, which is also the name of its ledger's file."""
 
 
 @dataclass(frozen=True, slots=True)

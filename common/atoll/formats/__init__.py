@@ -1,1 +1,1 @@
-"""File formats that clients, the server and silos share."""
+"""File formats shared by clients, the server and silos."""

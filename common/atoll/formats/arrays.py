@@ -1,4 +1,4 @@
-"""Arrays by name as a model: its layout, its bytes, and the safetensors file of both.
+"""A model as named arrays: its layout, its bytes, and its safetensors file.
 
 ::
 
@@ -22,8 +22,8 @@ from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.views import tensor_views
 
 DTYPES = {dtype.value: dtype for dtype in Dtype} | {"uint16": Dtype.BFLOAT16}
-"""By the name of numpy's element type. ``bfloat16`` is that of the library ml_dtypes, which JAX uses; ``uint16``
-holds the bits of bfloat16, as models that come down do."""
+"""Element types by numpy's name. ``bfloat16`` is the type of the library ml_dtypes, which JAX uses; ``uint16`` holds
+the bits of bfloat16, as in downloaded models."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NamedArrays:
 
     Attributes:
         layout: names, shapes and element types, in the order of the mapping.
-        arrays: the arrays, little-endian, in the same order. Those that were given so are not copied.
+        arrays: the arrays, little-endian, in the same order; arrays that already have this form are not copied.
     """
 
     layout: Layout
@@ -43,7 +43,7 @@ class NamedArrays:
         """A model from arrays by name (PyTorch tensors on the CPU too), of a type in ``DTYPES`` and either byte order.
 
         Raises:
-            LayoutError: naming the array: its element type does not travel, or it has no elements.
+            LayoutError: naming the array: its element type is not supported, or it has no elements.
         """
         arrays = {name: _array(name, value) for name, value in given.items()}
         return cls(Layout(tuple(_spec(name, array) for name, array in arrays.items())), tuple(arrays.values()))
@@ -78,10 +78,10 @@ def save(path: str | Path, arrays: Mapping[str, npt.ArrayLike]) -> None:
 
     Args:
         path: of the file.
-        arrays: by name, of an element type in ``DTYPES``; uint16 for the bits of bfloat16.
+        arrays: by name, with an element type of ``DTYPES``; uint16 for the bits of bfloat16.
 
     Raises:
-        LayoutError: naming the array: its element type does not travel, or it has no elements.
+        LayoutError: naming the array: its element type is not supported, or it has no elements.
         OSError: if the file cannot be written.
     """
     found = NamedArrays.of(arrays)
@@ -92,7 +92,7 @@ def load(path: str | Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a safetensors file, all in memory and read-only; bfloat16 as its bits, uint16.
 
     Raises:
-        SafetensorsError: if the file cannot be read, is damaged, or has tensors that do not travel (integers).
+        SafetensorsError: if the file cannot be read, is damaged, or has tensors of unsupported types (integers).
     """
     layout, start = safetensors.read_header(Path(path))
     return dict(tensor_views(layout, memoryview(Path(path).read_bytes())[start:]))

@@ -35,8 +35,8 @@ def read_header(path: Path) -> tuple[Layout, int]:
     The bytes from there to the end of the file are the blob of the layout.
 
     Raises:
-        SafetensorsError: for a file that is truncated, has holes, overlaps or trailing bytes, or has tensors that do
-            not travel (integers). Names file, tensor and value.
+        SafetensorsError: for a file that is truncated, has holes, overlaps or trailing bytes, or has tensors of
+        unsupported types (integers). Names file, tensor and value.
     """
     try:
         with path.open("rb") as file:
@@ -53,7 +53,7 @@ def write(path: Path, layout: Layout, chunks: Iterable[Buffer], metadata: Mappin
     """Write a file from the bytes of a layout, given as consecutive chunks of any sizes; atomic and durable.
 
     Raises:
-        SafetensorsError: if the chunks are not together as long as the layout.
+        SafetensorsError: if the total length of the chunks is not that of the layout.
     """
     header = _header(layout, metadata or {})
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

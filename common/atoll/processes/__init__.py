@@ -1,6 +1,6 @@
-"""What a process needs of its system: children that end with it, listening ports, the C heap, environment variables.
+"""Operating-system services for processes: child processes, listening ports, the C heap, environment variables.
 
-Read ``supervise`` first. Imports no other room.
+Read ``supervise`` first. Imports no other part of Atoll.
 """
 
 from atoll.processes.ready import read_line, start_ready

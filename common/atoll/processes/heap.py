@@ -9,7 +9,7 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _TRIM_BYTES = 16 << 20
 _ARENAS = 1
-"""Number of heaps that threads share. With more, memory freed in one cannot be used by another."""
+"""Number of heaps shared by threads. Memory freed in one heap cannot be used by another, so there are few."""
 _MMAP_BYTES = 32 << 20
 """The largest value that glibc allows: above the size of a message, below that of a model's array."""
 
@@ -28,7 +28,7 @@ def keep_chunks() -> None:
 
 
 def give_back() -> None:
-    """Return all unused memory of the heap to the system, also between blocks that are in use (glibc only)."""
+    """Return all unused memory of the heap to the system, including gaps between used blocks (glibc only)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Servers of the standard library that stop without a delay."""
+"""Standard-library servers that stop without delay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 class Endable(TCPServer):
     """A mixin, listed before the server's class: ``serve`` returns as soon as ``end`` is called.
 
-    ``serve_forever`` of ``socketserver`` polls for its end only twice a second.
+    The ``serve_forever`` of ``socketserver`` checks only twice a second whether to stop.
     """
 
     timeout = 0.0  # for ``handle_request``, which is called once a request has arrived

@@ -1,4 +1,4 @@
-"""The memory that a process may use."""
+"""The memory available to a process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Where the limit of a container is: of control groups of version 2, and of version 1."""
+"""Files with a container's memory limit: control groups version 2 and version 1."""
 
 
 def memory_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
-    """Bytes of memory of this machine, or of this container if it has less.
+    """Memory of this machine in bytes, or of this container if it has less.
 
     Args:
-        limits: files with the container's limit; those that are not there, or hold no number, limit nothing.
+        limits: files with the container's limit; files that are missing or contain no number are ignored.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *(found for path in limits if (found := _limit_in(path)))])

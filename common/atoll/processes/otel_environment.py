@@ -1,4 +1,4 @@
-"""OpenTelemetry's environment variables: what a server or a client reads of them before it loads OpenTelemetry."""
+"""OpenTelemetry's environment variables, read before a server or a client loads OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 def traces_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the variables name an endpoint to send traces to, and none of them forbids it."""
+    """Whether the variables name an endpoint for traces and none disables tracing."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if environment.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":

@@ -14,7 +14,7 @@ def end_with_parent(parent: int) -> None:
     """Have the system end this process with SIGTERM when its parent ends in any way (Linux; elsewhere nothing).
 
     Args:
-        parent: process id of the parent, taken before the fork: it may have ended since.
+        parent: process id of the parent, read before the fork, because the parent may have ended since.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

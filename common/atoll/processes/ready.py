@@ -1,4 +1,4 @@
-"""Waiting for the line that a child writes to a pipe once it is ready."""
+"""Wait for the line that a child writes to a pipe once it is ready."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start_ready(
 
 
 def read_line(descriptor: int, timeout_s: float) -> bytes:
-    """One line from a pipe; empty if the pipe is closed or the time is over before the line is complete."""
+    """One line from a pipe; empty if the pipe closes or the time is over before the line is complete."""
     line, end = b"", time.monotonic() + timeout_s
     while not line.endswith(b"\n"):
         readable, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Starting processes and always ending them: each runs in its own session and is ended with all its children."""
+"""Start processes and always end them: each runs in its own session and is ended with all its children."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ChildFailedError(Exception):
-    """A process ended unexpectedly; the message has the end of its log."""
+    """A process ended unexpectedly; the message contains the end of its log."""
 
 
 class EndedBySignalError(BaseException):
@@ -45,7 +45,7 @@ class Child:
 class Processes:
     """The processes of one federation. Leaving the context ends all of them, in the reverse order of starting.
 
-    A child that ends by itself sets ``failure`` and calls ``on_failure`` (from another thread), once.
+    A child that ends on its own sets ``failure`` and calls ``on_failure`` (from another thread), once.
     """
 
     def __init__(self, logs: Path, grace_s: float = GRACE_S) -> None:
@@ -100,7 +100,7 @@ class Processes:
             raise self.failure
 
     def stop(self) -> None:
-        """End every process: SIGTERM, a moment of grace, SIGKILL; their own children too. Can be repeated."""
+        """End every process and its children: SIGTERM, a short grace period, SIGKILL. May be called again."""
         with self._lock:
             self._ending = True
         with _undisturbed():
@@ -185,7 +185,7 @@ def _signal_group(child: Child, number: int) -> None:
 
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> str:
-    """Wait for a process and describe how it ended; on Linux it stays unreaped, so that its id is not reused."""
+    """Wait for a process and describe how it ended; on Linux it is not reaped, so its id cannot be reused."""
     if sys.platform != "linux":
         code = process.wait()
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,4 +1,4 @@
-"""Settings files: TOML is parsed into one frozen, validated value, or into one error that lists every problem.
+"""Settings files: parse TOML into one frozen, validated value, or raise one error that lists every problem.
 
 Server jobs and silo jobs consist of ``Section`` classes. Needs pydantic (extras ``server`` and ``silo``).
 """

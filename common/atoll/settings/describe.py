@@ -1,4 +1,4 @@
-"""What a key allows, in words, from its pydantic field: for error messages and for the reference pages."""
+"""Describe a key's allowed values, from its pydantic field, for error messages and reference pages."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def hint_of(field: FieldInfo) -> Hint:
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
-    """The section class that a field holds, if it holds one."""
+    """The section class of a field, if its type is one."""
     kind = _required_type(field)
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
-    """The values of a field that is a choice of texts; empty for other fields."""
+    """The values of a field that is a choice of strings; empty for other fields."""
     kind = _required_type(field)
     return tuple(str(item) for item in get_args(kind)) if get_origin(kind) is Literal else ()
 
 
 def allowed(field: FieldInfo) -> str:
-    """What the key allows: the hint's words, the choices, or type and range."""
+    """The allowed values of the key: the hint's words, the choices, or type and range."""
     if hint := hint_of(field).allowed:
         return hint
     if choices := choices_of(field):

@@ -1,4 +1,4 @@
-"""Errors of files with settings.
+"""Errors in settings files.
 
 ::
 

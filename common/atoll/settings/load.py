@@ -38,7 +38,7 @@ def parse(data: bytes | str, root: type[Root], file: str) -> Root:
     text = _decode(data, file)
     try:
         tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError itself: a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # a plain ValueError: a number with thousands of digits
         raise SettingsFileError(file, (Problem("", f"not TOML: {error}"),)) from None
     try:
         return root.model_validate(tables)
@@ -56,7 +56,7 @@ def described(
         root: section class of the tables.
         tables: what was validated.
         file: the name of their source, for the messages.
-        lines: dotted key → line; empty for tables that come from no file.
+        lines: dotted key → line; empty for tables that do not come from a file.
     """
     problems = {problem: None for item in _root_causes(error) for problem in _problems(item, root, tables, lines)}
     return SettingsFileError(file, tuple(sorted(problems, key=lambda item: item.line or 0)))
@@ -75,7 +75,7 @@ def _decode(data: bytes | str, file: str) -> str:
 
 
 def _root_causes(error: ValidationError) -> list[ErrorDetails]:
-    """Without the defaults that could not be worked out because the key that they depend on is wrong."""
+    """The errors, without defaults that could not be computed because the key on which they depend is wrong."""
     return [item for item in error.errors() if item["type"] != "default_factory_not_called"]
 
 
@@ -108,7 +108,7 @@ def _message(item: ErrorDetails, root: type[Section], path: list[str]) -> str:
 
 
 def _locate(root: type[Section], path: list[str]) -> tuple[type[Section], FieldInfo | None]:
-    """The section that holds the last part of ``path``, and the field if the section has it."""
+    """The section that contains the last part of ``path``, and the field if the section has it."""
     section = root
     for part in path[:-1]:
         inner = section.model_fields.get(part)

@@ -1,4 +1,4 @@
-"""The reference page of a settings file, as Markdown, from its section classes."""
+"""Generate the reference page of a settings file, as Markdown, from its section classes."""
 
 from __future__ import annotations
 

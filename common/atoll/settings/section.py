@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 @dataclass(frozen=True)
 class Hint:
-    """Words on a key for the reference and the error messages, if its type does not say enough."""
+    """Description of a key's allowed values for the reference and error messages, if its type is not enough."""
 
     allowed: str = ""
     default: str = ""
@@ -25,7 +25,7 @@ class SectionProblems(ValueError):  # noqa: N818  (a bundle of problems; the loa
 
 
 class Section(BaseModel):
-    """A table of the file.
+    """A table of a settings file.
 
     Raises:
         pydantic.ValidationError: for a value of another type or range, an unknown key, or keys in conflict.
@@ -46,7 +46,7 @@ class Section(BaseModel):
         return self
 
     def unused(self, keys: tuple[str, ...], reason: str) -> Iterator[tuple[str, str]]:
-        """A conflict for each of ``keys`` that the file sets although it would have no effect."""
+        """A conflict for each of ``keys`` that the file sets without effect."""
         for key in keys:
             if key in self.model_fields_set:
                 yield key, f"has no effect: {reason}; leave it out"

@@ -1,4 +1,4 @@
-"""A section as TOML text that ``load.parse`` reads back."""
+"""Write a section as TOML text that ``load.parse`` can read back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(root: Section) -> str:
-    """The file of a root section: the keys that were given, without those that have their default."""
+    """The file of a root section: only the keys that were set explicitly."""
     return "\n".join(_table("", given(root))).lstrip("\n") + "\n"
 
 
 def given(section: Section) -> dict[str, object]:
-    """The keys that a section was made with, in the order of its fields; sections in it as tables, without None."""
+    """The keys that were set when a section was created, in field order; nested sections as tables, without None."""
     found = {name: getattr(section, name) for name in type(section).model_fields if name in section.model_fields_set}
     return {key: given(item) if isinstance(item, Section) else item for key, item in found.items() if item is not None}
 

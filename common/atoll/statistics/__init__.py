@@ -1,7 +1,7 @@
 """Statistics of rows that stay with their owners: counts, moments, histograms and quantiles from sums of integers.
 
-Read ``blocks`` for what an answer holds, ``answering`` for how a participant makes one, ``release`` for what the server
-makes of the sum of all answers, and ``findings`` for the figures. Everything here is a function of its arguments.
+Read ``blocks`` for the content of an answer, ``answering`` for how a participant computes it, ``disclosure`` for what
+the server does with the sum of all answers, and ``findings`` for the figures. All functions here are pure.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A participant's answer to one round: sums over its own table, as the vector of an update."""
+"""A participant's answer in one round: sums over its own table, as the vector of an update."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Answerer:
     """Answers the rounds of one query from one table; reads the columns once.
 
     Args:
-        query: what is asked.
+        query: the requested figures.
         table: the rows.
 
     Attributes:
         rows: number of rows.
 
     Raises:
-        TableError: if the table lacks a column, columns have different lengths, or a value is no number.
+        TableError: if the table lacks a column, columns have different lengths, or a value is not a number.
     """
 
     def __init__(self, query: StatisticsQuery, table: Table) -> None:
@@ -54,7 +54,7 @@ class Answerer:
 
         Args:
             number: the round.
-            released: the model: what the rounds before have found.
+            released: the model, with the results of earlier rounds.
         """
         zeros = {name: np.zeros(np.shape(tensor)) for name, tensor in released.items()}
         if self.query.noised is not None:

@@ -1,4 +1,4 @@
-"""What the elements of an answer mean, in each round, and how blocks of numbers become one vector.
+"""The meaning of an answer's elements in each round, and how blocks of numbers become one vector.
 
 =======  ==========================================================================================
 round    blocks of an answer
@@ -14,7 +14,7 @@ each     ``rows``: rows of the table
 2 ...    ``inner``: rows of each part of the cell in which a quantile lies; ``below``: rows below that cell
 =======  ==========================================================================================
 
-Numbers that may pass ``limbs.MAX_ABS`` are limbs, along the last axis.
+Numbers that may exceed ``limbs.MAX_ABS`` are stored as limbs, along the last axis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from atoll.wire.statistics_query import CategoryColumn, StatisticsQuery
 
 Shape = tuple[int, ...]
 OTHER_AND_MISSING = 2
-"""Further cells of a column of categories: rows of other values, and rows without one."""
+"""Extra cells of a category column: rows with other values, and rows without a value."""
 
 
 def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
@@ -66,12 +66,12 @@ def blocks_of(query: StatisticsQuery, number: int) -> dict[str, Shape]:
 
 
 def category_cells(query: StatisticsQuery) -> int:
-    """Number of cells of all columns of categories."""
+    """Number of cells of all category columns."""
     return sum(len(column.levels) + OTHER_AND_MISSING for column in query.categories)
 
 
 def category_parts(query: StatisticsQuery) -> Iterator[tuple[CategoryColumn, slice]]:
-    """Each column of categories, with the place of its cells."""
+    """Each category column, with the position of its cells."""
     start = 0
     for column in query.categories:
         stop = start + len(column.levels) + OTHER_AND_MISSING
@@ -80,12 +80,12 @@ def category_parts(query: StatisticsQuery) -> Iterator[tuple[CategoryColumn, sli
 
 
 def answer_size(query: StatisticsQuery) -> int:
-    """Elements of an answer: those of the largest round."""
+    """Number of elements of an answer: that of the largest round."""
     return max(sum(map(math.prod, blocks_of(query, number).values())) for number in range(query.rounds))
 
 
 def packed(query: StatisticsQuery, number: int, blocks: Mapping[str, Floats]) -> Floats:
-    """The blocks of a round as the vector of an answer; the rest of it is 0."""
+    """The blocks of a round as the vector of an answer, padded with 0."""
     vector = np.zeros(answer_size(query))
     at = 0
     for name, shape in blocks_of(query, number).items():
@@ -96,12 +96,12 @@ def packed(query: StatisticsQuery, number: int, blocks: Mapping[str, Floats]) ->
 
 
 def unpacked(query: StatisticsQuery, number: int, vector: Floats) -> dict[str, Floats]:
-    """The blocks of a round, from (the sum of) answers."""
+    """The blocks of a round, from an answer or a sum of answers."""
     return cut(vector, blocks_of(query, number))
 
 
 def cut(vector: Floats, shapes: Mapping[str, Shape]) -> dict[str, Floats]:
-    """The blocks of these shapes that lie one after the other in a vector."""
+    """The blocks of these shapes, which are consecutive in the vector."""
     found, at = {}, 0
     for name, shape in shapes.items():
         size = math.prod(shape)

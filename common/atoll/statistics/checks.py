@@ -1,6 +1,6 @@
-"""Checks that the sums of a round can be those of tables: a faulty participant is seen before anything is released.
+"""Check that a round's sums are possible for real tables, to detect a faulty participant before anything is released.
 
-A participant that invents a consistent table is not seen.
+A participant that invents a consistent table is not detected.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def check_sums(
     """Check the sums of round ``number``.
 
     Args:
-        query: what was asked.
+        query: the requested figures.
         number: the round, from 0.
         blocks: the sums of its answers.
-        tensors: the model that the round began with, and its own ``rows`` and ``participants``.
+        tensors: the model at the start of the round, with this round's ``rows`` and ``participants``.
 
     Raises:
-        AnswersError: naming the sum that no tables have.
+        AnswersError: naming the sum that is impossible.
     """
     rows, participants = from_limbs(tensors["rows"][number]), int(tensors["participants"][number])
     problems = [*_bounds(blocks, rows, participants)]

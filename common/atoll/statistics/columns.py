@@ -1,7 +1,7 @@
-"""Columns of a table as arrays: numbers as float64 with NaN where there is none, categories as places of levels.
+"""Columns of a table as arrays: numbers as float64 with NaN for missing values, categories as indices of levels.
 
-A table is a mapping from names to columns, a pandas or polars DataFrame, or a pyarrow Table: ``table[name]`` must give
-something that numpy reads. None, NaN, and pandas' NA and NaT are missing values.
+A table is a mapping from names to columns, a pandas or polars DataFrame, or a pyarrow Table: ``table[name]`` must
+return something that numpy can read. None, NaN, and pandas' NA and NaT are missing values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MISSING_TYPES = ("NAType", "NaTType")
 
 
 class Table(Protocol):
-    """Gives a column by its name."""
+    """A table: returns a column by its name."""
 
     def __getitem__(self, name: str, /) -> Any:
         """The column: anything that ``numpy.asarray`` takes."""
@@ -29,10 +29,10 @@ class Table(Protocol):
 
 
 def numbers_of(table: Table, name: str) -> Floats:
-    """A numeric column; NaN where it has no value.
+    """A numeric column; NaN for missing values.
 
     Raises:
-        TableError: if there is no such column, or a value is no finite number below 2^100.
+        TableError: if there is no such column, or a value is not a finite number below 2^100.
     """
     column = _column(table, name)
     if column.dtype.kind in "biuf":
@@ -47,7 +47,7 @@ def numbers_of(table: Table, name: str) -> Floats:
 
 
 def places_of(table: Table, column: CategoryColumn) -> npt.NDArray[np.int64]:
-    """For each row the place of its level; then comes that of other values, then that of missing ones.
+    """The index of each row's level; other values have the next index, missing values the one after it.
 
     Raises:
         TableError: if there is no such column.
@@ -86,9 +86,9 @@ def _missing(item: object) -> bool:
 
 
 def _number(item: Any, name: str) -> float:
-    """An item as a number; infinite if float64 does not reach so far."""
+    """An item as a number; infinite if it is outside float64's range."""
     try:
-        if not isinstance(item, np.complexfloating):  # of which float() drops the imaginary part
+        if not isinstance(item, np.complexfloating):  # float() would drop the imaginary part
             return float(item)
     except OverflowError:
         return math.inf
@@ -98,5 +98,5 @@ def _number(item: Any, name: str) -> float:
 
 
 def _text(item: object) -> str:
-    """A value as a level: whole numbers without a point, since missing values make pandas' integers floats."""
+    """A value as a level: integers without a decimal point, since missing values make pandas' integers floats."""
     return str(int(item)) if isinstance(item, float | np.floating) and item.is_integer() else str(item)

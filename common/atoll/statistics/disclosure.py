@@ -1,7 +1,7 @@
-"""What the server makes of the sum of all answers of a round: the next model, without cells that are too small.
+"""Turn the sum of all answers of a round into the next model, without cells that are too small.
 
-The sum itself is not kept: what the next round needs of it, and what may be released, moves into the other tensors,
-and the answer's elements become 0 again.
+The sum itself is not kept: the parts that the next round needs, and those that may be released, move into the other
+tensors, and the answer's elements are reset to 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Disclosure:
-    """Makes the released model of one round from the mean of its answers."""
+    """Computes the released model of one round from the mean of its answers."""
 
     query: StatisticsQuery
 
@@ -40,13 +40,14 @@ class Disclosure:
 
         Args:
             number: the round, from 0.
-            tensors: the model before the round, but ``answer``, which has the mean of the participants' answers.
+            tensors: the model before the round, except for ``answer``, the mean of the participants' answers.
             participants: number of answers in the mean.
 
         Raises:
-            AnswersError: if the round did not count the rows of the first one, or its sums contradict each other.
+            AnswersError: if the round's number of rows differs from the first round's, or its sums contradict each
+            other.
         """
-        totals = np.rint(tensors[ANSWER] * participants)  # sums of whole numbers below 2^53, so exact
+        totals = np.rint(tensors[ANSWER] * participants)  # sums of integers below 2^53, so exact
         tensors[ANSWER][:] = 0
         blocks = unpacked(self.query, number, totals)
         tensors["participants"][number] = participants
@@ -118,20 +119,20 @@ class Disclosure:
                     tensors["numeric/quantiles"][column, share] = narrowed
 
     def _narrowed(self, cell: Interval, share: int, rank: int, parts: Integers) -> tuple[int, int, int]:
-        """The cell of a quantile's next model, and 1 if no later round may make it narrower.
+        """The quantile's cell in the next model, and 1 if no later round may narrow it.
 
-        Minimum and maximum, which were asked for by name, narrow to a single row.
+        Minimum and maximum, which a job requests explicitly, narrow to a single row.
         """
         enough = 1 if self.query.shares[share] in {0.0, 1.0} else self.query.min_rows
         return narrowed(cell, rank, parts, enough)
 
     def _may_be_found(self, share: int, rank: int, rows: int) -> bool:
-        """Whether enough rows lie on each side of a quantile; minimum and maximum were asked for by name."""
+        """Whether enough rows lie on each side of a quantile; always True for minimum and maximum."""
         if self.query.shares[share] in {0.0, 1.0}:
             return True
         return min(rank, rows - rank + 1) >= self.query.min_rows
 
 
 def rank_of(share: float, rows: int) -> int:
-    """The place, from 1, of the value that is a quantile: numpy's method "inverted_cdf"."""
+    """The rank, from 1, of the value that is a quantile: numpy's method "inverted_cdf"."""
     return max(1, ceil(Fraction(repr(share)) * rows))

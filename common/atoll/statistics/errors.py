@@ -1,4 +1,4 @@
-"""Errors of statistics.
+"""Exceptions of statistics.
 
 ::
 

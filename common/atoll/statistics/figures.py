@@ -1,4 +1,4 @@
-"""The figures of columns, as values."""
+"""The figures of columns, as frozen values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from atoll.statistics.errors import FindingsError
 
 @dataclass(frozen=True)
 class Quantile:
-    """A quantile: the value of its rank (numpy's method "inverted_cdf") lies from ``low`` to ``high``.
+    """A quantile: the value with its rank (numpy's method "inverted_cdf") lies between ``low`` and ``high``.
 
     Attributes:
         share: share of the rows; 0: the minimum, 1: the maximum.
-        low: lower edge of its cell; None: suppressed.
-        high: upper edge of its cell; None: suppressed.
+        low: lower edge of its cell; None if suppressed.
+        high: upper edge of its cell; None if suppressed.
     """
 
     share: float
@@ -30,11 +30,11 @@ class Quantile:
 
 @dataclass(frozen=True)
 class NumericErrors:
-    """Standard errors that the noise of a private run gives the figures of a column; None where there is no figure.
+    """Standard errors of a column's figures from a private run's noise; None if there is no figure.
 
     Attributes:
-        count: of the rows with a value.
-        missing: of the rows without one.
+        count: of the number of rows with a value.
+        missing: of the number of rows without one.
         mean: of the mean.
         variance: of the variance.
         deviation: of the standard deviation.
@@ -51,13 +51,13 @@ class NumericErrors:
 
 @dataclass(frozen=True)
 class GroupFindings:
-    """A numeric column over the rows of one label. What was suppressed is None.
+    """A numeric column over the rows of one label. Suppressed figures are None.
 
     Attributes:
         kind: "level"; "other" for rows with another value of the label column, "missing" for those without one.
         level: the label; empty for the other kinds.
         count: rows with a value.
-        mean: exact as that of the whole column.
+        mean: as exact as that of the whole column.
         variance: with the divisor ``count - 1``.
         deviation: the standard deviation.
     """
@@ -72,21 +72,21 @@ class GroupFindings:
 
 @dataclass(frozen=True)
 class NumericFindings:
-    """A numeric column over the rows of all participants. What was suppressed is None.
+    """A numeric column over the rows of all participants. Suppressed figures are None.
 
     Attributes:
         name: of the column.
         count: rows with a value.
         missing: rows without one.
-        resolution: distance of neighbouring values on the grid on which they were summed.
+        resolution: distance between neighbouring values of the grid on which values were summed.
         mean: exact for the values on the grid, rounded once.
         variance: with the divisor ``count - 1``; as exact as the mean.
         deviation: the standard deviation, the root of the variance.
-        edges: of the histogram's cells, one more than there are cells.
+        edges: of the histogram's cells, one more than the number of cells.
         histogram: rows of each cell.
-        quantiles: in the order of the job, between minimum and maximum if they were asked for.
-        errors: standard errors in a private run; None: figures are exact.
-        groups: the same column over the rows of each label, if the job has ``by``: levels, other values, none.
+        quantiles: in the order of the job, between minimum and maximum if the job requests these.
+        errors: standard errors in a private run; None if figures are exact.
+        groups: the same column over the rows of each label, if the job has ``by``: levels, other values, missing.
     """
 
     name: str
@@ -129,14 +129,14 @@ class NumericFindings:
 
 @dataclass(frozen=True)
 class CategoryFindings:
-    """A column of categories over the rows of all participants; None: suppressed.
+    """A category column over the rows of all participants; suppressed figures are None.
 
     Attributes:
         name: of the column.
         counts: rows of each level of the job.
         other: rows with another value.
         missing: rows without a value.
-        error: standard error of each count in a private run; None: counts are exact.
+        error: standard error of each count in a private run; None if counts are exact.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The figures of a run of statistics: values to read, print and save as JSON."""
+"""The figures of a statistics run, to read, print and save as JSON."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Findings:
 
     Attributes:
         participants: number of participants.
-        rows: rows of all of them.
-        numeric: the columns of numbers, in the order of the job.
-        categories: the columns of categories, in the order of the job.
-        noise: standard error of ``rows``, and of each count of cells, in a private run; None: figures are exact.
+        rows: rows of all participants.
+        numeric: the numeric columns, in the order of the job.
+        categories: the category columns, in the order of the job.
+        noise: standard error of ``rows``, and of each count of cells, in a private run; None if figures are exact.
     """
 
     participants: int
@@ -84,7 +84,7 @@ class Findings:
         raise FindingsError(f"there is no numeric column {name!r}; there are: {known}")
 
     def scaling(self, columns: Sequence[str] | None = None) -> Scaling:
-        """Mean and deviation of columns, to standardise features with.
+        """Mean and deviation of columns, to standardise features.
 
         Args:
             columns: in the order of the features; None: all numeric columns.
@@ -102,7 +102,7 @@ class Findings:
         return Scaling(tuple(chosen), tuple(means), tuple(deviations))
 
     def records(self) -> list[Record]:
-        """A row for each figure, for a CSV file or a DataFrame; see ``records.FIELDS``."""
+        """One row for each figure, for a CSV file or a DataFrame; see ``records.FIELDS``."""
         return list(records_of(self.numeric, self.categories))
 
     def to_json(self) -> str:
@@ -115,10 +115,10 @@ class Findings:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The figures that ``to_json`` wrote.
+        """Read figures from the output of ``to_json``.
 
         Raises:
-            FindingsError: if it is something else.
+            FindingsError: if the text is something else.
         """
         try:
             found = json.loads(text)
@@ -181,7 +181,7 @@ def _groups(state: State, column: int, found: Range) -> Iterator[GroupFindings]:
 
 
 def _moments(count: int, total: int, squares: int, found: Range) -> tuple[float, float | None]:
-    """Mean and variance from whole sums: rational numbers, rounded once."""
+    """Mean and variance from integer sums, computed as rational numbers and rounded once."""
     unit = Fraction(2) ** (found.exponent - GRID_BITS)
     mean = float(Fraction(total, count) * unit)
     if count < 2:

@@ -1,9 +1,9 @@
-"""The grid of a column: values as whole numbers, of a resolution that follows from the column's own range.
+"""The grid of a column: values as integers, with a resolution derived from the column's own range.
 
-The first round finds the octave (power of two) of the lowest and of the highest value of all rows together. With
-``2^k`` the smallest power of two that no magnitude passes, values become multiples of the resolution ``2^(k - 52)``:
+The first round finds the octave (power of two) of the lowest and of the highest value of all rows together. If ``2^k``
+is the smallest power of two that no magnitude exceeds, values become multiples of the resolution ``2^(k - 52)``:
 float64's own precision at the top of the range. Smaller values are rounded to the nearest multiple. Sums, sums of
-squares and cells of histograms are then whole numbers, and exact.
+squares and histogram cells are then integers, and exact.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 LOWEST_OCTAVE = -100
 HIGHEST_OCTAVE = 100
-"""A value x is in octave e if 2^(e-1) <= |x| < 2^e. Below the lowest octave it counts as 0; above the highest it is
-refused."""
+"""A value x is in octave e if 2^(e-1) <= |x| < 2^e. Values below the lowest octave count as 0; values above the highest
+are refused."""
 OCTAVES = HIGHEST_OCTAVE - LOWEST_OCTAVE + 1
 OCTAVE_CELLS = 2 * OCTAVES + 1
 """Negative octaves, from the lowest; zero; positive octaves, from the lowest."""
@@ -33,7 +33,7 @@ class Range:
     """The range of a column on its grid.
 
     Attributes:
-        exponent: k: no magnitude passes 2^k.
+        exponent: k: no magnitude exceeds 2^k.
         low: lower edge, in units of the resolution.
         high: upper edge, in units of the resolution; values at this edge are inside.
     """
@@ -44,12 +44,12 @@ class Range:
 
     @property
     def resolution(self) -> float:
-        """The distance of neighbouring values of the grid."""
+        """The distance between neighbouring values of the grid."""
         return float(np.ldexp(1.0, self.exponent - GRID_BITS))
 
 
 def octave_presence(values: Floats) -> npt.NDArray[np.bool_]:
-    """Which octaves have a value; shape ``(OCTAVE_CELLS,)``.
+    """Flags of the octaves that have a value; shape ``(OCTAVE_CELLS,)``.
 
     Args:
         values: finite, with magnitudes below ``2**HIGHEST_OCTAVE``.
@@ -64,7 +64,7 @@ def octave_presence(values: Floats) -> npt.NDArray[np.bool_]:
 
 
 def range_of(present: npt.NDArray[np.bool_]) -> Range:
-    """The range whose octaves have a value of any participant; one of width 1 if there is none but zero."""
+    """The range of the octaves with a value of any participant; of width 1 if all values are zero."""
     negative = np.flatnonzero(present[:OCTAVES]) + LOWEST_OCTAVE
     positive = np.flatnonzero(present[OCTAVES + 1 :]) + LOWEST_OCTAVE
     zero = bool(present[OCTAVES])
@@ -87,7 +87,7 @@ def _edge(octave: int, exponent: int) -> int:
 
 
 def on_grid(values: Floats, exponent: int) -> Integers:
-    """The values as multiples of ``2^(exponent - 52)``, to the nearest, ties to even; magnitudes up to 2^52.
+    """The values as multiples of ``2^(exponent - 52)``, rounded to nearest, ties to even; magnitudes up to 2^52.
 
     Magnitudes below the lowest octave count as 0, as they do for the range.
     """
@@ -115,9 +115,9 @@ def _sum(whole: Integers) -> int:
 
 
 def cells_of(whole: Integers, low: int, high: int, top: int, bins: int) -> Integers:
-    """How many numbers lie in each of ``bins`` cells of [low, high); at the upper edge of the range, ``top``, inside.
+    """The number of values in each of ``bins`` cells of [low, high); the upper edge of the range, ``top``, is included.
 
-    Cells have the same whole width; the last ones may lie beyond ``high`` and are then empty.
+    All cells have the same integer width; the last ones may lie beyond ``high`` and are then empty.
     """
     inside = whole[(whole >= low) & ((whole < high) | ((whole == high) & (high == top)))]
     width = cell_width(low, high, bins)

@@ -1,4 +1,4 @@
-"""Counts and sums of the rows of each label: a participant's, and which of them may be released."""
+"""Counts and sums of the rows of each label: computed by participants, and filtered for release."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Groups:
     """The rows of a table by the label column of a query; no groups if it has no ``by``.
 
     Args:
-        query: what is asked.
+        query: the requested figures.
         columns: of the table.
     """
 
@@ -46,7 +46,7 @@ class Groups:
         return {"group_present": counts_to_limbs(counts), "group_holders": (counts > 0).astype(np.float64)}
 
     def sums(self, whole: Mapping[int, Integers]) -> dict[str, Floats]:
-        """The blocks of the second round, of the columns whose values on the grid are given."""
+        """The blocks of the second round, for the columns whose grid values are given."""
         columns = len(self._labels)
         sums = np.zeros((columns, self._size, SUM_LIMBS))
         squares = np.zeros((columns, self._size, SQUARE_LIMBS))
@@ -61,11 +61,11 @@ class Groups:
 def release_group_counts(
     query: StatisticsQuery, hiding: Hiding, tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]
 ) -> None:
-    """Release the rows of each group that may be, after the counts of categories and columns.
+    """Release the row counts of each group that may be released, after the counts of categories and columns.
 
-    The figures of hidden groups follow, added up, from those of the whole column. So hidden groups hide each other, as
-    cells of one histogram do; and groups whose rows the table of categories hides are hidden here in every column,
-    because their values and missing values would add up to those rows.
+    The sum over hidden groups follows from the figures of the whole column. So hidden groups must hide each other, as
+    cells of a histogram do. Groups whose rows the category table hides are hidden here in every column, because their
+    present and missing values would add up to those rows.
     """
     part = next(part for column, part in category_parts(query) if column.name == query.by)
     hidden = tensors["categories"][part] == SUPPRESSED
@@ -79,7 +79,7 @@ def release_group_counts(
 
 
 def release_group_sums(tensors: MutableMapping[str, Floats], blocks: Mapping[str, Floats]) -> None:
-    """Release the sums of the groups whose rows are released."""
+    """Release the sums of the groups whose row counts are released."""
     shown = (tensors["groups/present"] > 0)[..., np.newaxis]
     tensors["groups/sum"][:] = np.where(shown, blocks["group_sum"], 0)
     tensors["groups/squares"][:] = np.where(shown, blocks["group_squares"], 0)

@@ -1,4 +1,4 @@
-"""Which cells are hidden: those that are too small, and others without which their rows would follow from a total."""
+"""Choose the cells to hide: small ones, and others needed so that their rows do not follow from a total."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Hiding:
     """The rules of one query.
 
     Attributes:
-        min_rows: fewest rows of a cell that is released, unless it has none.
-        min_participants: fewest participants with rows in it.
+        min_rows: minimum rows of a released cell, unless it is empty.
+        min_participants: minimum number of participants with rows in it.
     """
 
     min_rows: int
     min_participants: int
 
     def too_small(self, count: int, holders: float) -> bool:
-        """Whether a cell has rows, but too few, or of too few participants."""
+        """Whether a cell has rows, but too few, or from too few participants."""
         return bool(count > 0 and (count < self.min_rows or holders < self.min_participants))
 
     def released(self, counts: Integers, holders: Floats, also: npt.NDArray[np.bool_] | None = None) -> Floats:
-        """Counts of cells whose total is known, without those that are too small.
+        """Counts of cells whose total is known, with small cells suppressed.
 
-        The rows of all hidden cells together follow from the total. If they are those of a single cell, or too few
-        themselves, the next smallest cell is hidden too.
+        The number of rows in all hidden cells together follows from the total. If only one cell is hidden, or the
+        hidden rows are too few, the next smallest cell is hidden too.
 
         Args:
             counts: rows of each cell.
@@ -49,8 +49,8 @@ class Hiding:
         return np.where(hidden, SUPPRESSED, counts.astype(np.float64))
 
     def _hide_each_other(self, counts: Integers, holders: Floats) -> bool:
-        """Whether the sum of these cells reveals none of them, and is no small cell itself.
+        """Whether the sum of these cells reveals none of them and is not itself a small cell.
 
-        Different cells may be of the same participants: those of all cells are at least those of the widest held.
+        Cells may share participants: the union has at least as many as the cell with the most holders.
         """
         return counts.size > 1 and not self.too_small(int(counts.sum()), float(holders.max()))

@@ -1,8 +1,8 @@
-"""Whole numbers of any size as limbs: float64 values that a round sums without rounding.
+"""Integers of any size as limbs: float64 values that a round sums without rounding.
 
-A round's sum takes elements up to ``MAX_ABS`` and adds them exactly. A whole number is cut into limbs of ``LIMB_BITS``
-bits, the lowest first; the highest has the sign. The sums of the limbs over participants, put together again, are the
-sum of the numbers, to the last bit.
+A round's sum accepts elements up to ``MAX_ABS`` and adds them exactly. An integer is cut into limbs of ``LIMB_BITS``
+bits, lowest first; the highest has the sign. Recombining the sums of the limbs over participants gives the exact sum of
+the integers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 LIMB_BITS = 20
 MAX_ABS = 2.0**LIMB_BITS
-"""Largest magnitude of a limb: the ``aggregation.max_abs`` of a run of statistics."""
+"""Largest magnitude of a limb: the ``aggregation.max_abs`` of a statistics run."""
 COUNT_LIMBS = 2
 """Counts of rows: below 2^40."""
 MAX_ROWS = 2**40 - 1
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def to_limbs(number: int, limbs: int) -> list[int]:
-    """The limbs of a whole number, the lowest first.
+    """The limbs of an integer, lowest first.
 
     Raises:
         OverflowError: for a number that does not fit.
@@ -39,7 +39,7 @@ def to_limbs(number: int, limbs: int) -> list[int]:
 
 
 def from_limbs(limbs: Iterable[float]) -> int:
-    """The whole number of limbs, or of sums of limbs."""
+    """The integer represented by limbs, or by sums of limbs."""
     return sum(int(limb) << (LIMB_BITS * place) for place, limb in enumerate(limbs))
 
 
@@ -50,7 +50,7 @@ def counts_to_limbs(counts: npt.NDArray[np.int64]) -> Floats:
 
 
 def counts_from_limbs(limbs: Floats) -> npt.NDArray[np.int64]:
-    """Counts from (sums of) limbs along the last axis."""
+    """Counts from limbs, or sums of limbs, along the last axis."""
     whole = limbs.astype(np.int64)
     found: npt.NDArray[np.int64] = whole[..., 0] + (whole[..., 1] << LIMB_BITS)
     return found

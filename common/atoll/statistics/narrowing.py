@@ -1,4 +1,4 @@
-"""Narrows the cell of a quantile, as far as it keeps enough rows."""
+"""Narrow the cell of a quantile while it keeps enough rows."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Interval(NamedTuple):
 
 
 def narrowed(cell: Interval, rank: int, parts: Integers, enough: int) -> tuple[int, int, int]:
-    """The part of a cell in which the value of a rank lies; with its neighbours if it has too few rows.
+    """The part of a cell that contains the value with this rank, extended by its neighbours if it has too few rows.
 
     Args:
-        cell: has at least ``enough`` rows.
+        cell: with at least ``enough`` rows.
         rank: of the value, from 1, among the rows of the cell.
         parts: rows of each part of the cell.
-        enough: fewest rows of the result.
+        enough: minimum number of rows of the result.
 
     Returns:
-        Lower edge, upper edge, and 1 if the result must not be cut again, else 0. Parts with their neighbours are not
-        cut again: the edges of the result would then move up to the values of the outermost rows.
+        Lower edge, upper edge, and 1 if the result must not be cut again, else 0. Extended parts are not cut again,
+        because the edges would move up to the values of the outermost rows.
     """
     part = int(np.searchsorted(np.cumsum(parts), rank))
-    if rank < 1 or part == parts.size:  # the table of a participant has changed since the round before
+    if rank < 1 or part == parts.size:  # a participant's table has changed since the previous round
         return cell.low, cell.high, 1
     first, last = part, part
     while parts[first : last + 1].sum() < enough and (first > 0 or last < parts.size - 1):

@@ -1,4 +1,4 @@
-"""Answers for statistics with noise: one round, whose sums are of rows with a bounded norm.
+"""Answers for statistics with noise: one round of sums over rows with a bounded norm.
 
 Each row counts as a vector of these blocks; an answer is the sum over the rows of a table:
 
@@ -12,11 +12,11 @@ second       (columns,)         u squared
 categories   (cells,)           1 in the cell of its level, of other values, or of none, for each column
 ===========  =================  =================================================================================
 
-**Sensitivity.** In a column of numbers a row has norm sqrt(1 + u^2 + u^4) <= sqrt(3), in a column of categories 1. So
-the norm of a row with all its columns is at most ``row_norm`` = sqrt(1 + 3 columns + columns of categories) for all
-values, and the norm of the sum of n rows is at most n times that. u and u^2 are rounded to multiples of 2^-16. Rounding
-cannot take them above 1, because 1 is such a multiple, so the bound holds for the rounded values too. These are exact
-on the grid of every private round.
+**Sensitivity.** In a numeric column a row has norm sqrt(1 + u^2 + u^4) <= sqrt(3), in a category column 1. So the norm
+of a row over all its columns is at most ``row_norm`` = sqrt(1 + 3 numeric columns + category columns) for all values,
+and the norm of the sum of n rows is at most n times that. u and u^2 are rounded to multiples of 2^-16. Rounding cannot
+exceed 1, because 1 is such a multiple, so the bound holds for the rounded values too. The rounded values are exact on
+the grid of every private round.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ def noised_blocks(query: StatisticsQuery) -> dict[str, Shape]:
 
 
 def noised_shapes(query: StatisticsQuery) -> dict[str, Shape]:
-    """The model: number of answers, standard deviation of the noise on each sum, and the sums (0 before the round)."""
+    """Shapes of the model: number of answers, standard deviation of each sum's noise, and the sums (0 at first)."""
     return {PARTICIPANTS: (1,), NOISE: (1,), ANSWER: (noised_size(query),)}
 
 
 def noised_size(query: StatisticsQuery) -> int:
-    """Elements of an answer."""
+    """Number of elements of an answer."""
     return sum(map(math.prod, noised_blocks(query).values()))
 
 
 def noised_answer(query: StatisticsQuery, noised: NoisedStatistics, columns: Columns) -> Floats:
-    """The answer of one table.
+    """The answer for one table.
 
     Args:
-        query: what is asked.
+        query: the requested figures.
         noised: its bounds.
         columns: of the table.
     """
@@ -86,7 +86,7 @@ def noised_answer(query: StatisticsQuery, noised: NoisedStatistics, columns: Col
 
 
 def scaled_to(values: Floats, low: float, high: float) -> Floats:
-    """The values on the scale on which the bounds are -1 and 1; those beyond count as the bound."""
+    """The values on the scale on which the bounds are -1 and 1; values beyond are clipped."""
     middle, half = (low + high) / 2, (high - low) / 2
     return np.clip((np.clip(values, low, high) - middle) / half, -1.0, 1.0)
 
@@ -97,7 +97,7 @@ def release_noised(tensors: Mapping[str, Floats], answers: int, divisor: int, no
     Args:
         tensors: the model before the round, plus the noised mean.
         answers: number of answers in the sum.
-        divisor: what the sum was divided by.
+        divisor: by which the sum was divided.
         noise: standard deviation of the noise on each element of the sum.
     """
     tensors[ANSWER][:] *= divisor

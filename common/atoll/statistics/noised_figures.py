@@ -1,13 +1,13 @@
-"""Figures of sums with noise, each with the standard error that the noise gives it.
+"""Figures from noised sums, each with its standard error from the noise.
 
-Every released sum is the exact one plus independent noise of the same standard deviation s. With N the rows that have a
-value (all less those without: variance 2 s^2), and m1, m2 the means of u and u^2 (``noised``), errors are those of the
-first order (delta method):
+Every released sum is the exact one plus independent noise of the same standard deviation s. N is the number of rows
+with a value (all rows minus those without: variance 2 s^2), and m1, m2 are the means of u and u^2 (``noised``). Errors
+are first-order (delta method):
 
 - mean of u, m1: s / N sqrt(1 + 2 m1^2)
 - variance of u, m2 - m1^2: s / N sqrt(1 + 4 m1^2 + 2 (2 m1^2 - m2)^2)
 
-They say what noise does to the figures of these rows. What values beyond the bounds change is not in them.
+They describe the effect of noise on the figures of these rows, not that of clipping values beyond the bounds.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from atoll.statistics.noised import noised_sums
 from atoll.wire.statistics_query import NoisedStatistics, StatisticsQuery
 
 LEAST_COUNT = 3.0
-"""Fewest rows of a column whose mean is given, in standard errors of their number: with fewer, ratios mean nothing."""
+"""Minimum number of rows for a mean, in standard errors of that number; with fewer rows ratios are meaningless."""
 SURE = 2.0
-"""Standard errors to either side of a quantile's cell: about 95 % of cells then hold the quantile."""
+"""Standard errors to either side of a quantile's cell: about 95 % of cells then contain the quantile."""
 
 
 def noised_numeric(
     query: StatisticsQuery, noised: NoisedStatistics, tensors: Mapping[str, Floats], noise: float
 ) -> Iterator[NumericFindings]:
-    """The figures of the columns of numbers."""
+    """The figures of the numeric columns."""
     sums = noised_sums(query, tensors)
     rows = float(sums["rows"][0])
     for column, (name, (low, high)) in enumerate(zip(query.numeric, noised.bounds, strict=True)):
@@ -75,7 +75,7 @@ def noised_numeric(
 def noised_categories(
     query: StatisticsQuery, tensors: Mapping[str, Floats], noise: float
 ) -> Iterator[CategoryFindings]:
-    """The figures of the columns of categories."""
+    """The figures of the category columns."""
     cells = noised_sums(query, tensors)["categories"]
     for column, part in category_parts(query):
         *levels, other, missing = map(round, map(float, cells[part]))
@@ -85,10 +85,10 @@ def noised_categories(
 def _quantiles(
     shares: Sequence[float], cells: Sequence[float], edges: Sequence[float], noise: float, *, enough: bool
 ) -> Iterator[Quantile]:
-    """Quantiles between edges that hold them with ``SURE`` standard errors of the noise to either side.
+    """Quantiles between edges, with ``SURE`` standard errors of the noise to either side.
 
-    With C the sum of the first k of b cells and T that of all, a share q of the rows lies below the k-th edge if
-    C - q T >= 0, whose noise has variance s^2 (k (1 - q)^2 + (b - k) q^2).
+    If C is the sum of the first k of b cells and T that of all, a share q of the rows lies below the k-th edge if C - q
+    T >= 0, whose noise has variance s^2 (k (1 - q)^2 + (b - k) q^2).
     """
     sums = np.cumsum(cells)
     below = np.arange(1, len(cells) + 1)
@@ -103,7 +103,7 @@ def _quantiles(
 
 
 def _place(reached: npt.NDArray[np.bool_]) -> int:
-    """The first cell that is reached; the last one if none is."""
+    """The first cell for which ``reached`` is true; the last one if there is none."""
     return int(np.argmax(reached)) if reached.any() else reached.size - 1
 
 

@@ -1,4 +1,4 @@
-"""Figures as flat rows: one for each, with the same fields."""
+"""Figures as flat rows: one row for each figure, all with the same fields."""
 
 from __future__ import annotations
 

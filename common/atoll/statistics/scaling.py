@@ -1,4 +1,4 @@
-"""Standardisation of features with the mean and the deviation of all participants' rows."""
+"""Standardise features with the mean and deviation of all participants' rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Scaling:
     Attributes:
         columns: names, in the order of the features.
         means: of each column.
-        deviations: of each column; one that is 0 divides by 1.
+        deviations: of each column; a deviation of 0 divides by 1.
     """
 
     columns: tuple[str, ...]
@@ -28,8 +28,8 @@ class Scaling:
         """(features - mean) / deviation.
 
         Args:
-            features: an array of shape ``(rows, columns)`` in the order of ``columns``, or a table that gives each
-                column by its name (a mapping, a pandas or polars DataFrame, a pyarrow Table).
+            features: an array of shape ``(rows, columns)`` in the order of ``columns``, or a table that returns each
+            column by its name (a mapping, a pandas or polars DataFrame, a pyarrow Table).
 
         Returns:
             float64, shape ``(rows, columns)``.
@@ -53,10 +53,10 @@ class Scaling:
 
     @classmethod
     def of_text(cls, text: str) -> Self:
-        """The scaling that ``to_text`` wrote, for example ``Scaling.of_text(task.settings.text("scaling"))``.
+        """Read ``to_text``'s output, for example ``Scaling.of_text(task.settings.text("scaling"))``.
 
         Raises:
-            ValueError: if it is something else.
+            ValueError: if the text is something else.
         """
         try:
             columns, means, deviations = json.loads(text)

@@ -1,4 +1,4 @@
-"""The model of a run of statistics: what its rounds have found so far, as float64 tensors of whole numbers.
+"""The model of a statistics run: the results of its rounds so far, as float64 tensors of integers.
 
 =============================  ===========  =====================================================================
 tensor                         shape        meaning
@@ -68,7 +68,7 @@ def first_state(query: StatisticsQuery) -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class State:
-    """Reads the tensors of the model of a run of statistics."""
+    """Reads the tensors of a statistics run's model."""
 
     query: StatisticsQuery
     tensors: Mapping[str, Floats]
@@ -85,7 +85,7 @@ class State:
         return Range(*map(int, self.tensors["numeric/range"][column]))
 
     def cell_of(self, column: int, share: int) -> tuple[int, int]:
-        """Lower and upper edge of the cell in which a quantile lies; equal ones if it is suppressed."""
+        """Lower and upper edge of a quantile's cell; equal if it is suppressed."""
         low, high, _ = map(int, self.tensors["numeric/quantiles"][column, share])
         return low, high
 

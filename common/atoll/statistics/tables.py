@@ -22,8 +22,8 @@ class Columns:
 
     Attributes:
         rows: number of rows.
-        numbers: each column of numbers, NaN where it has no value.
-        places: for each column of categories the place of each row's level; then other values, then none.
+        numbers: each numeric column, NaN for missing values.
+        places: for each category column the index of each row's level; then other values, then missing.
     """
 
     rows: int
@@ -32,15 +32,15 @@ class Columns:
 
     @cached_property
     def values(self) -> list[npt.NDArray[np.float64]]:
-        """Each column of numbers, without the rows that have no value."""
+        """Each numeric column, without missing values."""
         return [values[~np.isnan(values)] for values in self.numbers]
 
 
 def columns_of(query: StatisticsQuery, table: Table) -> Columns:
-    """The columns that a query asks for.
+    """The columns that a query needs.
 
     Raises:
-        TableError: if the table lacks a column, columns have different lengths, or a value is no number.
+        TableError: if the table lacks a column, columns have different lengths, or a value is not a number.
     """
     numbers = tuple(numbers_of(table, name) for name in query.numeric)
     places = tuple(places_of(table, column) for column in query.categories)

@@ -1,18 +1,18 @@
-"""What gRPC says of a connection to another port or another server than was meant, in plain words."""
+"""Translate gRPC's errors about a wrong port or a wrong server into plain words."""
 
 from __future__ import annotations
 
 MAIN_PORT = "by default 7400; the enrolment port is one above it, the metrics port three above"
 _PLAINTEXT = "WRONG_VERSION_NUMBER"
 _UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "certificate signature failure")
-"""Parts of gRPC's messages if the other side's certificate is not of the expected authority.
+"""Parts of gRPC's messages when the peer's certificate is not from the expected authority.
 
-The second one is of an authority with the same name and another key."""
+The second one means an authority with the same name and another key."""
 _UNKNOWN_METHOD = "Method not found"
 
 
 def is_untrusted(text: str) -> bool:
-    """Whether the server's certificate is of another authority than the caller trusts."""
+    """Whether the server's certificate is from an authority that the caller does not trust."""
     return any(words in text for words in _UNTRUSTED)
 
 
@@ -22,12 +22,12 @@ def is_plaintext(text: str) -> bool:
 
 
 def is_other_port(text: str) -> bool:
-    """Whether the port is one of gRPC that has other calls."""
+    """Whether the port speaks gRPC but serves other calls."""
     return text.startswith(_UNKNOWN_METHOD)
 
 
 def connection_words(text: str) -> str:
-    """GRPC's text about a failed call, or, where it shows which mistake was made, plain words about that."""
+    """The text of a failed call, replaced by a plain explanation if gRPC's text identifies the mistake."""
     if is_untrusted(text):
         return (
             "the certificate of this server is of another federation: it is not the server of this token or credential"

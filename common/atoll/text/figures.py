@@ -1,7 +1,7 @@
 """Figures as text: bounds on privacy rounded to the safe side, and numbers with their nouns.
 
-An epsilon that is spent is an upper bound, so it is rounded up; the rest of a limit is rounded down. ``--json`` and
-messages have every digit.
+A spent epsilon is an upper bound, so it is rounded up; the rest of a limit is rounded down. ``--json`` and messages
+have every digit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 DIGITS = 4
 SET_DIGITS = 6
-"""Digits of a limit or target that a user has set, which must not look smaller than what is spent of it."""
+"""Digits of a limit or target set by a user, which must not look smaller than the spent part."""
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -23,7 +23,7 @@ def figure(value: float | None, digits: int = DIGITS) -> str:
 
 
 def bound(value: float | None, digits: int = DIGITS) -> str:
-    """As ``figure``, rounded up, so that a shown upper bound still is one."""
+    """As ``figure``, rounded up, so that a displayed upper bound remains one."""
     return figure(_rounded(value, ROUND_CEILING, digits), digits)
 
 

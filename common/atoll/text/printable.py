@@ -1,9 +1,9 @@
 """Text from another party, made safe for terminals, logs and reports.
 
-A reason, a label or a metric's name may hold control characters that clear a screen or set a window's title (ECMA-48),
-a line break that forges a line of a log, or marks that reverse the order of letters (Unicode TR 36, 3.1). Each process
-escapes text as it receives it: the server that of participants, the operator's commands and participants that of
-servers. So databases, logs, tables, prompts and pages have printable text only.
+A reason, a label or a metric's name may contain control characters that clear a screen or set a window's title
+(ECMA-48), a line break that forges a log line, or marks that reverse the order of letters (Unicode TR 36, 3.1). Each
+process escapes text as it receives it: the server escapes text from participants, the operator's commands and
+participants escape text from servers. So databases, logs, tables, prompts and pages contain printable text only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_printable(message: Message, *, as_they_are: Collection[str] = (), lines
 
     Args:
         message: as received.
-        as_they_are: names of fields that are not changed.
+        as_they_are: names of fields that stay unchanged.
         lines: names of fields that keep their line breaks.
     """
     for field, value in message.ListFields():

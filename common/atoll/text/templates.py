@@ -1,4 +1,4 @@
-"""Pages made of templates: one set-up of Jinja2, which escapes everything that is put into a page."""
+"""Render pages from templates: one Jinja2 set-up, which escapes every value on a page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from atoll.text.figures import bound, counted, figure, in_bytes, remainder
 
 
 def environment(package: str, **filters: Callable[..., object]) -> jinja2.Environment:
-    """The templates of a package's folder ``templates``, and those of ``pages`` here, which packages share.
+    """The templates in a package's folder ``templates``, and the shared ones in ``pages`` here.
 
-    A name that a template does not get is an error.
+    An undefined name in a template is an error.
 
     Args:
         package: import name of the package.
