@@ -34,8 +34,8 @@ from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, Update
 
-# Read when gRPC is loaded, which nothing above does. A trainer may fork (torch's DataLoader workers do) while gRPC's
-# threads run; its fork handlers then crash the child, which has no use for gRPC anyway.
+# gRPC reads this variable when it is loaded, after this module. A trainer may fork (torch's DataLoader workers do)
+# while gRPC's threads run, and gRPC's fork handlers would then crash the child, which does not use gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [

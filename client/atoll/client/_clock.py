@@ -1,7 +1,7 @@
 """The client's clock: seconds since an arbitrary start that also pass while the machine is suspended.
 
 Wall clocks jump, and ``time.monotonic`` stops during a suspend on Linux. So deadlines, which arrive as "seconds from
-now", are kept on CLOCK_BOOTTIME where it exists.
+now", use CLOCK_BOOTTIME where it exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What fake servers of tests share: participants with their policies, and what they send."""
+"""Shared by the fake servers for tests: participants with their policies, and their reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll.client.task import Task
 from atoll.wire.encoding import decode, stored_items
 
 FAKE_SERVER = "fake"
-"""Name of the server in the records of a ``FakeServer``'s promises."""
+"""Name of a ``FakeServer`` in the record of promises."""
 _CHUNK_ELEMENTS = 1 << 16
 
 
@@ -61,7 +61,7 @@ class Member:
 
 
 def members_of(participants: tuple[Participant, ...], policy: Policy, state: Path) -> tuple[Member, ...]:
-    """The participants, prepared, each with a folder of its own in ``state``."""
+    """The prepared participants, each with its own folder in ``state``."""
     members = []
     for index, participant in enumerate(participants):
         folder = state / str(index)
@@ -72,7 +72,7 @@ def members_of(participants: tuple[Participant, ...], policy: Policy, state: Pat
 
 
 def received(sent: Outgoing, task: Task, elements: int) -> npt.NDArray[np.float64]:
-    """The update's elements as the server decodes them from the wire, of ``elements`` of the model."""
+    """The update's values as the server decodes them from the wire, for the given ``elements`` of the model."""
     flat = np.zeros(elements)
     for chunk in cut_ranges(sent.shard.ranges, _CHUNK_ELEMENTS):
         payload = np.empty(stored_items(task.encoding, chunk.size), task.encoding.storage)

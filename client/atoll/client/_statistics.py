@@ -1,4 +1,4 @@
-"""A participant's answers to a run of statistics: sums over its table, made by the SDK."""
+"""A participant's answers in a statistics run: sums over its table, computed by the SDK."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def answer(participant: Participant, model: Model, task: Task) -> Update:
     """The answer to one round, as an update.
 
     Raises:
-        PublicError: if the table has too few rows, or cannot answer; the text names columns, and no values.
-        UpdateError: if the server's model is not that of the query.
+        PublicError: if the table has too few rows or cannot answer; the text names columns but no values.
+        UpdateError: if the server's model does not match the query.
     """
     query = task.statistics
     if query is None:

@@ -1,4 +1,4 @@
-"""A participant that trains all the time, selected or not, and reports its progress when asked."""
+"""A participant that trains continuously, whether or not it is selected, and reports its progress when asked."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Continuous(Participant):
     A report is ``partial`` if it covers fewer than ``examples``. If a round asks for some elements only
     (``task.ranges``), tensors without such elements keep their progress for a later round.
 
-    Nothing is trained before the first invitation, which brings the model. Memory: two writable copies of the model
-    (float32 for narrower types), one of them only during an upload, and the mapped global model.
+    Training starts with the first invitation, which brings the model. Memory: two writable copies of the model (float32
+    for narrower types), one of them only during an upload, and the mapped global model.
     """
 
     min_examples: int = 1
@@ -57,8 +57,8 @@ class Continuous(Participant):
     def step(self, weights: Weights, settings: Settings) -> int:
         """Change ``weights`` in place by one small step; return the number of examples used.
 
-        0 means that there is no data to train on now; the next call is then after ``idle_s``. ``settings`` are those of
-        the newest task. Keep steps short: a report waits for the current step.
+        0 means that there is no data now; the next call follows after ``idle_s``. ``settings`` are those of the newest
+        task. Keep steps short: a report waits for the current step.
         """
         raise NotImplementedError(f"{type(self).__name__} has no step method")
 
@@ -140,7 +140,7 @@ class Continuous(Participant):
 
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
-        """Hold the weights. The second lock keeps the order of arrival, so that steps do not starve a report."""
+        """Lock the weights. The second lock keeps the order of arrival, so that steps do not starve a report."""
         with self._turn:
             self._changed.acquire()
         try:
@@ -150,7 +150,7 @@ class Continuous(Participant):
 
 
 def _not_asked_for(model: Model, task: Task) -> frozenset[str]:
-    """The tensors without an element in the task's update, but for those that no round's update has."""
+    """The tensors without an element in the task's update, except those that are in no round's update."""
     if not task.ranges:
         return frozenset()
     spans = model.layout.spans

@@ -1,4 +1,4 @@
-"""Stop signals of a task: to finish and report (stop), or to drop the result (abandon)."""
+"""Stop signals of a task: finish and report (stop), or drop the result (abandon)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from atoll.client._clock import now_s
 
 _TIMER_SLACK_S = 0.05
-"""A timer that fires at most this early is accepted; one that fires earlier is of a deadline since extended."""
+"""A timer that fires at most this early is accepted; an earlier one belongs to a deadline that was extended since."""
 
 
 class TaskControl:
@@ -75,7 +75,7 @@ class TaskControl:
         """Drop the work: stop the trainer, cancel transfers, send nothing."""
         with self._lock:
             self.reason = self.reason or reason
-            self.abandoned.set()  # before the trainer stops: a result that it returns at once must be dropped too
+            self.abandoned.set()  # before the trainer stops, so that a result that it returns at once is dropped too
             watchers = tuple(self._abandon_watchers)
         self.stop(reason)
         for watcher in watchers:

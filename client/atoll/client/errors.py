@@ -7,7 +7,7 @@
     │   ├── PolicyError             2  a policy file that is not valid
     │   ├── SettingError            2  a training setting that is missing or of another type
     │   └── StateInUseError         2  another process works in the same state directory
-    ├── UnreachableError            3  the server could not be reached for as long as allowed
+    ├── UnreachableError            3  the server was unreachable for too long
     ├── NotPermittedError           4  the server does not accept this identity (revoked, expired, unknown)
     ├── BudgetSpentError            1  the participant's own privacy limit does not allow another round
     ├── DiskReserveError            1  a download would use disk space that the policy keeps free
@@ -17,9 +17,9 @@
     └── RefusedError                1  the server refused one request; states whose fault it is and what to do
         └── RoundGoneError          1  the round moved on; there is nothing to do
 
-The server gets the type of an error alone: the text of an exception often quotes data (``could not convert string to
-float: 'Jane Doe'``). The text goes too where it cannot hold data (``ClientError.public_text``), and always with the
-policy ``errors = "text"``. The participant's own log has the whole text.
+By default the server gets only the type of an error, because the text of an exception often quotes data (``could not
+convert string to float: 'Jane Doe'``). The text is sent if it cannot contain data (``ClientError.public_text``), and
+always with the policy ``errors = "text"``. The participant's own log has the whole text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atoll.wire.status import ErrorDetail
 
 ErrorDetails = Literal["type", "text"]
-"""How much of an error the server gets: its type, or its text too."""
+"""How much of an error is sent to the server: its type, or its text too."""
 ERROR_DETAILS: tuple[ErrorDetails, ...] = ("type", "text")
 _MAX_TYPE_CHARS = 64
 _STAYS = "(its text stays in the participant's log)"
@@ -47,7 +47,7 @@ class ClientError(Exception):
 
     @property
     def public_text(self) -> str:
-        """What the server may see: the type, and the text if it is public, or where it is."""
+        """The description for the server: the type, and the text if it is public, or a note where to find it."""
         name = type(self).__name__
         return f"{name}: {self}" if self.text_is_public else f"{name} {_STAYS}"
 
@@ -73,7 +73,7 @@ class StateInUseError(UsageError):
 
 
 class UnreachableError(ClientError):
-    """The server could not be reached for as long as allowed."""
+    """The server was unreachable for too long."""
 
     exit_code = 3
     text_is_public = True
@@ -87,7 +87,7 @@ class NotPermittedError(ClientError):
 
 
 class BudgetSpentError(ClientError):
-    """The participant's own privacy limit does not allow another round; says what is spent and what it would become."""
+    """The participant's own privacy limit does not allow another round; gives the spent budget and the new sum."""
 
     text_is_public = True
 
@@ -148,14 +148,14 @@ class RoundGoneError(RefusedError):
 
 
 def text_for_server(error: BaseException, details: ErrorDetails) -> str:
-    """The description of an error that the server gets."""
+    """The description of an error for the server."""
     if details == "text":
         return f"{type_name(error)}: {error}"
     return error.public_text if isinstance(error, ClientError) else f"{type_name(error)} {_STAYS}"
 
 
 def type_name(error: BaseException) -> str:
-    """The name of an error's type; "an error" where the name is no identifier or longer than 64 characters."""
+    """The name of an error's type; "an error" if the name is not an identifier or is longer than 64 characters."""
     name = type(error).__name__
     return name if name.isidentifier() and len(name) <= _MAX_TYPE_CHARS else "an error"
 

@@ -1,7 +1,7 @@
-"""Tasks in the process that asks for them: everything that a session does with an invitation, but the transfers.
+"""Run tasks in the calling process: everything that a session does with an invitation except the transfers.
 
-Simulations are built on it. The invitation is decoded, the participant is called, its result is checked, clipped,
-encoded and named by its digest by the very code of a session (``Work``); what would be sent is handed over instead.
+Simulations use it. The session's own code (``Work``) decodes the invitation, calls the participant, and checks, clips,
+encodes and digests its result; messages are returned instead of sent.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Completed", "Order", "Performer", "Pieces", "declared_examples", "locate", "users_frame", "users_traceback"]
 
 HELD_BYTES = 8 << 20
-"""Updates of so many bytes are made once and held; larger ones are made chunk by chunk whenever they are read."""
+"""Updates of up to this many bytes are encoded once and held; larger ones are encoded chunk by chunk when read."""
 Piece = tuple["ChunkHeader", npt.NDArray[Any]]
 """A chunk of an update: its header, and its payload as it would be sent."""
 Look = Callable[["ChunkHeader", npt.NDArray[Any]], object]
-"""Shown each chunk of an update, once and in order."""
+"""Called with each chunk of an update, once and in order."""
 
 
 class Pieces:
-    """The chunks of an update in order; the same at each iteration, until the participant works again."""
+    """The chunks of an update in order, the same at each iteration until the participant works again."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
@@ -52,13 +52,13 @@ class Pieces:
         return self._upload.pieces() if self._held is None else iter(self._held)
 
     def hold(self) -> None:
-        """Keep them in memory, for longer than the participant's arrays stay as they are."""
+        """Keep the chunks in memory, so that they outlive changes of the participant's arrays."""
         if self._held is None:
             self._held = tuple(self)
 
 
 class _Standing(TaskControl):
-    """A deadline that does not come nearer while the participant works."""
+    """A deadline that does not approach while the participant works."""
 
     def __init__(self, remaining_s: float) -> None:
         super().__init__(remaining_s)
@@ -70,16 +70,16 @@ class _Standing(TaskControl):
         return self._standing_s
 
     def arm(self, reserve_s: float) -> None:
-        """Never stop by the clock."""
+        """Never stop because of the clock."""
         del reserve_s
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the invitations of one round share, decoded once.
+    """The shared part of a round's invitations, decoded once.
 
     Attributes:
-        invitation: the task, without the bounds of a single member.
+        invitation: the task, without member-specific bounds.
         blob: name of the model's blob.
         content: the model, if it came with the invitation; otherwise empty.
     """
@@ -88,10 +88,10 @@ class Order:
 
     @classmethod
     def of(cls, shared: bytes) -> Order:
-        """From the fields that all members are sent, a serialised ``Participate``.
+        """Decode the fields that all members get, a serialised ``Participate``.
 
         Raises:
-            WireError: as a session raises it for an invitation that it cannot read.
+            WireError: for an invitation that cannot be read, as in a session.
         """
         return cls(invitation_of(participation_pb2.Participate.FromString(shared)))
 
@@ -111,7 +111,7 @@ class Order:
         return self.invitation.model.layout
 
     def for_member(self, own: bytes) -> Invitation:
-        """The invitation of one member; ``own`` has the fields that it alone is sent."""
+        """The invitation of one member; ``own`` has its member-specific fields."""
         message = participation_pb2.Participate.FromString(own)
         control = _Standing(remaining_s_of(message))
         task = dataclasses.replace(self.invitation.task, control=control, **own_fields(message))
@@ -134,11 +134,11 @@ class Completed:
 
 
 class Performer:
-    """Does tasks of participants, one at a time.
+    """Runs participants' tasks, one at a time.
 
     Args:
         policy: what may be sent (``Policy.metrics``, ``Policy.errors``); quotas and promises are not kept.
-        chunk_bytes: largest chunk of an update, as the server's welcome says it.
+        chunk_bytes: largest chunk of an update, as in the server's welcome.
     """
 
     def __init__(self, policy: Policy | None = None, *, chunk_bytes: int) -> None:
@@ -146,11 +146,11 @@ class Performer:
         self._transfers = _ChunkSize(chunk_bytes)
 
     def objection(self, participant: Participant, invitation: Invitation) -> str | None:
-        """The reason for which the participant declines; None if it takes the task."""
+        """The participant's reason to decline; None if it accepts the task."""
         return self._protection.objection(invitation.task) or objection_of(participant, invitation.task)
 
     def perform(self, participant: Participant, invitation: Invitation, model: Model, look: Look) -> Completed:
-        """Evaluate and train as the task asks; ``look`` is shown the update.
+        """Evaluate and train as the task asks; ``look`` gets the update's chunks.
 
         Raises:
             TrainerError: if the participant's code failed; its cause is that code's exception.
@@ -161,20 +161,20 @@ class Performer:
         return work.completed[0]
 
     def text_for_server(self, error: Exception) -> str:
-        """The description of a failure that the server gets."""
+        """The description of a failure for the server."""
         return self._protection.text_for_server(error)
 
 
 @dataclass(frozen=True)
 class _ChunkSize:
-    """All that is left of the transfers."""
+    """Replaces the transfers."""
 
     chunk_bytes: int
 
 
 @dataclass(frozen=True)
 class _Work(Work):
-    """``Work`` on a model that is there already, whose report and update are kept."""
+    """``Work`` on a model that is already local; it keeps the report and the update."""
 
     model: Model | None = None
     look: Look = lambda _header, _payload: None
@@ -190,7 +190,7 @@ class _Work(Work):
         sizes: _ChunkSize,
         look: Look,
     ) -> _Work:
-        """The work of one task; what only transfers need is not there."""
+        """The work on one task, without the parts that only transfers need."""
         absent = cast("Any", None)
         transfers = cast("TaskTransfers", sizes)
         return cls(

@@ -8,7 +8,7 @@ from typing import Literal
 from atoll.wire.pacing import LONGEST_RETRY_S
 
 CheckInWay = Literal["stream", "unary"]
-"""How a participant checks in: over a stream that stays open, or with single calls at times that the server says."""
+"""How a participant checks in: over a stream that stays open, or with single calls at times that the server sets."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Limits:
         backoff_base_s: first delay before a retry; doubles, with full jitter.
         backoff_cap_s: longest delay before a retry, unless the server asks for a larger spread.
         return_spread_s: largest spread of reconnects that the server may ask for.
-        hold_s: how long the server may hold a unary check-in, at most, in case it has a task.
+        hold_s: longest time that the server may hold a unary check-in, in case it has a task.
         return_after_cap_s: longest time between two unary check-ins that the server may ask for.
         retry_after_cap_s: longest wait that the server may ask for when it refuses a call for now.
         give_up_after_s: how long the server may be unreachable before the session ends.

@@ -11,7 +11,7 @@
 The unit of privacy is the participant: no two updates that it might send can be distinguished better than epsilon and
 delta allow. A ledger in the state directory adds up what all rounds and runs spend; a round beyond the limit is
 declined before training. Metrics are not sent, the weight is the declared one, and an update that is not finite is sent
-as if it were zero, because a failure would reveal something of the data.
+as zero, because a failure would reveal something about the data.
 """
 
 from atoll.client._privacy.ledger import Limit

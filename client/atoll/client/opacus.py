@@ -59,10 +59,10 @@ class DpSgd:
         data: name of the data set, which names its ledger.
         ledger: its file, for data that several state directories share; None:
             ``privacy/samples-<data>.json`` in the participant's state directory.
-        micro_batch: most samples whose gradients are held at once, each as large as the model; None: those of a step.
-        accountant: ``rdp``, or ``prv``, which is tighter, takes seconds, and leaves the answer to ``rdp`` where float64
-            is not good enough for it. Rounds with other noise or sampling than before are always added up by ``rdp``:
-            for steps that are chosen on the way no other bound is known (Feldman & Zrnic 2021).
+        micro_batch: maximum number of per-sample gradients held at once, each as large as the model; None: a step's.
+        accountant: ``rdp``, or ``prv``, which is tighter, takes seconds, and falls back to ``rdp`` where float64 is too
+        coarse. Once noise or sampling differs from earlier rounds, ``rdp`` composes all rounds: no other bound is known
+        for adaptively chosen steps (Feldman & Zrnic 2021).
 
     Raises:
         UsageError: for values out of range.
@@ -91,7 +91,7 @@ class DpSgd:
             raise UsageError(f"accountant = {self.accountant!r}; allowed are {' and '.join(ACCOUNTANTS)}")
 
     def release(self, sample_rate: float, steps: int) -> Release:
-        """The release of so many steps, for the ledger."""
+        """The release of ``count`` steps, for the ledger."""
         return dp_sgd_release(self.noise_multiplier, sample_rate, steps)
 
     def open_ledger(self, state: Path) -> Ledger:
@@ -103,11 +103,11 @@ class OpacusParticipant(TorchParticipant):
     """Trains a module with DP-SGD; see the module and ``TorchParticipant``.
 
     Settings: ``epochs`` (default 1; converted to steps), ``proximal_mu``, and those that the optimiser factory reads.
-    When the deadline is near it stops between two steps; steps that were not made are removed from the ledger.
+    When the deadline is near it stops between two steps; steps that were not taken are removed from the ledger.
 
     Args:
         module: with layers that Opacus supports: no batch norm.
-        loader: gives data set, expected batch size and collate function; its order is replaced by Poisson sampling.
+        loader: provides data set, expected batch size and collate function; Poisson sampling replaces its order.
         loss: mean loss of (outputs, targets).
         optimiser: makes the optimiser from parameters and the task's settings.
         privacy: noise and limit.
@@ -156,7 +156,7 @@ class OpacusParticipant(TorchParticipant):
         self._ledger = self._privacy.open_ledger(state)
 
     def objection(self, task: Task) -> str | None:
-        """See ``Participant``: whether all steps that the task asks for stay within the limit."""
+        """See ``Participant``: declines if the task's steps would exceed the limit."""
         return None if task.kind is TaskKind.EVALUATE else self.ledger.objection(self._release(task))
 
     def fit(self, model: Model, task: Task) -> Update:
@@ -209,7 +209,7 @@ class PrivateSteps:
 
     Each sample is in a step independently, with the same probability. A step may have no samples: its batch is None,
     and it adds only noise. A step with more samples than a micro-batch has several batches: call ``step`` after each;
-    the last call makes the step. A sample whose gradient is not finite is left out.
+    the last call takes the step. A sample whose gradient is not finite is left out.
 
     Args:
         module: gets hooks, which are removed at the end.
@@ -219,7 +219,7 @@ class PrivateSteps:
         count: number of charged steps.
 
     Attributes:
-        made: number of steps made.
+        made: number of steps taken.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class PrivateSteps:
 
     @torch.no_grad()
     def step(self, before: Callable[[], object] = lambda: None) -> None:
-        """Clip the gradients; after a step's last batch add noise and make the optimiser's step.
+        """Clip the gradients; after a step's last batch add noise and take the optimiser's step.
 
         ``before`` is called between the two and may change the gradients by public values only.
         """
@@ -309,10 +309,10 @@ class PoissonSampler(Sampler[list[int]]):
         rate: probability of each sample.
         count: number of steps.
         stream: source of randomness.
-        most: most samples of a batch; a larger step has several batches. None: no limit.
+        most: maximum samples of a batch; a larger step has several batches. None: no limit.
 
     Attributes:
-        ends: for each batch given, whether its step ends with it.
+        ends: for each yielded batch, whether it is the last of its step.
     """
 
     def __init__(self, samples: int, rate: float, count: int, stream: Keystream, most: int | None = None) -> None:
@@ -331,7 +331,7 @@ class PoissonSampler(Sampler[list[int]]):
 
 @dataclass(frozen=True)
 class _Collate:
-    """The loader's collate function; gives None for an empty batch."""
+    """The loader's collate function; returns None for an empty batch."""
 
     collate: Callable[[list[Any]], Any]
 

@@ -49,8 +49,8 @@ class Participant:
     def table(self) -> Table:
         """The rows for runs of statistics: a mapping from names to columns, a DataFrame, or a pyarrow Table.
 
-        Called in each round of such a run, and must give the same rows. The SDK sends sums over its columns, and
-        nothing else; a participant without this method declines. docs/statistics.md says what leaves.
+        Called in each round of such a run; must return the same rows. The SDK sends only sums over its columns. A
+        participant without this method declines. docs/statistics.md lists what is sent.
         """
         raise NotImplementedError(f"{type(self).__name__} has no table method")
 
@@ -61,7 +61,7 @@ class Participant:
 
     @property
     def can_fit(self) -> bool:
-        """Whether there is a ``fit``, of the class or of the instance."""
+        """Whether the class or the instance has a ``fit``."""
         return getattr(self.fit, "__func__", None) is not Participant.fit
 
     @property
@@ -73,7 +73,7 @@ class Participant:
         """Called once before the first task, with the state directory, for data that must survive a restart."""
 
     def objection(self, task: Task) -> str | None:  # noqa: ARG002  # for subclasses
-        """A reason to decline a task that the policy allows; None to accept it. Called before training."""
+        """The reason to decline a task that the policy allows; None to accept it. Called before training."""
         return None
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ def declared_examples(participant: Participant) -> int:
     """The weight that a participant declares.
 
     Raises:
-        UsageError: if ``examples`` is not a whole number of at least 1.
+        UsageError: if ``examples`` is not an integer of at least 1.
     """
     value = participant.examples
     count = value() if callable(value) else value

@@ -58,7 +58,7 @@ def read_token(text: str) -> str:
 
 
 def _file_and_line(text: str) -> tuple[str, int | None]:
-    """``FILE:LINE`` cut in two, unless a file has that whole name."""
+    """Split ``FILE:LINE``, unless a file has that whole name."""
     file, _, line = text.rpartition(":")
     if not file or not line.isdecimal() or len(line) > 9 or Path(text).exists():
         return text, None
@@ -71,7 +71,7 @@ class Access:
 
     Either with an identity, which ``join`` (a join token) enrols once and which is kept in ``state``. Or in plaintext,
     for tests on loopback: ``insecure`` with ``server`` (host:port) and the participant's ``name``. ``server`` also
-    overrides the address of an identity.
+    overrides the address stored in an identity.
     """
 
     join: str = field(default="", repr=False)
@@ -84,8 +84,8 @@ class Access:
         """The endpoint to use; enrols with the join token if there is no identity yet.
 
         Raises:
-            UsageError: if the arguments for both ways are incomplete.
-            JoinTokenError, NotPermittedError, UnreachableError: from enrolment.
+            UsageError: if the arguments are incomplete for both ways. JoinTokenError, NotPermittedError,
+            UnreachableError: from enrolment.
         """
         from atoll.client._connection.endpoint import Endpoint  # noqa: PLC0415  # gRPC loads when it is needed
         from atoll.client._connection.enrolment import enrol  # noqa: PLC0415
@@ -147,7 +147,7 @@ def run(
     first Ctrl-C abandons the current task and reports that to the server; a second one ends the process at once.
 
     With ``check_in="unary"`` the participant holds no connection while it has no task: it checks in with single calls,
-    at the times that the server says. That is for phones and other devices in large numbers.
+    at the times that the server sets. This is for phones and other devices in large numbers.
 
     Raises:
         UsageError: for arguments in conflict, an unknown ``check_in``, a state directory in use, or a participant that

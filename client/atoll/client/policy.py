@@ -60,7 +60,7 @@ class SettingRule:
 
 
 Rule = Callable[["Policy", "Task", "Spent"], str | None]
-"""Gives the reason to decline a task, or None."""
+"""A rule: returns the reason to decline a task, or None."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Policy:
         min_cohort: smallest number of participants invited together.
         runs: names of allowed runs, with ``*`` and ``?``.
         settings: allowed settings by name; other settings are refused. None allows any.
-        max_rounds_per_day: most tasks accepted in 24 hours.
-        max_bytes_per_day: most bytes downloaded and uploaded in 24 hours.
+        max_rounds_per_day: maximum number of tasks accepted in 24 hours.
+        max_bytes_per_day: maximum number of bytes downloaded and uploaded in 24 hours.
         max_model_bytes: largest model to download. At most ``Limits.cached_models`` + 1 models are on disk.
         min_free_disk_bytes: bytes of the disk that a download must leave free.
-        errors: how much of an error the server gets: its ``type``, or its ``text`` too, which may quote data.
+        errors: how much of an error is sent to the server: its ``type``, or its ``text`` too, which may quote data.
         metrics: names of metrics that may be sent, with ``*`` and ``?``; others are not sent.
         privacy: terms that the operator must promise; None accepts any.
         local_privacy: a randomiser for every update, independent of the operator's terms; None adds no noise.

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from atoll.wire.privacy_terms import PrivacyTerms
 
 _REPLACE_ONE = "replace_one"
-"""``PrivacyAdjacency``'s; importing that loads protobuf."""
+"""The values of ``PrivacyAdjacency``, copied because importing it loads protobuf."""
 _PARTICIPANT, _ROW = "participant", "row"
-"""``PrivacyUnit``'s."""
+"""The values of ``PrivacyUnit``."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class PrivacyDemand:
         require: decline tasks without terms, and tasks that report metrics, which no terms cover.
         max_epsilon: of the run, over all its planned rounds.
         max_delta: of the run, over all its planned rounds.
-        max_total_epsilon: of all runs that the participant ever took part in, together.
-        max_total_delta: of all runs that the participant ever took part in, together.
+        max_total_epsilon: of all the participant's runs together, ever.
+        max_total_delta: of all the participant's runs together, ever.
         min_noise_multiplier: standard deviation of the noise over the sensitivity of the sum to one participant: its
             largest contribution, or twice that under replace-one.
         mechanisms: names of acceptable mechanisms; empty: any.
@@ -101,7 +101,7 @@ class PrivacyDemand:
 
 
 def is_row_private(task: Task) -> bool:
-    """Whether a task's terms protect rows of the participant's table, and not the participant."""
+    """Whether a task's terms protect rows of the participant's table instead of the participant."""
     return task.privacy is not None and task.privacy.unit == _ROW
 
 

@@ -1,4 +1,4 @@
-"""Histograms of a classifier's scores on a participant's own examples: the server computes one AUC of all."""
+"""Histograms of a classifier's scores on a participant's examples, from which the server computes the joint AUC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll.wire.scores import MAX_COUNT, SCORE_BINS, area
 
 @dataclass(frozen=True)
 class ScoreHistogram:
-    """How many negative and positive examples have a score in each of 256 bins of equal width from 0 to 1.
+    """Counts of negative and positive examples with a score in each of 256 equal bins from 0 to 1.
 
     The server adds the histograms of all participants and computes the AUC of the sum: that of all examples together,
     up to binning. Two examples whose scores share a bin count as a tie, so the error is at most half of the share of

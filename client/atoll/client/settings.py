@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Settings(Mapping[str, "SettingValue"]):
     """The settings of a task.
 
-    ``settings["epochs"]`` gives the value itself; ``number``, ``integer``, ``flag`` and ``text`` check its type.
+    ``settings["epochs"]`` returns the value itself; ``number``, ``integer``, ``flag`` and ``text`` check its type.
     Without a default the setting is required.
     """
 
@@ -45,7 +45,7 @@ class Settings(Mapping[str, "SettingValue"]):
         return float(value)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number; 3.0 counts as 3.
+        """An integer; 3.0 counts as 3.
 
         Raises:
             SettingError: if it is missing without a default, or of another type.
@@ -58,7 +58,7 @@ class Settings(Mapping[str, "SettingValue"]):
         return value
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """True or false.
+        """A boolean.
 
         Raises:
             SettingError: if it is missing without a default, or of another type.
@@ -69,7 +69,7 @@ class Settings(Mapping[str, "SettingValue"]):
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text.
+        """A string.
 
         Raises:
             SettingError: if it is missing without a default, or of another type.

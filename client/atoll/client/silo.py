@@ -1,9 +1,9 @@
-"""The parts of the client from which a silo is built, used by all ranks of a datacenter side by side.
+"""The parts of the client from which a silo is built; all ranks of a datacenter job use them.
 
 An edge client calls ``run``. A silo's session is the same, but the work on an invitation is shared: rank 0 holds the
 check-in stream (``Session`` with a ``MakeWork`` of its own), every rank downloads and uploads its own part of the model
-(``TaskTransfers``, ``Upload`` of a ``Shard``), and rank 0 reports for all. The datacenter imports this module, the
-public modules beside it, and nothing else of the client (``tests/test_rooms.py``).
+(``TaskTransfers``, ``Upload`` of a ``Shard``), and rank 0 reports for all. The datacenter imports only this module and
+the client's public modules (``tests/test_rooms.py``).
 
 ==================  ====================================================================================================
 the session         ``Session``, ``Summary``, ``Work``, ``MakeWork``, ``Invitation``, ``round_key_message``,

@@ -65,7 +65,7 @@ class Task:
         seed: seeds this participant's random numbers in this round (0 to 2^63 - 1), in a deployment and in a simulation
             alike, so that a run can be repeated. Server and operator know it: draw batches and dropout from it, never
             noise for privacy or keys. The torch adapter seeds PyTorch from it.
-        statistics: what a task of kind statistics asks for; None for other kinds.
+        statistics: the query of a task of kind statistics; None for other kinds.
     """
 
     key: RoundKey
@@ -89,7 +89,7 @@ class Task:
     statistics: StatisticsQuery | None = None
 
     def is_frozen(self, tensor: str) -> bool:
-        """Whether a tensor stays as it is: do not train it. The update may leave it out, and changes are not sent."""
+        """Whether a tensor is frozen: do not train it. The update may leave it out, and changes are not sent."""
         return any(fnmatchcase(tensor, pattern) for pattern in self.frozen)
 
     @property
@@ -111,7 +111,7 @@ class Task:
     def proximal_mu(self) -> float:
         """FedProx: the weight mu of the penalty mu/2 · |w - w_global|² (Li et al. 2020, eq. 2); 0 without the setting.
 
-        The torch adapter honours it; a trainer of your own adds ``mu * (w - w_global)`` to each gradient.
+        The torch adapter honours it; your own trainer adds ``mu * (w - w_global)`` to each gradient.
         """
         return self.settings.number("proximal_mu", 0.0)
 
@@ -132,5 +132,5 @@ class Task:
 
     @property
     def stop_reason(self) -> str:
-        """The reason of the stop, once ``stop_event`` is set."""
+        """The reason for the stop, once ``stop_event`` is set."""
         return self.control.reason

@@ -5,9 +5,9 @@
     result = FakeServer({"weight": np.zeros((64, 10), np.float32)}).run(Digits(), rounds=3, settings={"epochs": 1})
     assert result.rounds[-1].reports[0].metrics["loss"] < 0.5
 
-The same code makes the same checks as in a real session, with the same errors: names, shapes, values that are not
-finite or too large, weights above the declared one, the participant's policy and privacy. Updates pass through the
-wire's encoding, and the model of round r + 1 is that of round r plus the weighted mean of its updates.
+The code of a real session makes the same checks and raises the same errors: names, shapes, values that are not finite
+or too large, weights above the declared one, the participant's policy and privacy. Updates pass through the wire's
+encoding, and the model of round r + 1 is that of round r plus the weighted mean of its updates.
 
 ``FakeServer.statistics`` does the same for tables::
 
@@ -58,7 +58,7 @@ __all__ = ["FakeReport", "FakeRound", "FakeRun", "FakeServer", "FakeStatistics",
 
 @dataclass(frozen=True)
 class FakeRun:
-    """All rounds, and the model after the last."""
+    """All rounds, and the model after the last one."""
 
     rounds: tuple[FakeRound, ...]
     model: Model
@@ -79,11 +79,11 @@ class FakeServer:
         model: the initial weights; float arrays, bfloat16 tensors as their bits (uint16).
         max_abs: the largest magnitude of an element of an update.
         encoding: how updates are written on the wire.
-        window_s: the time that participants have in each round.
-        privacy: terms that the rounds come with.
-        state: where participants keep what they must not forget, a folder for each; None: nothing is kept.
+        window_s: the report window of each round.
+        privacy: terms of the rounds.
+        state: folder for participants' state directories; None: nothing is kept.
         frozen: names of tensors, with ``*`` and ``?``, that no round changes.
-        seed: of the participants' random numbers: each task's ``seed`` follows from it, the round and the participant.
+        seed: from which each task's ``seed`` is derived, with the round and the participant.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class FakeServer:
         """Run rounds with all participants, one after the other, in the caller's thread.
 
         Models are evaluated before training where a participant can, unless there are privacy terms. A second call
-        goes on from the model of the first.
+        continues from the model of the first.
 
         Args:
             participants: all of them take part in every round, unless they decline.
-            rounds: how many.
-            settings: what a job has in ``[training]``; participants read it as ``task.settings``.
+            rounds: number of rounds.
+            settings: a job's ``[training]``; participants read it as ``task.settings``.
             policy: of every participant; None: it accepts everything.
             run_name: the name of the run, which policies may ask for.
 
@@ -131,7 +131,7 @@ class FakeServer:
             Each round's reports and refusals, and the model after the last round.
 
         Raises:
-            TrainerError: what the real session would report as failed; here it ends the test.
+            TrainerError: for a failure that a real session would report; here it ends the test.
         """
         task = make_task(
             run_name=run_name,
@@ -166,11 +166,11 @@ class FakeServer:
         """Find statistics of the participants' tables; no model is needed.
 
         Args:
-            query: what a job has in ``[statistics]``.
+            query: a job's ``[statistics]``.
             participants: all of them; each must answer each round.
             policy: of every participant; None: it accepts everything.
-            privacy: terms that the rounds come with, for a query with bounds; no noise is added to the figures.
-            state: where participants keep what they must not forget; None: nothing is kept.
+            privacy: terms of the rounds, for a query with bounds; no noise is added to the figures.
+            state: as in ``run``; None: nothing is kept.
             run_name: the name of the run, which policies may ask for.
 
         Returns:
@@ -178,7 +178,7 @@ class FakeServer:
 
         Raises:
             PublicError: for a table that cannot answer.
-            AnswersError: if tables change between rounds, or sums are not those of tables.
+            AnswersError: if tables change between rounds, or sums are impossible for tables.
         """
         tensors, played = first_state(query), []
         task = make_task(
@@ -205,7 +205,7 @@ class FakeServer:
         """Ask one participant to evaluate the current model.
 
         Raises:
-            UpdateError: if what it returns would be refused.
+            UpdateError: if its result would be refused.
         """
         evaluation = participant.evaluate(self._model, make_task(kind=TaskKind.EVALUATE, settings=Settings(settings)))
         check_evaluation(evaluation)
@@ -266,7 +266,7 @@ def _reported(
     declared: int,
     evaluation: Mapping[str, float],
 ) -> FakeReport:
-    """The report of one participant, which does its work now."""
+    """The report of one participant, which works in this call."""
     member.protection.charge(task)
     started = now_s()
     update = work()

@@ -1,4 +1,4 @@
-"""Participants made of a torch module.
+"""Participants that train a torch module.
 
 ::
 
@@ -14,9 +14,9 @@ floating buffers that are saved with the module (batch-norm's running statistics
 (default) treats them like parameters; "local" leaves them out of the layout, so that each participant keeps its own
 (FedBN, Li et al. 2021). Integer buffers (``num_batches_tracked``) are never sent.
 
-PyTorch's generators are seeded from ``task.seed`` while a task is in work, and are then as before: the order of a
-shuffling loader, dropout and the loader's workers repeat with the run. Operators know this seed, so noise for privacy
-must come from elsewhere (``atoll.client.opacus`` draws noise and samples from the operating system).
+PyTorch's generators are seeded from ``task.seed`` during a task and restored afterwards, so the order of a shuffling
+loader, dropout and the loader's workers repeat with the run. Operators know this seed, so noise for privacy must come
+from elsewhere (``atoll.client.opacus`` draws noise and samples from the operating system).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class TorchParticipant(Participant):
         device: device to train on.
 
     Attributes:
-        seeded: whether PyTorch is seeded from ``task.seed``; set it to False, and its generators go on from where they
-            are.
+        seeded: whether PyTorch is seeded from ``task.seed``; if set to False, its generators continue from their
+        current state.
     """
 
     seeded = True
@@ -106,7 +106,7 @@ class TorchParticipant(Participant):
         return self.evaluation is not None
 
     def shared(self) -> Mapping[str, torch.Tensor]:
-        """The module's tensors that are those of the global model."""
+        """The module's tensors that belong to the global model."""
         return travelling(self.module, self._buffers)
 
     def fit(self, model: Model, task: Task) -> Update:
@@ -179,7 +179,7 @@ class TorchParticipant(Participant):
 
 @contextmanager
 def held(module: torch.nn.Module, task: Task) -> Iterator[None]:
-    """Inside, the parameters that the task freezes need no gradient; afterwards they are as before."""
+    """A context in which the parameters that the task freezes need no gradient; restored afterwards."""
     found = [p for name, p in module.named_parameters() if p.requires_grad and task.is_frozen(name)]
     for parameter in found:
         parameter.requires_grad_(False)
@@ -192,7 +192,7 @@ def held(module: torch.nn.Module, task: Task) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """PyTorch's generators, of the CPU and of ``device``, seeded with ``seed`` inside and as before afterwards."""
+    """A context with PyTorch's generators, of the CPU and ``device``, seeded with ``seed``; restored afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -202,7 +202,7 @@ def layout_of(module: torch.nn.Module, buffers: Buffers = "average", local: Sequ
     """The layout of a module's tensors, without those that ``local`` names.
 
     Raises:
-        UsageError: for parameters of element types that the wire does not have, or as ``travelling``.
+        UsageError: for parameters of unsupported element types, or as ``travelling``.
     """
     specs = []
     for name, tensor in travelling(module, buffers, local).items():
@@ -216,7 +216,7 @@ def layout_of(module: torch.nn.Module, buffers: Buffers = "average", local: Sequ
 def save_initial(
     module: torch.nn.Module, path: str | Path, buffers: Buffers = "average", local: Sequence[str] = ()
 ) -> None:
-    """Write the module's tensors as the safetensors file that an operator submits a run with.
+    """Write the module's tensors as the safetensors file with which an operator submits a run.
 
     Args:
         module: the whole model.
@@ -233,7 +233,7 @@ def save_initial(
 
 
 def travelling(module: torch.nn.Module, buffers: Buffers, local: Sequence[str] = ()) -> dict[str, torch.Tensor]:
-    """The tensors of a module that are sent, by name; see the docstring of this Python module.
+    """The module's tensors that are sent, by name; see the docstring of this Python module.
 
     Raises:
         UsageError: for another value of ``buffers``, or if a name of ``local`` matches no tensor, or they match all.

@@ -1,8 +1,9 @@
-"""Many torch participants of one architecture in one call: their models are trained side by side on one device.
+"""Train many torch participants of one architecture in one call, side by side on one device.
 
 A simulation with ``Federation(..., batched=64)`` hands 64 participants at a time to ``fit_together``. Their parameters
-are stacked, and each step is one forward and backward pass over all (``torch.func.vmap``). Small models keep a GPU
-busy so. The updates are those of ``TorchParticipant`` up to rounding: sums are made in another order.
+are stacked, and each step is one forward and backward pass over all (``torch.func.vmap``). This keeps a GPU busy with
+small models. The updates equal those of ``TorchParticipant`` up to rounding, because sums are computed in another
+order.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 class BatchedTorchParticipant(TorchParticipant):
     """A ``TorchParticipant`` that can be trained together with others of its architecture.
 
-    What it needs beyond that: batches of (inputs, targets), two tensors whose examples have one shape; a loss that is a
+    Additional requirements: batches of (inputs, targets), two tensors whose examples have one shape; a loss that is a
     mean over examples; an optimiser that treats each element alone (SGD, Adam and their relatives, no norms over
-    tensors); no buffers (batch norm) and nothing random in the module (dropout). All batches of a task are in memory.
+    tensors); no buffers (batch norm) and no randomness in the module (dropout). All batches of a task are in memory.
     """
 
     @classmethod
@@ -38,7 +39,7 @@ class BatchedTorchParticipant(TorchParticipant):
         """Train participants on one model, each on its own batches; the updates in their order.
 
         Raises:
-            UsageError: if a module has other tensors than the global model, or buffers.
+            UsageError: if a module's tensors differ from the global model's, or it has buffers.
         """
         first, task = participants[0], tasks[0]
         for one in participants:
@@ -73,7 +74,7 @@ class BatchedTorchParticipant(TorchParticipant):
 
 @dataclass
 class _SideBySide:
-    """Models of several participants.
+    """The models of several participants.
 
     Attributes:
         participant: one of them, for module, loss and device.
@@ -106,7 +107,7 @@ class _SideBySide:
         return cls(participant, model, mu, stacked, frozen, [0] * count, torch.zeros(count, device=device))
 
     def step(self, batches: Sequence[Batch | None], optimiser: torch.optim.Optimizer) -> None:
-        """One optimiser step of each participant that has a batch; the others stay as they ended."""
+        """One optimiser step of each participant that has a batch; the others keep their final state."""
         inputs, targets, there = _padded(batches, self.participant.device)
         optimiser.zero_grad(set_to_none=True)
         losses = vmap(self._loss)(self.stacked, inputs, targets, there)
@@ -125,7 +126,7 @@ class _SideBySide:
     def _loss(
         self, own: Mapping[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor, there: torch.Tensor
     ) -> torch.Tensor:
-        """The mean loss of one participant's batch; examples that are not there weigh nothing."""
+        """The mean loss of one participant's batch; padding has weight 0."""
         outputs = functional_call(self.participant.module, {**self.frozen, **own}, (inputs,))
         each = vmap(lambda output, target: self.participant.loss(output[None], target[None]))(outputs, targets)
         return (each * there).sum() / there.sum().clamp(min=1)
@@ -141,7 +142,7 @@ class _SideBySide:
 
 
 def _padded(batches: Sequence[Batch | None], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The batches stacked, filled up with zeros to the longest; and 1 where there is an example, float."""
+    """The batches stacked and padded with zeros to the longest; and a float mask, 1 for an example."""
     longest = max(len(batch[0]) for batch in batches if batch is not None)
     shown = next(batch for batch in batches if batch is not None)
     inputs, targets = (part.new_zeros((len(batches), longest, *part.shape[1:])) for part in shown)

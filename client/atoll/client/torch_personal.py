@@ -6,9 +6,9 @@ Li et al. 2021)::
     participant = PersonalTorchParticipant(net, loader, loss, optimiser, local=("head.*",))
     save_initial(net, "initial.safetensors", local=("head.*",))  # the operator's: without these tensors
 
-The global model lacks the tensors that ``local`` names, so they are neither sent nor received, in no sum, norm or
-noise, and in no model that the operator exports. ``fit`` trains them together with the others and keeps them in the
-participant's state directory; ``evaluate`` measures the shared part with the participant's own rest.
+The global model lacks the tensors that ``local`` names. They are neither sent nor received, and no sum, norm, noise or
+exported model contains them. ``fit`` trains them together with the others and keeps them in the participant's state
+directory; ``evaluate`` measures the shared part together with the participant's own tensors.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ FILE = "personal.safetensors"
 class PersonalTorchParticipant(TorchParticipant):
     """A ``TorchParticipant`` that keeps tensors to itself; see the module.
 
-    They are what ``fit`` left last, also if its update came too late to count, and also after a restart. Before the
-    first ``fit`` they are the module's own. What a ``fit`` leaves that fails, or that diverges, is not kept: the next
-    one begins with what was kept before.
+    These tensors have the values of the last ``fit``, even if its update came too late to count, and also after a
+    restart. Before the first ``fit`` they are the module's own. Values of a ``fit`` that fails or diverges are not
+    kept: the next one starts from the values kept before.
 
     Args:
         module: the whole model.
@@ -84,7 +84,7 @@ class PersonalTorchParticipant(TorchParticipant):
         return travelling(self.module, self._buffers, self._local)
 
     def personal(self) -> dict[str, torch.Tensor]:
-        """The tensors that stay."""
+        """The local tensors."""
         shared = self.shared()
         return {name: tensor for name, tensor in travelling(self.module, "average").items() if name not in shared}
 
@@ -92,10 +92,10 @@ class PersonalTorchParticipant(TorchParticipant):
         """Train all tensors; send the shared ones, and keep the others.
 
         Raises:
-            UsageError: if the kept file is not of this module.
+            UsageError: if the kept file belongs to another module.
         """
         if self._file is not None and not self._file.exists():
-            self._keep(self._file)  # a fit that fails must not leave its tensors to the next one
+            self._keep(self._file)  # a failed fit must not pass its tensors on to the next one
         self._restore()
         update = super().fit(model, task)
         if self._file is not None:
@@ -108,11 +108,11 @@ class PersonalTorchParticipant(TorchParticipant):
         return super().evaluate(model, task)
 
     def _keep(self, file: Path) -> None:
-        """Write the tensors that stay."""
+        """Write the local tensors."""
         save(file, {name: to_array(tensor) for name, tensor in self.personal().items()})
 
     def _keep_finite(self, file: Path) -> None:
-        """Write the tensors that stay, unless they diverged: an error would reveal data under local privacy."""
+        """Write the local tensors, unless they diverged: an error would reveal data under local privacy."""
         diverged = [name for name, tensor in self.personal().items() if not bool(torch.isfinite(tensor).all())]
         if diverged:
             log.warning("local tensor %r is not finite after training: what was kept before stays", diverged[0])
@@ -144,7 +144,7 @@ def _forms(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, tuple[tuple[
 
 
 def _as_tensor(found: Any, dtype: torch.dtype) -> torch.Tensor:
-    """An array of a file; bfloat16 comes as its bits."""
+    """An array from a file; bfloat16 is stored as its bits."""
     if dtype == torch.bfloat16:
         return torch.from_numpy(found.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(found.copy())

@@ -1,4 +1,4 @@
-"""The results of a participant, an update or an evaluation, and the checks that the server repeats."""
+"""A participant's results, an update or an evaluation, and their checks, which the server repeats."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Update:
 class Evaluation:
     """Metrics of a model on the participant's own data.
 
-    ``weight`` is the number of examples that they are means over. The server reports weighted means over the cohort, in
-    which a participant's weight is at most its declared weight. ``scores`` are histograms of a classifier's
+    ``weight`` is the number of examples over which the metrics are means. The server reports weighted means over the
+    cohort, in which a participant's weight is at most its declared weight. ``scores`` are histograms of a classifier's
     scores by name (``{"auc": ScoreHistogram.of(labels, scores)}``): the server sums them and reports the AUC of all
     examples under that name. Privacy terms and the policy treat them as metrics.
     """
@@ -91,7 +91,7 @@ def check_evaluation(evaluation: Evaluation) -> None:
     """Check weight and metrics of an evaluation.
 
     Raises:
-        UpdateError: names what is wrong.
+        UpdateError: names the faulty value.
     """
     if not isinstance(evaluation, Evaluation):
         raise UpdateError(
@@ -119,7 +119,7 @@ def check_weight(weight: int, what: str, largest: int) -> None:
     """Check one count of examples.
 
     Raises:
-        UpdateError: if it is not a whole number from 1 to ``largest``.
+        UpdateError: if it is not an integer from 1 to ``largest``.
     """
     if isinstance(weight, bool) or not isinstance(weight, int | np.integer):
         raise UpdateError(f"{what} is {weight!r}; the number of examples, a whole number, is needed")
@@ -153,7 +153,7 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def difference(missing: Sequence[str], unknown: Sequence[str]) -> str:
-    """What tensors lack and have beyond those of a model, at least one of both: ``lacks 'a', 'b' and has 'c'``."""
+    """The missing and the unknown tensors, at least one of both, as text: ``lacks 'a', 'b' and has 'c'``."""
     lacks = f"lacks the {_few(missing)}" if missing else ""
     has = f"has the unknown {_few(unknown)}" if unknown else ""
     return " and ".join(part for part in (lacks, has) if part)

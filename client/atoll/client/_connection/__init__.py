@@ -1,1 +1,1 @@
-"""The connection to the server: who this is, where it is, and what a failed call means."""
+"""The connection to the server: identity, address, and the meaning of failed calls."""

@@ -25,8 +25,8 @@ class Backoff:
         Args:
             spread_s: with a longer range than the ceiling, a delay from [0, spread_s), and after the first failure from
                 [spread_s / 2, 3 * spread_s / 2). With delays from [0, spread_s) the first second after a long outage
-                would bring twice as many participants as the mean one: the time left of such a delay has its largest
-                density, 2 / spread_s, at 0.
+                would bring twice as many participants as an average second: the remaining time of such a delay has its
+                largest density, 2 / spread_s, at 0.
         """
         ceiling = min(self.cap_s, self.base_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
@@ -35,5 +35,5 @@ class Backoff:
         return self.random.uniform(0.0, max(ceiling, spread_s))
 
     def reset(self) -> None:
-        """Begin again with the shortest delays, after a success."""
+        """Restart with the shortest delays, after a success."""
         self.failures = 0

@@ -13,18 +13,18 @@ from atoll.wire.loopback import INSECURE_PARTICIPANT, is_loopback
 if TYPE_CHECKING:
     from atoll.client._connection.identity import Identity
 
-MAX_MESSAGE_BYTES = 64 << 20  # a manifest of 2 TB in 1 MiB chunks; chunks themselves are at most 4 MiB
+MAX_MESSAGE_BYTES = 64 << 20  # fits the manifest of 2 TB in 1 MiB chunks; chunks are at most 4 MiB
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Below the server's 10 s: a side that hears a ping sends none, which halves the pings.
+    # Below the server's 10 s: a side that receives a ping sends none, which halves the pings.
     ("grpc.keepalive_time_ms", 9_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.max_frame_size", 256 << 10),  # for large messages: the default is 16 KiB
-    ("grpc.use_local_subchannel_pool", 1),  # the session's back-off decides on retries, not one shared in the process
+    ("grpc.use_local_subchannel_pool", 1),  # the session's own back-off, not a shared one, controls retries
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -64,7 +64,7 @@ class Endpoint:
 
     @property
     def federation(self) -> str:
-        """Names the federation independently of the address: its CA's fingerprint; without TLS the address."""
+        """Identifies the federation independently of the address: its CA's fingerprint; without TLS the address."""
         return self.address if self.identity is None else self.identity.authority
 
     @property

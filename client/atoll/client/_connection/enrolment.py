@@ -33,19 +33,19 @@ log = logging.getLogger("atoll.client")
 T = TypeVar("T")
 PENDING_NAME = "enrolling.json"
 ENROL_TIMEOUT_S = 60.0
-"""How long enrolment is retried while the server is busy or unreachable."""
+"""Time for which enrolment is retried while the server is busy or unreachable."""
 TRY_S = 15.0
 """The longest wait for the answer to one try."""
 _KINDS = {enrolment_pb2.PARTICIPANT_KIND_EDGE: "edge", enrolment_pb2.PARTICIPANT_KIND_SILO: "silo"}
 _TOKEN_PARTS = 4
-"""A join token's parts between dots; the third is the certificate of the federation's authority."""
+"""Number of a join token's dot-separated parts; the third is the certificate of the federation's authority."""
 
 
 def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> Identity:
-    """Use a join token to enrol, and store the identity. If there is an identity, it is kept and the token not used.
+    """Enrol with a join token and store the identity. An existing identity is kept, and the token is not used.
 
-    The key that was made for a token is kept until the server has answered, so that a second try after a lost answer
-    uses the same key.
+    The key generated for a token is kept until the server has answered, so a retry after a lost answer uses the same
+    key.
 
     Raises:
         JoinTokenError: for a token that is truncated or mistyped.
@@ -178,10 +178,10 @@ class EnrolmentPort:
 
 
 def _check_federation(known: Identity, join_token: str, path: Path) -> None:
-    """Refuse a join token of another authority than the stored identity's: the identity is of no use there.
+    """Refuse a join token whose authority is not the stored identity's, which would be useless there.
 
     Reads the authority out of the token without ``JoinToken``, which would load cryptography (10 MB). A token that
-    cannot be read is not looked at further: none is needed.
+    cannot be read is ignored, because no token is needed.
     """
     parts = "".join(join_token.split()).split(".")
     if len(parts) != _TOKEN_PARTS:

@@ -1,6 +1,6 @@
 """The participant's key, and certificates, as PEM text.
 
-``cryptography`` takes 10 MB and is loaded only by those who call these functions.
+``cryptography`` takes 10 MB, so these functions load it only when called.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def private_key(key_pem: str) -> ec.EllipticCurvePrivateKey:
     """The stored key.
 
     Raises:
-        UsageError: if it is no elliptic-curve key.
+        UsageError: if it is not an elliptic-curve key.
     """
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # see the module
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415

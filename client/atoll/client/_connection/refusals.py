@@ -1,4 +1,4 @@
-"""Failed calls: their text, whether they are refused permanently, and how long the server asks to wait."""
+"""Failed calls: their text, whether the refusal is permanent, and the wait that the server requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.text.connections import connection_words
 from atoll.text.printable import printable
 from atoll.wire.status import ErrorDetail, Fault, Recovery, detail_from_trailers
 
-# Status codes that are retried if gRPC itself or a proxy ended the call without a detail (docs/protocol.md, "Errors").
+# Status codes to retry if gRPC itself or a proxy ended the call without a detail (docs/protocol.md, "Errors").
 _TRANSIENT = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -41,12 +41,12 @@ def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | 
 
 
 def raw_text_of(error: grpc.RpcError) -> str:
-    """The text that gRPC gives to a failed call; empty if it has none."""
+    """The text of a failed call from gRPC; empty if it has none."""
     return (error.details() or "") if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else ""
 
 
 def refusal_of(error: grpc.RpcError) -> Exception | None:
-    """The error to raise for a failed call that should not be repeated; None for one that may be."""
+    """The error to raise for a failed call that must not be retried; None if it may be retried."""
     code, text, detail = error_of(error)
     if detail is None and _is_too_large(code, text):
         return RefusedError(f"the message is beyond the server's limits: {text}")
@@ -62,9 +62,9 @@ def refusal_of(error: grpc.RpcError) -> Exception | None:
 
 
 def retry_after_s(detail: ErrorDetail | None, limits: Limits) -> float:
-    """The wait that a refusal asks for, lengthened at random by up to a quarter to spread the returns.
+    """The wait that a refusal requests, lengthened at random by up to a quarter to spread the returns.
 
-    0.0 if it asks for none; never above ``limits.retry_after_cap_s``.
+    0.0 if it requests none; never above ``limits.retry_after_cap_s``.
     """
     if detail is None or detail.retry_after_s is None:
         return 0.0

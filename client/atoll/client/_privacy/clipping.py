@@ -1,8 +1,8 @@
 """Clipping of an update before it is sent.
 
-The privacy guarantee rests on the server's clipping. Clipping here as well sends no more than the server uses, and
-bounds what it learns. A clipped update stays slightly longer than the clip norm, so that a server that counts the
-updates above its norm (Andrew et al. 2021) still counts it.
+The privacy guarantee relies on the server's clipping. Clipping here too bounds what the server learns to what it uses.
+A clipped update stays slightly longer than the clip norm, so that a server that counts the updates above its norm
+(Andrew et al. 2021) still counts it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from atoll.wire.chunks import ElementRange
 
 MARGIN = 1 + 1 / 64
-"""Norm of a clipped update over the clip norm."""
+"""Norm of a clipped update divided by the clip norm."""
 ANY_FINITE = float(np.finfo(np.float32).max)
 BLOCK_ELEMENTS = 1 << 16
-"""Elements that a pass over an update holds at a time."""
+"""Number of elements that a pass over an update holds at a time."""
 
 
 def norm_of(source: ElementSource, ranges: Iterable[ElementRange], encoding: Encoding = Encoding.FLOAT64) -> float:
@@ -55,7 +55,7 @@ def inner_product(one: FloatArray, other: FloatArray) -> float:
 
 
 def clip_factor(norm: float, clip_norm: float) -> float:
-    """The factor that clips an update; 1 for an update within the clip norm, also for one of zeros.
+    """The factor that clips an update; 1 for an update within the clip norm, including zeros.
 
     Raises:
         UpdateError: if the norm is not finite.

@@ -26,7 +26,7 @@ _WORD_BYTES = 8
 
 
 class Keystream:
-    """Random words and normals by position, from one key. Different purposes need different keys.
+    """Random words and normals, addressed by position, from one key. Different purposes need different keys.
 
     Args:
         key: 32 bytes; drawn from the operating system if None.
@@ -39,7 +39,7 @@ class Keystream:
         self._algorithm = algorithms.AES256(key)
 
     def words(self, start: int, size: int) -> Words:
-        """64 random bits each, uint64 [size], for positions from ``start``."""
+        """64 random bits for each position from ``start``, uint64 [size]."""
         return self._stream(_WORDS, start, size)
 
     def uniforms(self, start: int, size: int) -> Floats:

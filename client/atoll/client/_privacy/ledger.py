@@ -1,4 +1,4 @@
-"""A participant's privacy ledger: what has been spent on its data in all rounds and runs, in one small file.
+"""A participant's privacy ledger: the budget spent on its data in all rounds and runs, in one small file.
 
 A round is charged before its data is used, and the charge is on disk before ``charge`` returns: after a crash the
 ledger may show too much, never too little. A failed round is not refunded.
@@ -31,7 +31,7 @@ _MAX_COUNT = 2**53
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that may be spent: epsilon, and the probability ``delta`` that it does not hold.
+    """A limit: epsilon, and the probability ``delta`` that it does not hold.
 
     Raises:
         UsageError: for values out of range.
@@ -103,7 +103,7 @@ class Account:
 
 
 Cost = Callable[[Sequence[Release], float], float]
-"""Epsilon of releases at a delta, also if the server chooses their number adaptively."""
+"""Computes the epsilon of releases at a delta, valid also if the server chooses their number adaptively."""
 
 
 class Ledger:
@@ -112,8 +112,8 @@ class Ledger:
     Args:
         path: of the file; its folder is created.
         unit: unit of privacy: "sample" or "participant".
-        limit: the most that may be spent.
-        cost: gives the epsilon of releases.
+        limit: of the ledger.
+        cost: computes the epsilon of releases.
     """
 
     def __init__(self, path: Path, unit: str, limit: Limit, cost: Cost) -> None:
@@ -155,7 +155,7 @@ class Ledger:
             self._write(_added(self._entries(), key.run, run_name, release))
 
     def settle(self, key: RoundKey, release: Release, made: int) -> None:
-        """Reduce a charged round to the ``made`` releases that took place, once no others can follow."""
+        """Reduce a charged round to the ``made`` releases that took place, once no more can follow."""
         unused = release.count - made
         if not 0 <= made <= release.count:
             raise ValueError(f"{made} releases were made of {release.count} that were charged")

@@ -91,7 +91,7 @@ class Promises:
     Args:
         path: of the file; its folder is created.
         server: the server of the next runs.
-        limit: the most that all runs together may promise.
+        limit: of the sum over all runs.
     """
 
     def __init__(self, path: Path, server: str, limit: Total) -> None:
@@ -110,10 +110,10 @@ class Promises:
         return self._objection(before, self._with(before.promises, task))
 
     def keep(self, task: Task) -> None:
-        """Note the promise of the task's run, durably, unless it is there as it is.
+        """Record the promise of the task's run, durably, unless it is recorded already.
 
         Raises:
-            BudgetSpentError: if the limit does not allow it; nothing is noted then.
+            BudgetSpentError: if the limit does not allow it; nothing is recorded then.
             UsageError: if the file is damaged or cannot be written.
         """
         if task.privacy is None:
@@ -162,7 +162,7 @@ class Promises:
 
 
 def read_promises(path: Path) -> Record | None:
-    """The file as it was last written; None if there is none.
+    """The file's last content; None if there is no file.
 
     Raises:
         UsageError: if it cannot be read or is damaged.

@@ -1,4 +1,4 @@
-"""Local randomisers, which noise a participant's updates before they are sent; see ``atoll.client.local_privacy``."""
+"""Local randomisers, which add noise to updates before they are sent; see ``atoll.client.local_privacy``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _COIN_BITS = 64
 
 @dataclass(frozen=True)
 class Noise:
-    """The randomness for one update, and what it covers.
+    """The randomness for one update, and the elements that it covers.
 
     Attributes:
         ranges: all elements that are sent.
-        stream: of the noise; new for each update.
-        coins: of random decisions; new for each update, with another key.
+        stream: source of the noise; new for each update.
+        coins: source of random decisions; new for each update, with another key.
         max_abs: the largest magnitude that the server accepts.
     """
 
@@ -251,12 +251,12 @@ def _direction(source: ElementSource, noise: Noise) -> tuple[float, float]:
 
 
 def _normals(noise: Noise, elements: ElementRange) -> npt.NDArray[np.float64]:
-    """The normals of the elements' positions in the model, which do not depend on the division into chunks."""
+    """The normals for the elements' positions in the model, independent of the division into chunks."""
     return np.concatenate([noise.stream.normals(start, stop - start) for start, stop in runs_of(elements)])
 
 
 def _threshold(chance: float) -> int:
-    """The integer that 64 random bits are below with this probability."""
+    """The integer t with P(64 random bits < t) equal to this probability."""
     return int(chance * 2**_COIN_BITS)
 
 

@@ -20,9 +20,9 @@ def dp_sgd_release(noise_multiplier: float, sample_rate: float, count: int) -> R
 
 
 def cost(releases: Sequence[Release], delta: float, accountant: Accountant = "rdp") -> float:
-    """The epsilon that steps come to, by a privacy filter (``atoll.accounting.filtering``).
+    """The epsilon of steps, by a privacy filter (``atoll.accounting.filtering``).
 
-    The server chooses how many steps come next, after it has seen earlier ones.
+    A filter, because the server chooses the number of further steps after it has seen earlier updates.
     """
     counts: Counter[tuple[float, float]] = Counter()
     for release in releases:

@@ -1,1 +1,1 @@
-"""The participant's session: checked in, working on the tasks that the server asks for, until it is stopped."""
+"""The participant's session: it stays checked in and works on the server's tasks until it is stopped."""

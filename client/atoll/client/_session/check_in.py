@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("atoll.client")
 
 MAX_ANSWERS = 1000
-"""Answers that may wait to be written; with more, the server does not read and the stream is closed."""
+"""Maximum number of answers waiting to be written; with more, the server is not reading and the stream is closed."""
 
 
 class StreamEnded(Exception):  # noqa: N818  # the normal end of a stream
@@ -155,7 +155,7 @@ class CheckInStream:
                 outbox.task_done()
 
     async def _part(self, call: Call, reader: asyncio.Task[None]) -> None:
-        """Let the writer empty the outbox, half-close, and give the server a moment to close its side."""
+        """Let the writer empty the outbox and half-close, then give the server a moment to close its side."""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
             async with asyncio.timeout(self._limits.drain_s):
                 await self._runner.outbox.join()
@@ -177,7 +177,7 @@ def hello_of(runner: TaskRunner, labels: Mapping[str, str]) -> participation_pb2
 
 
 def welcome(runner: TaskRunner, endpoint: Endpoint, said: participation_pb2.Welcome) -> None:
-    """Take what the server says of itself.
+    """Read the server's welcome.
 
     Raises:
         ClientError: if it names an invalid address for transfers.
@@ -189,7 +189,7 @@ def apply_instruction(runner: TaskRunner, message: participation_pb2.CheckInResp
     """Pass an instruction of the server to the task runner.
 
     Raises:
-        ComeBackLater: if it is to come back later.
+        ComeBackLater: if the server asks to come back later.
         WireError: for an invalid round key.
     """
     match message.WhichOneof("message"):

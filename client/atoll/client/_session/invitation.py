@@ -1,4 +1,4 @@
-"""Invitations: converts the messages that the server pushes into values, and checks them."""
+"""Convert the server's invitation messages into values, and check them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MODEL = "model"
 MAX_REASON_CHARS = 1000
 MAX_RUN_CHARS = 256
 MAX_TASK_S = 90 * 86_400.0
-"""Longest time to a deadline that is accepted: longer than any round, and short enough for every clock."""
+"""Longest accepted time to a deadline: longer than any round, and short enough for every clock."""
 MAX_RANGES = 65_536
-"""As many as the tensors of the largest layout."""
+"""Maximum number of ranges: the number of tensors of the largest layout."""
 MAX_FROZEN = 256
-"""Most patterns of frozen tensors."""
+"""Maximum number of patterns of frozen tensors."""
 _HEX = frozenset("0123456789abcdef")
 _KINDS = {
     participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
@@ -107,7 +107,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
 
 
 class OwnFields(TypedDict):
-    """Fields of a task that each member of a round is sent alone, beside its deadline."""
+    """Fields of a task that are specific to a member, besides its deadline."""
 
     max_weight: int
     traceparent: str
@@ -115,7 +115,7 @@ class OwnFields(TypedDict):
 
 
 def own_fields(message: participation_pb2.Participate) -> OwnFields:
-    """The part of an invitation that is for one member alone.
+    """The member-specific part of an invitation.
 
     Raises:
         WireError: for a seed out of range.
@@ -124,7 +124,7 @@ def own_fields(message: participation_pb2.Participate) -> OwnFields:
 
 
 def _seed_of(message: participation_pb2.Participate) -> int:
-    """The seed of the task; a random one if the server is of a version without seeds."""
+    """The seed of the task; a random one if the server's version sends no seeds."""
     if not message.HasField("seed"):
         return secrets.randbits(SEED_BITS)
     if message.seed >= 2**SEED_BITS:
@@ -153,7 +153,7 @@ def _blob_of(item: tensors_pb2.TensorSet) -> str:
 
 
 def _content_of(item: tensors_pb2.TensorSet) -> bytes:
-    """The model that is part of the invitation; empty if it is not the blob, which is then downloaded."""
+    """The model in the invitation; empty if it does not match the blob, which is then downloaded."""
     if not item.content:
         return b""
     try:

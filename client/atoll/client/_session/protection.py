@@ -1,4 +1,4 @@
-"""Protection of a participant's results: everything that is sent passes through here."""
+"""Protection of a participant's results: all outgoing results pass through here."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Protection:
     """Protection without local noise: updates of tasks with privacy terms are clipped and sent without metrics.
 
     Args:
-        promises: record of the terms; None records nothing.
-        policy: its ``errors`` and ``metrics`` limit what is sent besides updates; None: the default policy.
+        promises: where terms are recorded; None: nowhere.
+        policy: whose ``errors`` and ``metrics`` limit other outgoing data; None: the default policy.
 
     Attributes:
-        silent: whether nothing but noised updates may be sent.
+        silent: whether only noised updates may be sent.
     """
 
     silent = False
@@ -97,7 +97,7 @@ class Protection:
             self._promises.keep(task)
 
     def outgoing(self, model: Model, update: Update, task: Task, declared: int) -> Outgoing:  # noqa: ARG002  # for those who tell no other weight
-        """The update as it is sent, from one that has been checked. Its elements are read during the upload.
+        """The update as it is sent, made from a checked one. Its elements are read during the upload.
 
         Raises:
             UpdateError: for an update that is not finite.
@@ -121,7 +121,7 @@ class Protection:
         return sent
 
     def text_for_server(self, error: Exception) -> str:
-        """The text about a failure that the server gets."""
+        """The description of a failure for the server."""
         return text_for_server(error, self._policy.errors)
 
 
@@ -187,7 +187,7 @@ class LocalProtection(Protection):
 
 
 def protection_of(policy: Policy, state: Path, server: str) -> Protection:
-    """The protection that a policy asks for; ``server`` is ``Endpoint.federation``."""
+    """The protection that a policy requires; ``server`` is ``Endpoint.federation``."""
     limit = Total() if policy.privacy is None else policy.privacy.total
     promises = Promises(path_of(state), server, limit)
     local = policy.local_privacy
@@ -195,7 +195,7 @@ def protection_of(policy: Policy, state: Path, server: str) -> Protection:
 
 
 def ranges_of(model: Model, task: Task) -> tuple[ElementRange, ...]:
-    """The elements that the update of a task must have."""
+    """The elements that a task's update must contain."""
     return task.ranges or (ElementRange.run(0, model.layout.size),)
 
 

@@ -1,4 +1,4 @@
-"""Renewing the certificate while the session runs."""
+"""Renew the certificate while the session runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("atoll.client")
 
 DUE_SHARE = 1 / 3
-"""A certificate is renewed when this share of its lifetime is left."""
+"""Share of a certificate's lifetime that is left when it is renewed."""
 _JITTER_SHARE = 0.05
 _APART_SHARE = 0.5
 """A renewed certificate is kept for at least this share of its lifetime, even if the server says that less is left."""
@@ -45,7 +45,7 @@ def due_in_s(lifetime_s: float, remaining_s: float, jitter: float) -> float:
 
 
 class Renewal:
-    """Holds the endpoint in use, and renews its certificate in time."""
+    """Holds the current endpoint and renews its certificate in time."""
 
     def __init__(self, endpoint: Endpoint, state: Path, limits: Limits, observer: Observer) -> None:
         self.endpoint = endpoint

@@ -1,8 +1,8 @@
 """The session: keeps the participant checked in until it is stopped.
 
-One event loop; one check-in stream at a time, or single calls. After any failure the session reconnects with a jittered
-delay. It ends when it is stopped, when the server does not accept the identity, or when the server is unreachable for
-too long.
+It uses one event loop, and one check-in stream at a time or single calls. After any failure the session reconnects with
+a jittered delay. It ends when it is stopped, when the server does not accept the identity, or when the server is
+unreachable for too long.
 """
 
 from __future__ import annotations
@@ -163,14 +163,14 @@ class Session:
                     continue
                 reason = self._reason(error)
                 asked_s = retry_after_s(error_of(error)[2], self.limits) if isinstance(error, grpc.RpcError) else 0.0
-                # A server that says when to return knows more than it did when it said over how long.
+                # A server that gives a time to return knows more than when it sent the spread.
                 spread_s = 0.0 if asked_s else runner.return_spread_s
                 delay = self._delay(max(backoff.next_s(spread_s), asked_s), last_seen, reason)
                 announce(Disconnected(reason, delay))
                 await self._pause(delay)
 
     async def _hold(self, connection: CheckInStream | UnaryCheckIns, runner: TaskRunner) -> None:
-        """Stay checked in until the server ends it, the session is stopped, or the identity is refused to a task."""
+        """Stay checked in until the server or a stop ends the session, or a task's calls refuse the identity."""
         stream = asyncio.create_task(connection.run())
         ending = asyncio.create_task(self._ending.wait())
         try:

@@ -1,4 +1,4 @@
-"""Runs the tasks that the server pushes, one at a time, and puts the answers into an outbox.
+"""Runs the server's tasks, one at a time, and puts the answers into an outbox.
 
 The runner outlives connections: work continues while the check-in stream is down, and answers wait for the next stream.
 All methods run in the event loop; the work itself runs in a thread.
@@ -124,11 +124,11 @@ class TaskRunner:
         return self.participant.can_evaluate and not self._protection.silent
 
     def resuming(self) -> tuple[RoundKey, ...]:
-        """Rounds in work, for the next Hello."""
+        """The rounds in progress, for the next Hello."""
         return () if self._job is None else (self._job.key,)
 
     async def idle(self) -> None:
-        """Wait until no task is in work."""
+        """Wait until no task is in progress."""
         while self._job is not None:
             await self._job.done.wait()
 
@@ -158,7 +158,7 @@ class TaskRunner:
             WireError: for an invalid round key, which cannot be answered.
         """
         key = key_of(message.key)
-        if key in self._answers:  # also while that task's work is still ending
+        if key in self._answers:  # even while that task's work is still ending
             self.outbox.put_nowait(self._answers[key])
             return
         if self._job is not None and self._job.key == key:

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop, in daemon threads.
+"""Run blocking work beside the event loop, in daemon threads.
 
 The loop's default executor would keep the process alive until a trainer returns; daemon threads do not.
 """
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], name: str) -> T:
-    """Run ``work`` in a new daemon thread and wait for it; a cancelled wait leaves the thread to end by itself."""
+    """Run ``work`` in a new daemon thread and wait for it; a cancelled wait lets the thread end on its own."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("atoll.client")
 
 MAX_REPLIES = 16
-"""Answers to tasks in one call; the server takes as many."""
+"""Maximum number of answers to tasks in one call, as on the server."""
 ANSWER_S = 2.0
-"""The connection stays open for so long after an invitation, so that the answer to it needs no other."""
+"""Time for which the connection stays open after an invitation, so that the answer can reuse it."""
 JITTER = 0.05
-"""A participant returns up to this share of the time later than the server said."""
+"""A participant returns later than the server's time by up to this share of it."""
 
 
 def until_next_s(asked_s: float, chance: float) -> float:
@@ -42,7 +42,7 @@ def until_next_s(asked_s: float, chance: float) -> float:
 
 
 class UnaryCheckIns:
-    """Checks in, sleeps until the time that the server says, and checks in again; takes the place of a stream.
+    """Checks in, sleeps until the time that the server gives, and checks in again; replaces a stream.
 
     An answer to a task is sent at once. Between two calls there is no connection.
     """
@@ -85,7 +85,7 @@ class UnaryCheckIns:
                 self._runner.outbox.put_nowait(participation_pb2.CheckInRequest(reply=reply))
 
     async def _visit(self) -> participation_pb2.CheckInOnceResponse | None:
-        """Check in over one connection: once, and again if a task has to be answered. None: the session ends."""
+        """Check in over one connection: once, and again if a task must be answered. None: the session ends."""
         endpoint = self._renewal.endpoint
         async with endpoint.open_async() as channel:
             stub: Stub = participation_pb2_grpc.ParticipationServiceStub(channel)
@@ -146,7 +146,7 @@ class UnaryCheckIns:
                 log.warning("a message of the server is ignored: %s", error)
 
     async def _rest(self, answer: participation_pb2.CheckInOnceResponse) -> None:
-        """Sleep until the next check-in is due, or there is something to say."""
+        """Sleep until the next check-in is due or there is an answer to send."""
         asked_s = bounded_s(answer.return_after_s, self._limits.return_after_cap_s)
         delay = until_next_s(asked_s, random.random())  # noqa: S311 - spreads load, hides nothing
         self._observer(CheckedIn(delay))

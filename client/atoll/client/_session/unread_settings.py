@@ -1,8 +1,9 @@
-"""A warning for a mistyped key of ``[training]``: the participant's code asked for a similar one, which is not there.
+"""Warn about a mistyped key of ``[training]``: the participant's code asked for a similar key that is missing.
 
-Settings are free, so no schema can refuse ``learning_rat``. What the code asks for in its first task of a run shows it.
-If the job has that name besides, only nearly the same is taken for a mistake: ``decay`` is no ``decay_from``. A key
-that is similar to none may be meant for a later round or for other participants: it is no warning.
+Settings are free-form, so no schema can refuse ``learning_rat``. The keys that the code reads in its first task of a
+run reveal the mistake. If the job also has the key that was read, only an almost identical key counts as a mistake:
+``decay`` is not taken for ``decay_from``. A key that is similar to none may be for a later round or for other
+participants, so it causes no warning.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("atoll.client")
 _SIMILAR, _NEARLY_SAME = 0.6, 0.85
-"""Ratios of ``difflib``: for names that are missing, and for those that the job has besides."""
+"""Ratios of ``difflib``: for names that the job lacks, and for names that it has too."""
 _NUMBERS = re.compile(r"\d+")
 _MAX_RUNS = 1000
-"""Runs that are remembered as checked, the newest."""
+"""Number of runs remembered as checked, newest first."""
 _checked: OrderedDict[str, None] = OrderedDict()
-"""The process's, not the participant's: thousands of virtual participants warn once."""
+"""Shared by the process, so that thousands of virtual participants warn once."""
 
 
 class WatchedSettings(Settings):
-    """Settings that know which names they were asked for."""
+    """Settings that record the names that were read."""
 
     def __init__(self, values: Mapping[str, SettingValue]) -> None:
         super().__init__(values)
@@ -49,7 +50,7 @@ class WatchedSettings(Settings):
         return super()._find(name, default)
 
     def mistyped(self) -> dict[str, str]:
-        """The keys that were not asked for, with the similar name that was."""
+        """The keys that were not read, each with the similar name that was."""
         found = {}
         for key in sorted(self._values.keys() - self.asked):
             name = _similar(key, self.asked - self._values.keys(), _SIMILAR)
@@ -67,12 +68,12 @@ def _similar(key: str, names: Set[str], cutoff: float) -> str | None:
 
 
 def watched(settings: Settings, run: str) -> WatchedSettings | None:
-    """The same settings, watched; None if there are none, or if this process has checked those of the run."""
+    """The same settings, watched; None if there are none, or if this process has checked this run's."""
     return WatchedSettings(settings) if settings and run not in _checked else None
 
 
 def warn_of_mistyped(settings: WatchedSettings, run: str) -> None:
-    """Log each key that was not asked for while a similar one was; the run is checked."""
+    """Log each key that was not read although a similar one was, and mark the run as checked."""
     _checked[run] = None
     while len(_checked) > _MAX_RUNS:
         _checked.popitem(last=False)

@@ -40,7 +40,7 @@ log = logging.getLogger("atoll.client")
 Result = TypeVar("Result")
 
 INCOMPLETE = "upload.incomplete"
-"""Error code of a report whose chunks the server does not all hold: the client sends them again."""
+"""Error code for a report of which the server lacks chunks: the client sends them again."""
 _MAX_REPAIRS = 3
 _MIN_RESERVE_S = 0.5
 _RESERVE_SHARE = 0.25
@@ -218,7 +218,7 @@ def disposition_of(answer: transfer_pb2.ReportResponse) -> str:
 
 
 def upload_reserve_s(task: Task, download_s: float) -> float:
-    """Seconds to reserve for the upload: 1.5 times the download, or the time at 50 MB/s, whichever is longer.
+    """Seconds to reserve for the upload: 1.5 times the download time, or the time at 50 MB/s, whichever is longer.
 
     At most a quarter of the time to the deadline.
     """
@@ -229,14 +229,14 @@ def upload_reserve_s(task: Task, download_s: float) -> float:
 def timed(
     work: Callable[[], Result], what: str, layout: Layout | None = None, *, logged: bool = True
 ) -> tuple[Result, float]:
-    """Run the participant's code; its result and the seconds that it took. A failure is ``logged`` with its traceback.
+    """Run the participant's code; return its result and duration. A failure is ``logged`` with its traceback.
 
-    ``layout`` is that of the model which the code was given: an error about shapes names its shapes.
+    ``layout`` is that of the code's input model; an error about shapes names its shapes.
 
     Raises:
         TrainerError: for any exception of that code, also ``SystemExit`` and ``KeyboardInterrupt``, which end the task
             and not the client.
-        BudgetSpentError: as that code raised it.
+        BudgetSpentError: if that code raised it.
     """
     started = now_s()
     try:

@@ -12,7 +12,7 @@ from atoll.client.errors import StateInUseError, UsageError
 
 try:
     import fcntl
-except ImportError:  # not POSIX: two processes in one state directory are not noticed there
+except ImportError:  # not POSIX: two processes in one state directory are not detected there
     fcntl = None  # type: ignore[assignment]
 
 

@@ -23,7 +23,7 @@ def write_record(path: Path, version: int, document: Mapping[str, object], refus
         path: the file.
         version: of the document.
         document: its content; the version is added.
-        refusal: what the error says is not done without the file.
+        refusal: for the error: what is refused while the file cannot be written.
 
     Raises:
         UsageError: if it cannot be written.

@@ -1,7 +1,7 @@
-"""What a new study has in each framework: its settings, its columns, and the first model of a run.
+"""Framework-specific parts of a new study: settings, columns, and the first model of a run.
 
-The first model is drawn here and not by the study's own code, so that a study can be made, and a job be checked, where
-the framework is not installed. ``tests/client/_study`` compares its tensors with those of the participant.
+The first model is drawn here and not by the study's own code, so a study can be created, and a job checked, without the
+framework installed. ``tests/client/_study`` compares its tensors with those of the participant.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Framework:
     Attributes:
         name: also of the folder of its templates.
         extras: of Atoll, which its commands need.
-        modules: what its participant imports and the base installation lacks.
-        rows: what the bundled rows are.
-        columns: of its table, those that are numbers.
+        modules: modules that its participant imports and the base installation lacks.
+        rows: description of the bundled rows.
+        columns: the numeric columns of its table.
         labels: of its table's column ``label``.
         lr: the learning rate of its job.
         initial: makes the first model.
@@ -106,4 +106,4 @@ FRAMEWORKS: Mapping[str, Framework] = {
         ),
     )
 }
-"""By name."""
+"""The frameworks by name."""

@@ -1,4 +1,4 @@
-"""The files of a study, as text and bytes, and how they come to a folder: all of them, or none."""
+"""The files of a study, as text and bytes; all of them are written to a folder, or none."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TEMPLATE = ".txt"
 
 
 def name_of(folder: Path) -> str:
-    """The name of the study in a folder: that of the folder.
+    """The name of the study in a folder, which is the folder's name.
 
     Raises:
-        UsageError: if a job cannot be named so.
+        UsageError: if it is not a valid job name.
     """
     name = folder.resolve().name
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
@@ -56,11 +56,11 @@ def texts_of(name: str, framework: Framework) -> dict[str, str]:
 
 
 def write_study(folder: Path, framework: Framework) -> list[Path]:
-    """Write the files of a study to a folder, which is made if there is none; their paths.
+    """Write the files of a study to a folder, which is created if missing; return their paths.
 
     Raises:
-        UsageError: if the folder has a name that a job cannot have, or one of the files already, or cannot be written
-            to. Nothing is written then.
+        UsageError: if the folder's name is not a valid job name, it has one of the files already, or it cannot be
+        written to. Nothing is written then.
     """
     texts = texts_of(name_of(folder), framework)
     names = [*texts, INITIAL]
@@ -92,7 +92,7 @@ def _fill(folder: Path, texts: Mapping[str, str], framework: Framework) -> None:
 
 
 def _move(made: Path, folder: Path, names: list[str]) -> None:
-    """Copy the files to the folder; that fails where a file of that name has come meanwhile."""
+    """Copy the files to the folder; fails if a file of the same name has appeared meanwhile."""
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     done: list[Path] = []

@@ -25,7 +25,7 @@ _round: ContextVar[RoundKey | None] = ContextVar("atoll_round", default=None)
 
 @contextmanager
 def about(key: RoundKey) -> Iterator[None]:
-    """Mark everything that this thread or task logs inside as about this round."""
+    """Tag everything that this thread or task logs inside the context with this round."""
     token = _round.set(key)
     try:
         yield
@@ -104,11 +104,11 @@ class JsonLines(logging.Formatter):
 
 
 OBSERVED = {"observed": True}
-"""``extra`` of a record that says what an observer hears as an event, too."""
+"""``extra`` of a record that an observer also receives as an event."""
 
 
 def is_unobserved(record: logging.LogRecord) -> bool:
-    """Whether only the log says this."""
+    """Whether only the log contains this record."""
     return not getattr(record, "observed", False)
 
 
@@ -123,7 +123,7 @@ def same_output() -> bool:
 def configure_logging(level: str, *, as_json: bool, observed: bool = True) -> None:
     """Log to standard error at ``level`` (debug, info, warning, error) and above.
 
-    Without ``observed`` it leaves out what events say, too: an observer prints them to the same place.
+    Without ``observed`` it omits records that are also events, because an observer prints them to the same place.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines(whole=level == "debug"))

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK, exported by OTLP over HTTP (its environment variables); needs the extra ``otel``."""
+"""Spans made with OpenTelemetry's SDK and exported by OTLP over HTTP; needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SERVICE = "atoll-client"
 CLOSE_S = 3.0
-"""How long the process waits for the collector when it ends."""
+"""Time that the process waits for the collector when it ends."""
 
 
 class OtelTracing(Tracing):

@@ -1,6 +1,6 @@
 """Spans of a participant's work, as part of the trace of its round.
 
-The parent of the spans travels in the invitation (W3C trace context). ``tracing_setup`` says when spans are made.
+The invitation contains the parent of the spans (W3C trace context). ``tracing_setup`` decides whether spans are made.
 """
 
 from __future__ import annotations
@@ -26,4 +26,4 @@ class Tracing:
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Send the spans that wait; takes a few seconds at most."""
+        """Send the pending spans; takes a few seconds at most."""

@@ -1,4 +1,4 @@
-"""Whether traces are made: OpenTelemetry's own environment variables say so.
+"""Set up tracing if OpenTelemetry's own environment variables ask for it.
 
 With ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or ``..._TRACES_ENDPOINT``) set and the extra ``otel`` installed, spans go there.
 """
@@ -17,7 +17,7 @@ log = logging.getLogger("atoll.client")
 
 
 def tracing_of(environment: Mapping[str, str] = os.environ) -> Tracing:
-    """The tracing that the environment asks for; without the extra ``otel`` a warning, and no spans."""
+    """The tracing that the environment asks for; without the extra ``otel`` it logs a warning and makes no spans."""
     if not traces_wanted(environment):
         return Tracing()
     try:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _SDK = str(Path(__file__).parents[1])
 _SHAPE_WORDS = re.compile(r"\b(shapes?|sizes?|dimensions?|features)\b", re.IGNORECASE)
-"""Words in the errors of numpy, torch, JAX and scikit-learn when arrays do not fit each other."""
+"""Words in the errors of numpy, torch, JAX and scikit-learn about mismatched arrays."""
 _NAMED_TENSORS = 6
 
 
 def users_frame(error: BaseException) -> traceback.FrameSummary:
     """Where an exception of a user's code was raised: its innermost line outside the SDK and installed packages.
 
-    Without such a line the innermost one of all.
+    If there is no such line, the innermost one of all.
 
     Raises:
         IndexError: for an exception that was never raised.
@@ -41,7 +41,7 @@ def users_traceback(error: BaseException) -> TracebackType | None:
 
 
 def note_shapes(error: BaseException, layout: Layout) -> None:
-    """Add the shapes of the model to an exception that speaks of shapes (PEP 678).
+    """Add the shapes of the model to an exception about shapes (PEP 678).
 
     A first model that was made before the data changed is the usual cause, and no library's message names it.
     """

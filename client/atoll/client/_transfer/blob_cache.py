@@ -1,8 +1,8 @@
 """Downloaded models on disk: ``<state>/blobs/<name>`` when complete, ``<name>.part`` during the download.
 
-The number of files, the policy's largest model and its free-disk reserve bound the disk space. Files need no fsync: a
-file that a start finds is verified chunk by chunk before it is used. A new model overwrites the file of the oldest one
-that is no longer mapped, because writing to pages that are in memory is several times faster than to fresh ones.
+The number of files, the policy's largest model and its free-disk reserve bound the disk space. Files need no fsync:
+after a start, existing files are verified chunk by chunk before use. A new model overwrites the file of the oldest one
+that is no longer mapped, because writing to cached pages is several times faster than to fresh ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def free_bytes(directory: Path) -> int:
 
 
 class PartialBlob:
-    """A blob during its download: the verified chunks, and the place of the next one.
+    """A blob during its download: the verified chunks, and the position of the next one.
 
     ``require`` is called before each write with the bytes that the write may add to the disk; it raises to refuse it.
     """
@@ -63,7 +63,7 @@ class PartialBlob:
         """Verify and write the next chunk.
 
         Raises:
-            DigestError: if it is not the chunk expected or does not match its digest.
+            DigestError: if it is not the expected chunk or does not match its digest.
             DiskReserveError: if the disk has no room for it.
         """
         if index != self.next_chunk:
@@ -101,7 +101,7 @@ class BlobCache:
         directory: of the files; created if necessary.
         keep: number of complete blobs; at least 1.
         reserve_bytes: bytes of the disk to leave free.
-        free: gives the free bytes on a directory's disk.
+        free: returns the free bytes on a directory's disk.
     """
 
     def __init__(

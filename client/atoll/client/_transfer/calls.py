@@ -70,7 +70,7 @@ class TransferCalls:
     def download(
         self, blob: str, first_chunk: int, timeout_s: float, trace: str = "", chunks: Sequence[int] = ()
     ) -> ByteStream:
-        """``Download``: serialised ``DownloadResponse`` messages, from ``first_chunk`` on, or only of ``chunks``."""
+        """``Download``: serialised ``DownloadResponse`` messages, from ``first_chunk`` on, or only for ``chunks``."""
         request = transfer_pb2.DownloadRequest(blob=blob, first_chunk=first_chunk, chunks=chunks)
         call = self._download(request, timeout=timeout_s, metadata=self._metadata(trace))
         return cast("ByteStream", call)

@@ -25,7 +25,7 @@ Flat = npt.NDArray[np.generic]
 
 
 class ElementSource(Protocol):
-    """Gives the encoded elements of any range; a silo's rank has one for its own shard."""
+    """Source of the encoded elements of any range; a silo's rank has one for its own shard."""
 
     def read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
         """Write the payload of the range's elements, in order, into ``out``.
@@ -97,7 +97,7 @@ class DeltaSource:
                 position += last - first
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[TensorSpan, int, int]]:
-        """Elements [start, stop) split at tensor borders: each tensor, and its first and last + 1 element."""
+        """Elements [start, stop) split at tensor borders: each tensor, with its first and last + 1 element."""
         index = bisect_right(self._starts, start) - 1
         while start < stop:
             span = self._spans[index]

@@ -1,4 +1,4 @@
-"""Repeats failed calls, with back-off, until they succeed or it is no use."""
+"""Repeat failed calls, with back-off, until they succeed or retrying is useless."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("atoll.client")
 T = TypeVar("T")
 
 _LEAST_ASKED_S = 0.1
-"""Shortest wait for a server that asks for a retry: it cannot make the client call in a tight loop."""
+"""Shortest wait when a server asks for a retry, so that it cannot make the client call in a tight loop."""
 
 
 class Abandoned(Exception):  # noqa: N818  # control flow: no error, the work is no longer wanted
@@ -33,7 +33,7 @@ class TransferBroken(Exception):  # noqa: N818  # handled in this package by rep
 
 
 class Retrier:
-    """Repeats a call until it succeeds, is refused permanently, is abandoned, or its time is over.
+    """Repeats a call until it succeeds, is refused permanently, is abandoned, or times out.
 
     ``until_s`` gives the end on the client's clock. ``progress`` resets the back-off.
     """
@@ -46,7 +46,7 @@ class Retrier:
         self._until_s = until_s
 
     def progress(self) -> None:
-        """Note that the call makes progress."""
+        """Record that the call makes progress."""
         self._backoff.reset()
 
     def call(self, attempt: Callable[[], T]) -> T:
@@ -55,7 +55,7 @@ class Retrier:
         Raises:
             Abandoned: if the task was abandoned.
             NotPermittedError, RoundGoneError, RefusedError: if the server refused permanently.
-            UnreachableError: if time is over.
+            UnreachableError: if the time is over.
         """
         while True:
             if self._control.abandoned.is_set():

@@ -1,4 +1,4 @@
-"""Cancels a transfer that makes no progress, or whose task is abandoned."""
+"""Cancel a transfer that makes no progress, or whose task is abandoned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StallWatch:
         self._thread = threading.Thread(target=self._watch, name="atoll-stall-watch", daemon=True)
 
     def tick(self) -> None:
-        """Note progress."""
+        """Record progress."""
         self._ticks += 1
 
     def start(self) -> None:

@@ -44,7 +44,7 @@ _SLOWEST_COMMIT = 20e6
 
 
 class ChunkTarget(Protocol):
-    """Receives those chunks of a blob that it lacks."""
+    """Receives the chunks of a blob that it lacks."""
 
     def lacks(self, manifest: BlobManifest) -> list[int]:
         """Indices of the chunks that it lacks, in order."""
@@ -56,9 +56,9 @@ class ChunkTarget(Protocol):
 
 
 _NAMED_CHUNKS = 1 << 14
-"""Most chunk indices in one download request: 32 GiB."""
+"""Maximum number of chunk indices in one download request: 32 GiB."""
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in total."""
+"""Called with the transferred and the total bytes."""
 
 
 def _size_of(manifest: BlobManifest, chunks: Iterable[int]) -> int:

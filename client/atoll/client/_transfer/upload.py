@@ -1,4 +1,4 @@
-"""The state of one upload: its chunks, what was sent, and what the server holds."""
+"""The state of one upload: its chunks, which were sent, and which the server holds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Upload:
         return update_digest(self.headers)
 
     def pieces(self) -> Iterator[tuple[ChunkHeader, npt.NDArray[Any]]]:
-        """Every chunk with its payload, in an array of its own. Raises the errors of the source."""
+        """Every chunk with its payload, each in its own array. Raises the errors of the source."""
         for chunk in self.chunks:
             payload = np.empty(stored_items(self._encoding, chunk.size), self._encoding.storage)
             self._source.read(chunk, self._encoding, payload)
@@ -91,11 +91,11 @@ class Upload:
             key = None
 
     def all_sent(self) -> None:
-        """Note that the server answered the whole stream, so it holds every chunk."""
+        """Record that the server answered the whole stream, so it holds every chunk."""
         self.missing = []
 
     def keep(self, held: Held) -> None:
-        """Update ``missing`` by what the server says that it holds; a chunk that was never sent is missing too."""
+        """Update ``missing`` from the server's list of held chunks; a chunk that was never sent is missing too."""
         self.missing = [chunk for chunk in self.chunks if chunk not in held or chunk not in self._headers]
         self.sent_bytes = self.total_bytes - self._bytes_of(self.missing)
 

@@ -1,4 +1,4 @@
-"""The ``atoll`` command: sub-commands of all installed rooms, loaded when they are called; errors as one line.
+"""The ``atoll`` command: sub-commands of all installed packages, loaded when called; errors are one line.
 
 Exit codes: 0 ok, 1 the operation failed, 2 usage or bad input, 3 the server cannot be reached, 4 not permitted (token
 or certificate), 5 the run ended failed or cancelled, 130 interrupted.
@@ -65,7 +65,7 @@ class Rooms(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a guess at a mistyped name: click guesses among commands that are loaded."""
+        """As in click, with a suggestion for a mistyped name; click only suggests loaded commands."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -1,4 +1,4 @@
-"""``--arg NAME=VALUE``: texts of the command line as the values that a participant's constructor is annotated with."""
+"""``--arg NAME=VALUE``: convert text from the command line to the annotated types of a participant's constructor."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _WANTED: Mapping[object, str] = {
 
 
 def values_of(name: str, factory: Callable[..., object], arguments: Mapping[str, str]) -> dict[str, object]:
-    """The arguments of ``factory``, which the user calls ``name``, by their annotations.
+    """The arguments of ``factory``, converted by its annotations; ``name`` is its name for messages.
 
     ``str``, ``int``, ``float``, ``bool``, ``pathlib.Path``, lists, tuples, dicts, literals, None and unions of them are
-    understood. Under another annotation, or none, a text is parsed as JSON where it is JSON.
+    supported. With any other annotation, or none, a text that is valid JSON is parsed as JSON.
 
     Raises:
-        UsageError: for a value of another type, or arguments that the parameters do not take.
+        UsageError: for a value of another type, or arguments that do not match the parameters.
     """
     signature = _signature(factory)
     values = {key: _value(key, text, signature.parameters.get(key)) for key, text in arguments.items()}
@@ -43,7 +43,7 @@ def values_of(name: str, factory: Callable[..., object], arguments: Mapping[str,
 
 
 def _signature(factory: Callable[..., object]) -> inspect.Signature:
-    """The signature with annotations as types; as written where a name in them is known to type checkers alone."""
+    """The signature with annotations as types; as text if a name in them is only imported for type checkers."""
     try:
         return inspect.signature(factory, eval_str=True)
     except (NameError, AttributeError, SyntaxError, TypeError):
@@ -60,7 +60,7 @@ def _value(key: str, text: str, parameter: inspect.Parameter | None) -> object:
 
 
 def parsed(text: str, annotation: object) -> object:
-    """A text as a value of an annotation.
+    """Convert a text to an annotation's type.
 
     Raises:
         ValueError: if it is none.
@@ -76,7 +76,7 @@ def parsed(text: str, annotation: object) -> object:
 
 
 def _first_that_fits(text: str, annotations: tuple[object, ...]) -> object:
-    """The value by the first annotation that takes the text; ``str`` takes any, so it is asked last."""
+    """The value for the first annotation that accepts the text; ``str`` accepts any text, so it is tried last."""
     for annotation in sorted(annotations, key=lambda one: one is str):
         with contextlib.suppress(ValueError):
             return parsed(text, annotation)
@@ -133,7 +133,7 @@ _PARSERS: Mapping[object, Callable[[str], object]] = {
 
 
 def wanted(annotation: object) -> str:
-    """What an annotation takes, in words."""
+    """Describe the values that an annotation accepts."""
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(wanted(one) for one in get_args(annotation))
     if get_origin(annotation) is Literal:

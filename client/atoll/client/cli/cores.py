@@ -1,4 +1,4 @@
-"""The cores of a machine, shared out among the clients that run on it: PyTorch takes all of them in each by default."""
+"""Divide a machine's cores among its clients: by default PyTorch uses all cores in each client."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from atoll.client.participate import default_state
 
 
 def shared_folder() -> Path:
-    """The folder in which this user's clients on this machine hold a locked file each."""
+    """The folder in which each of this user's clients on this machine holds a locked file."""
     return default_state().parent / "running" / socket.gethostname()
 
 
 class CoreShare:
-    """An observer that has PyTorch use this client's share of the cores, anew at each task, before it passes events on.
+    """An observer that limits PyTorch to this client's share of the cores, updated at each task, and forwards events.
 
     The share is the number of cores that this process may use, divided by this user's running clients, at least one.
     A smaller number of threads that the participant or ``OMP_NUM_THREADS`` sets is kept. The kernel releases a client's
     lock when it ends, however it ends. Without PyTorch it does nothing.
 
     Args:
-        observer: hears every event.
-        threads: a fixed number instead; 0: the share.
+        observer: receives every event.
+        threads: a fixed number of threads; 0: the share.
         folder: where clients lock their files.
 
     Raises:
@@ -63,7 +63,7 @@ class CoreShare:
         return max(1, len(os.sched_getaffinity(0)) // max(1, self.clients()))
 
     def clients(self) -> int:
-        """The number of running clients, this one included; files of those that have ended are removed."""
+        """The number of running clients, including this one; files of ended clients are removed."""
         return sum(map(_is_held, self._folder.iterdir()))
 
     def close(self) -> None:

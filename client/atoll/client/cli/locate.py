@@ -1,4 +1,4 @@
-"""Imports the participant that a user names, ``MODULE:CLASS``, with the current directory on the import path.
+"""Import the participant that a user names, ``MODULE:CLASS``, with the current directory on the import path.
 
 ``MODULE`` is a module's name (``my_trainer``, ``my_package.trainer``) or the path of a file (``trainers/mine.py``),
 whose directory is then on the import path too.
@@ -26,7 +26,7 @@ _PACKAGES = {
     "cv2": "opencv-python",
     "yaml": "pyyaml",
 }
-"""Packages on PyPI that have another name than their module."""
+"""PyPI names of packages that differ from their module's name."""
 log = logging.getLogger("atoll.client")
 
 
@@ -34,7 +34,7 @@ def locate(name: str) -> object:
     """The object that ``module:attribute`` or ``path/to/file.py:attribute`` names.
 
     Raises:
-        UsageError: if the name has another form, or the module or attribute is missing or fails to import.
+        UsageError: if the name is malformed, or the module or attribute is missing or fails to import.
     """
     module_name, colon, attribute = name.rpartition(":")
     if not (module_name and colon and attribute):
@@ -55,11 +55,11 @@ def locate(name: str) -> object:
 def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
     """The participant that ``name`` refers to: a subclass of Participant, a function that makes one, or an instance.
 
-    Arguments are texts, taken by the annotations of the parameters (see ``arguments.values_of``).
+    Arguments are texts, converted by the parameters' annotations (see ``arguments.values_of``).
 
     Raises:
-        UsageError: if it is none of these, has neither ``fit`` nor ``table``, cannot be made, or the arguments do not
-            match its parameters.
+        UsageError: if it is none of these, has neither ``fit`` nor ``table``, cannot be constructed, or the arguments
+        do not match its parameters.
     """
     found = locate(name)
     if isinstance(found, Participant):
@@ -100,7 +100,7 @@ def _made(name: str, factory: Callable[..., object], arguments: Mapping[str, str
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    """A guess at what a mistyped name should be, as the end of a sentence; empty if there is none."""
+    """A suggestion for a mistyped name, as the end of a sentence; empty if there is none."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

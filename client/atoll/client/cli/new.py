@@ -1,4 +1,4 @@
-"""``atoll new``: the files to begin with."""
+"""``atoll new``: create the files of a new study."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ _CLAIMED = re.compile(r"p[a-z2-7]{12}")
 
 
 def _claimed(context: click.Context, option: click.Parameter, value: str) -> str:
-    """A participant's id as the server makes them, or nothing.
+    """A participant's id in the server's format, or empty.
 
     Raises:
-        click.BadParameter: for a name of another form, which a server would refuse.
+        click.BadParameter: for another format, which a server would refuse.
     """
     if value and not _CLAIMED.fullmatch(value):
         raise click.BadParameter(
@@ -44,7 +44,7 @@ class Pair(click.ParamType[tuple[str, str]]):
 
 
 def token_option(*, required: bool = False) -> Callable[[Command], Command]:
-    """``--join``, as ``token``: for ``read_token``."""
+    """``--join``, passed as ``token`` to ``read_token``."""
     return click.option(
         "--join",
         "token",

@@ -68,13 +68,13 @@ class HumanLines:
         self._drawn_at = 0.0
 
     def say(self, text: str) -> None:
-        """Show what goes on before there are events."""
+        """Show the current activity before there are events."""
         with self._lock:
             _print(text)
 
     @contextmanager
     def during(self, text: str) -> Iterator[None]:
-        """Show what goes on, and on a terminal for how many seconds."""
+        """Show the current activity, and on a terminal its duration in seconds."""
         self.say(text)
         if not self._bars:
             yield

@@ -83,7 +83,7 @@ def read_policy(path: Path, defaults: Policy | None = None) -> Policy:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"cannot read the policy {path}: {error}") from None
-    except (ValueError, RecursionError) as error:  # ValueError itself: a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # a plain ValueError: a number with thousands of digits
         raise PolicyError(f"{path} is not TOML: {error}") from None
     return _Reader(path).policy(document, defaults or Policy())
 

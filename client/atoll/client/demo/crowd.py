@@ -1,4 +1,4 @@
-"""Many participants of the demonstration in one process, each with its own shard, identity, state and stream.
+"""Many demo participants in one process, each with its own shard, identity, state and stream.
 
 python -m atoll.client.demo.crowd DATA STATE TOKENS     TOKENS: lines of "NUMBER JOIN-TOKEN", DATA: shard-NUMBER.npz
 """
@@ -73,7 +73,7 @@ async def _until_terminated(crowd: Crowd) -> None:
 
 
 def _raise_limit(participants: int) -> None:
-    """Raise the limit of file descriptors for so many participants, as far as the system allows."""
+    """Raise the limit on file descriptors for this many participants, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 128 + _FDS_PER_PARTICIPANT * participants
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

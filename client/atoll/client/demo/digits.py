@@ -28,7 +28,7 @@ Weights = dict[str, Floats]
 class Digits(Participant):
     """Trains on one shard: an .npz file with ``images`` float32 (n, 64), ``labels`` int64 (n,) and its ``seed``.
 
-    The first 90 % of the examples are trained on, the rest evaluate the models that come.
+    It trains on the first 90 % of the examples and evaluates received models on the rest.
     """
 
     def __init__(self, data: str) -> None:
@@ -74,7 +74,7 @@ class Digits(Participant):
         return Evaluation({"accuracy": accuracy, "loss": loss}, weight=len(labels))
 
     def _batches(self, task: Task) -> Iterator[tuple[Floats, Ints]]:
-        """Batches of all epochs, in an order that the shard's seed and the round fix."""
+        """Batches of all epochs, in an order determined by the shard's seed and the round."""
         images, labels = self._train
         rng = np.random.default_rng([self._seed, task.round])
         size = task.settings.integer("batch_size", 16)
