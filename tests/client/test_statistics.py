@@ -72,8 +72,8 @@ ROWS = replace(TERMS, unit=PrivacyUnit.ROW, noise_multiplier=4.0, clip_norm=2.0)
     ("query", "terms", "objection"),
     [
         (NOISED, ROWS, None),
-        (NOISED, None, "they go together"),
-        (QUERY, ROWS, "they go together"),
+        (NOISED, None, "the server sent only one of them"),
+        (QUERY, ROWS, "the server sent only one of them"),
         (NOISED, replace(ROWS, noise_multiplier=2.4), "the noise on a count is 4.8 rows; this participant answers"),
         (replace(NOISED, min_rows=1), ROWS, None),
         (replace(NOISED, min_participants=1), ROWS, "min_participants is 1"),

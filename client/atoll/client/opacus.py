@@ -134,7 +134,7 @@ class OpacusParticipant(TorchParticipant):
         if problems:
             raise UsageError(f"the module cannot be trained with DP-SGD: {problems[0]}")
         if not loader.batch_size:
-            raise UsageError("the loader has no batch_size, which the sampling rate is worked out from")
+            raise UsageError("the loader has no batch_size, from which the sampling rate is computed")
         self._private_loader = loader
         self._privacy = privacy
         self._sample_rate = min(1.0, loader.batch_size / self.examples)

@@ -94,7 +94,7 @@ def objection_of(participant: Participant, task: Task) -> str | None:
 def _too_fine(participant: Participant, task: Task, query: StatisticsQuery) -> str | None:
     """Why a query would release cells that are too small for this participant; None if it does not."""
     if (query.noised is None) != (task.privacy is None):
-        return "the task has noised statistics or privacy terms, and they go together; its server does not keep to them"
+        return "noised statistics need privacy terms, and the reverse; the server sent only one of them"
     for key, asked, attribute in (
         ("min_rows", query.min_rows, "min_cell_rows"),
         ("min_participants", query.min_participants, "min_participants"),

@@ -55,7 +55,7 @@ class NamedArrays:
 
 def _array(name: object, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if not isinstance(name, str):
-        raise LayoutError(f"the name {name!r} of an array is no text")
+        raise LayoutError(f"the name {name!r} of an array is not a string")
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # PyTorch's, for a tensor that numpy cannot view

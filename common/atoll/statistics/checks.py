@@ -39,7 +39,7 @@ def check_sums(
         problems = [*(_first(query, blocks, rows) if number == 0 else _later(query, number, blocks, tensors))]
     if problems:
         raise AnswersError(
-            f"the sums of round {number + 1} are not those of tables: {problems[0]}. A participant's answer was not "
+            f"the sums of round {number + 1} are impossible for tables: {problems[0]}. A participant's answer was not "
             "made by its SDK from one table; find it, by runs of fewer participants, and run again without it"
         )
 

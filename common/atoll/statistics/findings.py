@@ -128,7 +128,7 @@ class Findings:
             categories = tuple(CategoryFindings(**one) for one in found["categories"])
             return cls(found["participants"], found["rows"], numeric, categories, found.get("noise"))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise FindingsError(f"these are no findings of a run of statistics: {error}") from error
+            raise FindingsError(f"these are not the findings of a statistics run: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write the figures to a JSON file."""

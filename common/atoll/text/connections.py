@@ -29,16 +29,12 @@ def is_other_port(text: str) -> bool:
 def connection_words(text: str) -> str:
     """The text of a failed call, replaced by a plain explanation if gRPC's text identifies the mistake."""
     if is_untrusted(text):
-        return (
-            "the certificate of this server is of another federation: it is not the server of this token or credential"
-        )
+        return "this server belongs to another federation than the token or credential"
     if is_plaintext(text):
         return (
             "the port does not speak TLS: it may be the metrics port, or the server was started with --insecure; "
             f"give the main port ({MAIN_PORT})"
         )
     if is_other_port(text):
-        return (
-            f"this is another port than the call is for, such as the enrolment port; give the main port ({MAIN_PORT})"
-        )
+        return f"this port serves other calls, it may be the enrolment port; give the main port ({MAIN_PORT})"
     return text

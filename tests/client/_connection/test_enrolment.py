@@ -126,7 +126,7 @@ async def test_only_the_authority_in_the_token_is_trusted(
 ) -> None:
     """It is not tried again: another try cannot make the server trusted."""
     token = JoinToken(f"127.0.0.1:{server.enrolment_port}", Authority().pem, "t1", "s3cret").encode()
-    with pytest.raises(UnreachableError, match="is of another federation: it is not the server of this token"):
+    with pytest.raises(UnreachableError, match="belongs to another federation than the token"):
         await enrol(token, tmp_path, timeout_s=WAIT_S)
     assert "trying again" not in caplog.text
     assert not server.spent
@@ -137,7 +137,7 @@ async def test_the_enrolment_port_is_named_where_it_was_taken_for_the_main_port(
 ) -> None:
     identity = await enrol(server.token(), tmp_path)
     run = running(server, AddOne(), tmp_path, endpoint=Endpoint(f"127.0.0.1:{server.enrolment_port}", identity))
-    with pytest.raises(RefusedError, match=r"such as the enrolment port; give the main port \(by default 7400"):
+    with pytest.raises(RefusedError, match=r"it may be the enrolment port; give the main port \(by default 7400"):
         await run.finished()
 
 

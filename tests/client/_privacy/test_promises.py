@@ -166,7 +166,7 @@ def test_what_cannot_be_noted_is_not_trained(tmp_path: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(records, "replace_file", full)
-    with pytest.raises(UsageError, match="No space left on device; no run is joined that is not noted"):
+    with pytest.raises(UsageError, match="No space left on device; no run is joined without a record of its promise"):
         Protection(opened(tmp_path)).charge(task("r1", 1.0))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.client.conftest import Start
     from tests.client.harness import Federation as Server
 
-WARNING = "setting 'learning_rat' of [training] is not read, and 'learning_rate' is asked for"
+WARNING = "setting 'learning_rat' of [training] is not read, but 'learning_rate' is"
 
 
 class Reading(AddOne):

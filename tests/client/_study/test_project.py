@@ -69,7 +69,7 @@ def test_files_of_others_stay_and_a_study_joins_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["README.md", "initial.safetensors", "test_participant.py"])
 def test_no_file_is_written_over_and_then_none_is_written(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    with pytest.raises(UsageError, match=f"has {name} already, and nothing is written over: choose another folder"):
+    with pytest.raises(UsageError, match=f"has {name} already, and files are never overwritten: choose another folder"):
         write_study(tmp_path, FRAMEWORKS["numpy"])
     assert contents(tmp_path) == {name: b"precious"}
 

@@ -129,7 +129,7 @@ def test_the_wait_is_at_least_what_the_server_asks_for() -> None:
 
 
 def test_its_time_is_bounded() -> None:
-    with pytest.raises(UnreachableError, match="upload failed until its time was over; at last: UNAVAILABLE: gone"):
+    with pytest.raises(UnreachableError, match="upload failed until its time was over; last error: UNAVAILABLE: gone"):
         run(*[FailedCall(Code.UNAVAILABLE, "gone")] * 1000, seconds=0.05)
 
 

@@ -75,7 +75,7 @@ def test_the_credential_of_another_federation_is_explained(secure: str, tmp_path
     credential(other, secure).write(tmp_path / OPERATOR_FILE)
     result = CliRunner().invoke(run, ["list", "--data", str(tmp_path)])
     assert result.exit_code == 3
-    assert "is of another federation" in result.stderr
+    assert "belongs to another federation" in result.stderr
     assert "the certificates do not match" in result.stderr
 
 

@@ -190,7 +190,7 @@ class Ledger:
             "epsilon": to_json(self._epsilon(entries)),
             "entries": [asdict(entry) for entry in entries],
         }
-        write_record(self.path, _VERSION, document, "nothing may be spent that is not recorded")
+        write_record(self.path, _VERSION, document, "no budget is spent without a record")
 
 
 def read_account(path: Path) -> Account | None:
@@ -199,7 +199,7 @@ def read_account(path: Path) -> Account | None:
     Raises:
         UsageError: if it cannot be read or is damaged.
     """
-    return read_record(path, _VERSION, _account, "restore it: without it what was spent is forgotten")
+    return read_record(path, _VERSION, _account, "restore it, or the spent budget is forgotten")
 
 
 def _account(document: dict[str, Any]) -> Account:

@@ -158,7 +158,7 @@ class Promises:
             "limit": {"epsilon": to_json(self.limit.epsilon), "delta": to_json(self.limit.delta)},
             "promises": [asdict(one) | {"epsilon": to_json(one.epsilon)} for one in promises],
         }
-        write_record(self.path, _VERSION, document, "no run is joined that is not noted")
+        write_record(self.path, _VERSION, document, "no run is joined without a record of its promise")
 
 
 def read_promises(path: Path) -> Record | None:
@@ -167,7 +167,7 @@ def read_promises(path: Path) -> Record | None:
     Raises:
         UsageError: if it cannot be read or is damaged.
     """
-    return read_record(path, _VERSION, _content, "restore it, or what was promised is forgotten")
+    return read_record(path, _VERSION, _content, "restore it, or the recorded promises are forgotten")
 
 
 def _content(document: dict[str, Any]) -> Record:

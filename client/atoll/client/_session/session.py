@@ -237,7 +237,7 @@ class Session:
         """
         away = now_s() - last_seen
         if away + delay > self.limits.give_up_after_s:
-            raise UnreachableError(f"{self.endpoint.address} was out of reach for {away:.0f} s; at last: {reason}")
+            raise UnreachableError(f"{self.endpoint.address} was unreachable for {away:.0f} s; last error: {reason}")
         return delay
 
     async def _pause(self, delay: float) -> None:

@@ -78,4 +78,4 @@ def warn_of_mistyped(settings: WatchedSettings, run: str) -> None:
     while len(_checked) > _MAX_RUNS:
         _checked.popitem(last=False)
     for key, name in settings.mistyped().items():
-        log.warning("setting %r of [training] is not read, and %r is asked for: is it mistyped in the job?", key, name)
+        log.warning("setting %r of [training] is not read, but %r is: is it mistyped in the job?", key, name)

@@ -80,7 +80,7 @@ def _require_room(folder: Path, names: list[str]) -> None:
         raise UsageError(f"{folder} is a file: choose another name for the study's folder")
     if there := sorted(name for name in names if (folder / name).is_symlink() or (folder / name).exists()):
         raise UsageError(
-            f"{folder} has {', '.join(there)} already, and nothing is written over: choose another folder, or move "
+            f"{folder} has {', '.join(there)} already, and files are never overwritten: choose another folder, or move "
             f"{'it' if len(there) == 1 else 'them'} away"
         )
 

@@ -85,7 +85,7 @@ class Retrier:
 
     def _pause(self, problem: str, delay: float) -> None:
         if delay >= self._until_s() - now_s():
-            raise UnreachableError(f"{self._what} failed until its time was over; at last: {problem}") from None
+            raise UnreachableError(f"{self._what} failed until its time was over; last error: {problem}") from None
         log.warning("%s failed (%s); trying again in %.1f s", self._what, problem, delay)
         if self._control.abandoned.wait(delay):
             raise Abandoned(self._control.reason)

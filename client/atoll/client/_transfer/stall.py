@@ -41,7 +41,7 @@ class StallWatch:
         seen = -1
         while not self._done.wait(self._stall_s):
             if seen == self._ticks:
-                log.warning("%s has not moved for %.0f s; breaking it off", self._what, self._stall_s)
+                log.warning("%s made no progress for %.0f s; cancelling it", self._what, self._stall_s)
                 self._cancel()
                 return
             seen = self._ticks
