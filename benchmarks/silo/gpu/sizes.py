@@ -78,7 +78,7 @@ FULL = Size(
     ring_heads=(32, 8, 8),
     ring_head_dim=128,
     steps=4,
-    turns=2,
+    turns=1,
     turns_beside_recipe=5,
 )
 SMOKE = Size(

@@ -42,7 +42,8 @@ CASES: Mapping[str, Mapping[str, dict[str, Any]]] = {
 
 
 def sections_of(case: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    return small(**{**case, "model": {**_MODEL, **case.get("model", {})}})
+    optimiser = {"epsilon": 1e-6, **case.get("optimiser", {})}  # see ``tests.datacenter.training.TWO_BLOCKS``
+    return small(**{**case, "model": {**_MODEL, **case.get("model", {})}, "optimiser": optimiser})
 
 
 def steps_of(sections: dict[str, Any]) -> dict[str, Any]:

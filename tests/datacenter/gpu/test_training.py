@@ -22,7 +22,9 @@ from tests.datacenter.gpu.steps import CASES, sections_of, steps_of
 from tests.patience import WAIT_S
 
 TOLERANCE = 2e-5
-"""Of losses and of parameters after the steps: sums in another order, and AdamW's division by small second moments."""
+"""Of losses and of parameters after the steps: sums are added in another order."""
+MUON_TOLERANCE = 3e-4
+"""Muon makes matrices orthogonal in bfloat16, where another order of sums shows."""
 LOSS_OFF = {"bfloat16": 5e-3, "float16": 5e-3, "float8": 5e-2}
 """Relative to float32: how far the loss of each step may be off."""
 
@@ -40,11 +42,12 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_gpu_makes_the_steps_of_the_cpu(name: str, on_cpu: dict[str, Any]) -> None:
     found, wanted = steps_of(sections_of(CASES[name])), on_cpu[name]
+    tolerance = MUON_TOLERANCE if name == "muon" else TOLERANCE
     torch.testing.assert_close(found["losses"], wanted["losses"], rtol=0, atol=TOLERANCE)
     torch.testing.assert_close(found["norms"], wanted["norms"], rtol=1e-4, atol=0)
     assert found["parameters"].keys() == wanted["parameters"].keys()
     for parameter, value in found["parameters"].items():
-        torch.testing.assert_close(value, wanted["parameters"][parameter], rtol=0, atol=TOLERANCE, msg=parameter)
+        torch.testing.assert_close(value, wanted["parameters"][parameter], rtol=0, atol=tolerance, msg=parameter)
 
 
 @pytest.mark.parametrize(
