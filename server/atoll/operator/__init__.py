@@ -1,4 +1,4 @@
-"""Atoll from Python: submit jobs to a server, follow them, fetch models, and manage who takes part.
+"""Atoll from Python: submit jobs to a server, follow runs, fetch models, and manage participants.
 
 ::
 
@@ -9,7 +9,7 @@
         run.wait()
         model = run.model()
 
-Needs the extra ``operator``. The ``atoll`` command is built on this package; docs/operator.md shows all of it.
+Needs the extra ``operator``. The ``atoll`` command uses this package; docs/operator.md describes it.
 """
 
 from atoll.operator.calls import Timeouts

@@ -1,4 +1,4 @@
-"""Calls to one server: deadlines, and failures as ``OperatorError``."""
+"""Calls to one server, with deadlines; failures are raised as ``OperatorError``."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Response = TypeVar("Response", bound="Message")
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long operations may take, in seconds.
+    """Time limits of operations, in seconds.
 
     Attributes:
         call_s: a plain call.
-        submit_s: a submission: a private job's noise is worked out first, seconds, more on a busy machine.
-        ledger_s: a query of the ledger: a long one is verified and added up.
-        delete_s: the deletion of a run: a long run with many participants has millions of rows.
-        reconnect_s: how long a server may be away while a run is followed.
-        slowest_bytes_per_s: a transfer that is slower than this number of bytes a second is given up.
+        submit_s: a submission; computing a private job's noise takes seconds, more on a busy machine.
+        ledger_s: a query of the ledger, which is verified and composed.
+        delete_s: the deletion of a run; a long run with many participants has millions of rows.
+        reconnect_s: how long a server may be unreachable while a run is followed.
+        slowest_bytes_per_s: a transfer below this rate is cancelled.
 
     Raises:
-        BadInputError: for a value that is not above 0 (``reconnect_s`` may be 0: not at all).
+        BadInputError: for a value that is not above 0 (``reconnect_s`` may be 0: no waiting).
     """
 
     call_s: float = 30.0
@@ -52,12 +52,12 @@ class Timeouts:
                 raise BadInputError(f"Timeouts: {one.name} = {value}; allowed is a finite number above 0")
 
     def transfer_s(self, size_bytes: int) -> float:
-        """How long a transfer of so many bytes may take."""
+        """The time limit of a transfer of this size."""
         return self.call_s + size_bytes / self.slowest_bytes_per_s
 
 
 class Calls:
-    """Calls over one channel, which ``close`` ends."""
+    """Calls over one channel; ``close`` ends them."""
 
     def __init__(self, target: Target, timeouts: Timeouts) -> None:
         self.target = target
@@ -92,23 +92,23 @@ class Calls:
         return answer
 
     def pages(self, method: Callable[..., Answer], request: Request) -> Iterator[Answer]:
-        """The answers to a request for a list, page by page. Raises as ``call``."""
-        untyped: Callable[..., Any] = method  # an answer is a message and has a mark: Python has no type for both
+        """The answers to a list request, page by page. Raises as ``call``."""
+        untyped: Callable[..., Any] = method  # an answer is a message with a page mark: no type for both
         return pages(lambda asked: self.call(untyped, asked), request)
 
     def stream(self, method: Callable[..., Any], request: object, timeout_s: float, *, wait: bool = False) -> Any:
-        """A call with many answers, not yet read; with ``wait`` it waits for a server that is away."""
+        """A streaming call, not yet read; with ``wait`` it waits for an unreachable server."""
         self._require_open()
         self._require_project()
         return method(request, timeout=timeout_s, metadata=self.target.metadata, wait_for_ready=wait)
 
     def wait_until_reachable(self, timeout_s: float) -> None:
-        """Wait for a server that is away, by a small call; every answer, a refusal too, says that it is there.
+        """Wait for an unreachable server with a small call; any answer, even a refusal, shows that it is back.
 
         (``grpc.channel_ready_future`` leaves a thread that fails with a traceback if the channel is closed soon after.)
 
         Raises:
-            UnreachableError: if it does not come back in time.
+            UnreachableError: if it does not answer in time.
         """
         self._require_open()
         method, request = self.control.GetServerInfo, control_pb2.GetServerInfoRequest()
@@ -123,10 +123,10 @@ class Calls:
             raise BadInputError(f"the connection to {self.address} is closed", "connect again")
 
     def _require_project(self) -> None:
-        """Ask the server once what it takes the calls to be about: one without projects would ignore the project.
+        """Ask the server once for the project that it sees, because a server without projects would ignore it.
 
         Raises:
-            OperatorError: if it is of a version without projects, or there is no such project for this operator.
+            OperatorError: if its version has no projects, or this operator has no such project.
         """
         if self._project_known:
             return
@@ -144,5 +144,5 @@ class Calls:
 
 
 def away(address: str, timeout_s: float) -> UnreachableError:
-    """The error about a server that did not come back."""
+    """The error for a server that did not come back."""
     return UnreachableError(f"the server at {address} did not come back within {timeout_s:.0f} s")

@@ -1,4 +1,4 @@
-"""The choice of metrics to draw from all that were measured."""
+"""Choose the metrics to draw from those that were measured."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def chosen_metrics(measured: Mapping[str, T], names: Sequence[str], whose: str) 
     """The metrics with these names; all of them if no name is given.
 
     Args:
-        measured: what there is, by name.
-        names: what is asked for.
+        measured: the measured metrics, by name.
+        names: the requested metrics.
         whose: a plural for errors, such as "the runs".
 
     Raises:

@@ -1,4 +1,4 @@
-"""The project that calls are about when none is named, by server; kept in a file of this account."""
+"""The default project for calls, by server; kept in a file of this account."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROJECTS_FILE = "projects.json"
 
 
 def chosen_project(address: str) -> str:
-    """The project that was chosen for the server at ``address``; empty if none was.
+    """The project chosen for the server at ``address``; empty if there is none.
 
     Raises:
         BadInputError: if the file cannot be read.
@@ -23,7 +23,7 @@ def chosen_project(address: str) -> str:
 
 
 def choose_project(address: str, project: str) -> None:
-    """Choose a project for the server at ``address``; an empty one takes the choice back.
+    """Choose a project for the server at ``address``; an empty name removes the choice.
 
     Raises:
         BadInputError: if the file cannot be read or written.

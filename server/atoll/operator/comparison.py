@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_METRICS = 4
-"""Metrics of the table; rows and the page have all."""
+"""Metrics shown in the table; rows and the page have all."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +35,7 @@ class Comparison:
     """Runs side by side; shows its table in a notebook. Runs of one variant are repeats of each other.
 
     Attributes:
-        runs: every run, in the order in which they were given or played.
+        runs: every run, in the order given or simulated.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -67,7 +67,7 @@ class Comparison:
         return importlib.import_module("pandas").DataFrame(self.rows())
 
     def plot(self, *metrics: str) -> Figure:
-        """Draw metrics over the rounds, a curve for each variant with a band over its repeats; all if none is named.
+        """Draw metrics over the rounds, a curve for each variant with a band over its repeats; by default all metrics.
 
         Returns:
             A matplotlib figure, which a notebook shows.
@@ -84,7 +84,7 @@ class Comparison:
         return comparison_plot(self.runs, chosen)
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML page that needs nothing else: curves, the table of variants, and the runs.
+        """Write one self-contained HTML page: curves, the table of variants, and the runs.
 
         Raises:
             ImportError: if matplotlib or jinja2 is not installed.
@@ -101,9 +101,9 @@ class Comparison:
         return render_comparison(self.runs, now=time.time())
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Headings and cells of the table of variants; a heading that ends in ``>`` is over numbers."""
+        """Headings and cells of the table of variants; a heading ending in ``>`` marks a column of numbers."""
         metrics = [one.metric for one in self.metrics[:SHOWN_METRICS]]
-        virtual = any(run.virtual_s for run in self.runs)  # without a speed none passes
+        virtual = any(run.virtual_s for run in self.runs)  # without a speed virtual time does not pass
         private = any(run.epsilon is not None for run in self.runs)
         headings = ["variant", "runs>", *(f"{name}>" for name in metrics), "rounds>"]
         headings += [*(["virtual>"] if virtual else []), "time>", "sent>", *(["epsilon>"] if private else [])]

@@ -1,4 +1,4 @@
-"""A run with all its rounds: one answer of a server has the newest 1000 attempts, and at most 10,000 members."""
+"""Fetch a run with all its rounds: one answer has only the newest 1000 attempts and at most 10,000 members."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def completed(newest: RunDetail, fetch: Callable[[int], RunDetail], *, members: bool) -> RunDetail:
-    """The run with the rounds that its answer left out, one call for each.
+    """The run with the rounds that the answer omitted, one call for each.
 
     Args:
         newest: the run as the server answered.
         fetch: the run with the attempts at one round alone.
-        members: whether rounds that came without their members are fetched again.
+        members: whether rounds without their members are fetched again.
     """
     known = {_key(one): one for one in newest.rounds}
     first, attempt = min(known, default=(0, 0))
@@ -26,7 +26,7 @@ def completed(newest: RunDetail, fetch: Callable[[int], RunDetail], *, members: 
     run = newest.run
     for number in sorted(lacking):
         found = fetch(number)
-        run = found.run  # the first answer's reason may say that rounds are left out
+        run = found.run  # the first answer's reason may say that rounds are omitted
         known |= {_key(one): one for one in found.rounds}
     return replace(newest, run=run, rounds=tuple(known[key] for key in sorted(known)))
 

@@ -1,4 +1,4 @@
-"""Where the server is and with which credential it is called."""
+"""The server's address and the credential for calls to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atoll.wire.project import PROJECT
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 SIGN_IN_AGAIN = "sign in again: atoll operator login"
 _EARLY_S = 60.0
-"""A token is renewed when it has fewer seconds left."""
+"""A token with less time left, in seconds, is renewed."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -35,7 +35,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class Session:
-    """A sign-in with a token that is renewed when it is about to end. Thread-safe.
+    """A sign-in whose token is renewed shortly before it expires. Thread-safe.
 
     Args:
         path: the file of the sign-in, which each renewal replaces.
@@ -52,7 +52,7 @@ class Session:
         """The token for the next call.
 
         Raises:
-            OperatorError: if the sign-in has ended and cannot be renewed.
+            OperatorError: if the sign-in has expired and cannot be renewed.
         """
         with self._lock:
             if self._left_s() < _EARLY_S:
@@ -88,9 +88,9 @@ class Session:
 
 @dataclass(frozen=True)
 class Target:
-    """A server and the credential for it; without a credential plaintext, to loopback only.
+    """A server and its credential; without a credential calls are in plaintext, to loopback only.
 
-    ``project`` is the one that calls are about; empty: none is named.
+    ``project`` is the project of the calls; empty: none.
 
     Raises:
         BadInputError: for an address that is not host:port, or plaintext to another machine.
@@ -128,10 +128,10 @@ class Target:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of a call that is about to be made; a token is renewed if it is about to end.
+        """Metadata for the next call; renews a token that is about to expire.
 
         Raises:
-            OperatorError: if that fails.
+            OperatorError: if the renewal fails.
         """
         project = ((PROJECT, self.project),) if self.project else ()
         if isinstance(self.credential, Session):
@@ -158,16 +158,16 @@ def find_target(
     """The server and the credential to use.
 
     Args:
-        server: host:port; None: that of the credential.
+        server: host:port; None: the credential's.
         credential: a credential or its file; None: operator.json in ``data``, or sign-in.json or operator.json in
             ``~/.config/atoll``.
         data: the server's data directory, if it is on this machine.
         insecure: plaintext, without a credential.
-        project: that calls are about; empty: none is named; None: the one that was chosen for this server.
+        project: of the calls; empty: none; None: the one chosen for this server.
 
     Raises:
-        BadInputError: for an address that cannot be.
-        NotPermittedError: if no operator credential is found, or it cannot be used.
+        BadInputError: for an invalid address.
+        NotPermittedError: if no operator credential is found or it cannot be used.
     """
     own: OperatorCredential | Session | None = None
     if isinstance(credential, OperatorCredential):

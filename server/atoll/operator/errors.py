@@ -1,14 +1,14 @@
-"""Errors that an operator meets. Each says what to do, and has the exit code of a command that ends with it.
+"""Errors of operators' calls. Each says what to do and has the exit code of a command.
 
 ::
 
-    OperatorError             1  the server refused, or what it sent cannot be used
+    OperatorError             1  the server refused, or its answer cannot be used
     ├── BadInputError         2  a file or an argument is wrong; nothing was done
     ├── UnreachableError      3  the server cannot be reached
     ├── NotPermittedError     4  the certificate is missing, expired, revoked, or not for this
-    ├── RunFailedError        5  the run that was waited for failed or was cancelled
-    ├── TimedOutError         1  the run had not ended within the time that it was waited for
-    └── UnknownCallError      1  the server does not know the call: it is of another version
+    ├── RunFailedError        5  the awaited run failed or was cancelled
+    ├── TimedOutError         1  the awaited run did not end in time
+    └── UnknownCallError      1  the server does not know the call: its version differs
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LISTED_BY = {
     "token.missing": "token list",
     "project.missing": "project list",
 }
-"""By the code of the error about a missing name, the command that lists the names."""
+"""By error code of a missing name: the command that lists the names."""
 MAX_COUNT = 2**32 - 1
-"""The largest number that the control contract carries (uint32)."""
+"""The largest number in the control protocol (uint32)."""
 _TLS_WORDS = ("handshake", "ssl", "certificate")
 
 
@@ -44,7 +44,7 @@ class OperatorError(Exception):
     Attributes:
         message: what happened.
         remedy: what to do; may be empty.
-        exit_code: of a command that ends with it.
+        exit_code: of a command that ends with this error.
     """
 
     exit_code = 1
@@ -77,21 +77,21 @@ class NotPermittedError(OperatorError):
 
 
 class RunFailedError(OperatorError):
-    """The run that was waited for failed or was cancelled."""
+    """The awaited run failed or was cancelled."""
 
     exit_code = 5
 
 
 class TimedOutError(OperatorError):
-    """The run had not ended within the time that it was waited for; it goes on."""
+    """The awaited run did not end in time; it continues."""
 
 
 class UnknownCallError(OperatorError):
-    """The server does not know the call: it is of another version, or another of its ports was called."""
+    """The server does not know the call: its version differs, or the wrong port was called."""
 
 
 def require_count(name: str, value: int, least: int = 0) -> None:
-    """Refuse an argument ``name`` that the contract cannot carry, or that is below ``least``.
+    """Refuse an argument ``name`` that the protocol cannot represent, or that is below ``least``.
 
     Raises:
         BadInputError: for a value that is not from ``least`` to 2^32 - 1.
@@ -110,7 +110,7 @@ def translated(address: str) -> Iterator[None]:
 
 
 def error_of(error: grpc.RpcError, address: str) -> OperatorError:
-    """The error for a failed call: by its detail if the server sent one, else by its status."""
+    """The error for a failed call, from its detail if the server sent one, else from its status."""
     code, words = error.code(), error.details() or ""
     detail = detail_from_trailers(_pairs(error)) or ErrorDetail("", Fault.CALLER, words)
     if code in _NOT_PERMITTED:
@@ -125,7 +125,7 @@ def error_of(error: grpc.RpcError, address: str) -> OperatorError:
 
 
 def where_listed(code: str) -> str:
-    """What to do about a missing name, by the error's code; empty for other errors."""
+    """The remedy for a missing name, by the error's code; empty for other errors."""
     listed_by = _LISTED_BY.get(code)
     return f"`atoll {listed_by}` lists them" if listed_by else ""
 
@@ -149,5 +149,5 @@ def _unimplemented(address: str, words: str) -> UnknownCallError:
 
 
 def _pairs(error: grpc.RpcError) -> list[tuple[str, str | bytes]]:
-    found = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())  # of either kind of call
+    found = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())  # sync and async calls
     return list(found)

@@ -1,6 +1,6 @@
-"""Following a run: its state now, and each change until it has ended, through interruptions of the connection.
+"""Follow a run: its current state, then each change until it has ended, across lost connections.
 
-``_Course`` decides what comes next, without waiting or calling; ``follow`` and ``follow_async`` carry it out.
+``_Course`` decides the next step without waiting or calling; ``follow`` and ``follow_async`` carry it out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from atoll.server.control import Following, Progress, make_readable, progress_of
 from atoll.wire.v1 import control_pb2, control_pb2_grpc
 
 MONTH_S = 30 * 86_400.0
-"""How long a run is followed unless another time is given."""
+"""Default time for which a run is followed."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to follow a run again."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds that only grow, and a wait of so many; tests have their own."""
+    """A monotonic clock and its sleep; tests have their own."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
@@ -52,7 +52,7 @@ def follow(
 
     Raises:
         TimedOutError: if the run has not ended in time.
-        UnreachableError: if the server was never there, or is away for too long.
+        UnreachableError: if the server was never reachable, or is unreachable for too long.
     """
     course = _Course(calls, run, timeout_s, lost, clock.now_s)
     while not course.ended:
@@ -61,7 +61,7 @@ def follow(
                 yield course.noted(progress)
         if not course.ended:
             clock.sleep(course.pause_s())
-            with contextlib.suppress(UnreachableError):  # the next attempt says it, or that the time is up
+            with contextlib.suppress(UnreachableError):  # the next attempt raises this, or the time-out
                 calls.wait_until_reachable(course.wait_s())
 
 
@@ -129,7 +129,7 @@ def _completed(following: Following, message: control_pb2.WatchRunResponse) -> P
 
 
 class _Course:
-    """Retries while a run is followed: for how long, after which pause, and when to give up.
+    """Retries while a run is followed: durations, pauses, and when to give up.
 
     Attributes:
         ended: whether the run has ended.
@@ -151,7 +151,7 @@ class _Course:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Around one stream of changes: keeps the error if the server cannot be reached."""
+        """A context around one stream of changes, which keeps the error if the server is unreachable."""
         self._error = None
         try:
             yield
@@ -159,21 +159,21 @@ class _Course:
             self._error = error
 
     def noted(self, progress: Progress) -> Progress:
-        """The change itself; the server is there."""
+        """Return the change, and note that the server is reachable."""
         self._began, self._away_until, self._pause_s = True, None, 0.0
         self.ended = progress.run.ended
         return progress
 
     def left_s(self) -> float:
-        """Seconds until the run is given up."""
+        """Seconds until following times out."""
         return max(0.001, self._until - self._now_s())
 
     def pause_s(self) -> float:
-        """Seconds before the next attempt, more after each failure; says once that the connection broke.
+        """Seconds before the next attempt, more after each failure; reports a lost connection once.
 
         Raises:
-            TimedOutError: if the run is given up.
-            UnreachableError: if the server was never there, or is away for too long.
+            TimedOutError: if the time is over.
+            UnreachableError: if the server was never reachable, or is unreachable for too long.
         """
         now = self._now_s()
         if now >= self._until:
@@ -193,6 +193,6 @@ class _Course:
         return min(self._pause_s, self.wait_s())
 
     def wait_s(self) -> float:
-        """Seconds that may be waited for the server."""
+        """Seconds to wait for the server."""
         away_until = self._until if self._away_until is None else min(self._until, self._away_until)
         return max(0.001, away_until - self._now_s())

@@ -1,4 +1,4 @@
-"""The rounds of a run as a value: metrics as curves and rows, and a view for notebooks."""
+"""The rounds of a run: metrics as curves and rows, and a view for notebooks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class History(Sequence["RoundSummary"]):
     """A run with its rounds so far, oldest first: a sequence of every attempt. Shows itself in a notebook.
 
     Attributes:
-        detail: the run, its rounds and its job, as the server has them.
+        detail: the run, its rounds and its job, from the server.
     """
 
     detail: RunDetail
@@ -57,7 +57,7 @@ class History(Sequence["RoundSummary"]):
         return tuple(panel.metric for panel in panels(self.rounds))
 
     def curve(self, metric: str) -> tuple[tuple[int, float], ...]:
-        """(train rounds behind the model, value) by the most trustworthy source; empty until anything was measured.
+        """(train rounds behind the model, value) from the most trustworthy source; empty before the first measurement.
 
         Raises:
             BadInputError: if other metrics were measured and this one was not.
@@ -66,7 +66,7 @@ class History(Sequence["RoundSummary"]):
         return chosen_metrics(found, (metric,), self._whose)[0] if found else ()
 
     def metric(self, name: str) -> list[float]:
-        """The values of a metric by its full name, such as ``server/accuracy``, where an attempt has one.
+        """The values of a metric by its full name, such as ``server/accuracy``, for the attempts that have one.
 
         Raises:
             BadInputError: if other metrics were measured and this one was not.
@@ -85,9 +85,9 @@ class History(Sequence["RoundSummary"]):
         """The best model, the first that reached the best value.
 
         Args:
-            metric: ``eval/NAME`` or ``server/NAME``; None: the one that the job names (``retention.best``, or
-                ``stop.metric``). Only a model by the job's metric is sure to be kept.
-            mode: whether higher (max) or lower (min) values are better; None: as the job says, if it names the metric.
+            metric: ``eval/NAME`` or ``server/NAME``; None: the job's (``retention.best``, or ``stop.metric``). Only a
+            model by the job's metric is sure to be kept.
+            mode: whether higher (max) or lower (min) values are better; None: as in the job, if it names the metric.
 
         Raises:
             BadInputError: if no metric is known, the mode is missing, or no model was measured.
@@ -145,7 +145,7 @@ class History(Sequence["RoundSummary"]):
         return found
 
     def plot(self, *metrics: str) -> Figure:
-        """Draw metrics over the rounds behind the model, each in axes of its own; all of ``metrics`` if none is named.
+        """Draw metrics over the rounds behind the model, each in its own axes; by default all metrics.
 
         Returns:
             A matplotlib figure, which a notebook shows.
@@ -194,10 +194,10 @@ def _found(best: BestModel | None, history: History, metric: str | None) -> Best
 
 
 class Rounds:
-    """The rounds of a run that goes on: only new ones are fetched, and the last known one again.
+    """The rounds of a running run: fetches only new rounds, and the last known one again.
 
     Args:
-        fetch: the run with its rounds from this one on.
+        fetch: returns the run with its rounds from this one on.
     """
 
     def __init__(self, fetch: Callable[[int], RunDetail]) -> None:

@@ -29,7 +29,7 @@ def page(detail: RunDetail) -> str:
 
 
 def error_page(run: str, error: Exception) -> str:
-    """A run that cannot be shown, and why."""
+    """A message that a run cannot be shown, with the reason."""
     return f"<p><code>{escape(run)}</code> cannot be shown: {escape(str(error))}</p>"
 
 

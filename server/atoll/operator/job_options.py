@@ -1,4 +1,4 @@
-"""``--set KEY=VALUE`` and ``--sweep KEY=VALUE,VALUE``: values as a job file writes them, texts without quotes too."""
+"""``--set KEY=VALUE`` and ``--sweep KEY=VALUE,VALUE``: values as in a job file; quotes around strings are optional."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def changes_of(options: Iterable[str]) -> dict[str, object]:
     """The value of each key of ``--set``, in the order of the options.
 
     Raises:
-        BadInputError: naming the option that cannot be read, names a key again, or gives several values.
+        BadInputError: naming an option that cannot be read, repeats a key, or gives several values.
     """
     changes: dict[str, object] = {}
     for key, text in _pairs("--set", options):
@@ -33,7 +33,7 @@ def grid_of(options: Iterable[str]) -> dict[str, list[object]]:
     """The values of each key of ``--sweep``, in the order of the options.
 
     Raises:
-        BadInputError: naming the option that cannot be read, or names a key again.
+        BadInputError: naming an option that cannot be read or repeats a key.
     """
     return {key: _values(text) for key, text in _pairs("--sweep", options)}
 
@@ -62,7 +62,7 @@ def _pairs(flag: str, options: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _values(text: str) -> list[object]:
-    """A TOML array as it is; otherwise what the commas divide."""
+    """The items of a TOML array, or the comma-separated parts."""
     if text.startswith("["):
         found = _toml(text)
         return found if isinstance(found, list) else [found]
@@ -70,7 +70,7 @@ def _values(text: str) -> list[object]:
 
 
 def _toml(text: str) -> object:
-    """A TOML value; what is none is a text."""
+    """A TOML value, or else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

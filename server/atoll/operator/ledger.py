@@ -1,4 +1,4 @@
-"""Questions to a privacy ledger, whether a server answers them or a data directory."""
+"""Queries of a privacy ledger, answered by a server or a data directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atoll.server.control import (
 from atoll.wire.v1 import control_pb2
 
 LATEST: Final = "latest"
-"""Names the newest run."""
+"""The name for the newest run."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunLedger:
 
     Attributes:
         run: the run's id.
-        population: the population, with what all its runs have spent.
+        population: the population, with the spending of all its runs.
         charges: the run's charges, one for each release, oldest first.
     """
 
@@ -46,21 +46,21 @@ class RunLedger:
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that this run has spent, at ``delta``; 0 before its first release."""
+        """The epsilon spent by this run, at ``delta``; 0 before its first release."""
         return 0.0 if self.spending is None else self.spending.epsilon
 
     @property
     def delta(self) -> float | None:
-        """The delta that ``epsilon`` holds at; None before the first release."""
+        """The delta of ``epsilon``; None before the first release."""
         return None if self.spending is None else self.spending.delta
 
 
 class LedgerQueries(ABC):
-    """Queries of the ledger, over the three calls of the control API that answer them."""
+    """Queries of the ledger, built on three calls of the control API."""
 
     @abstractmethod
     def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
-        """Spending of each population: a page of all, or one."""
+        """Spending of populations: a page of all, or one."""
 
     @abstractmethod
     def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
@@ -81,7 +81,7 @@ class LedgerQueries(ABC):
         """(id, name, status) of every run, the newest first."""
 
     def run_named(self, run: str) -> str:
-        """The id of the run with this id or name, or of the newest run for ``latest``; an id is not looked up.
+        """The id of the run with this id or name, or of the newest run for ``latest``; ids are not looked up.
 
         Raises:
             BadInputError: if there is no run yet, or several runs have this name.
@@ -92,7 +92,7 @@ class LedgerQueries(ABC):
         return found
 
     def populations(self, *, verify: bool = False) -> tuple[PopulationSummary, ...]:
-        """Spending of each population; ``verify`` has their chains verified from the beginning."""
+        """Spending of each population; with ``verify`` their chains are verified from the beginning."""
         answers = pages(self._list_populations, control_pb2.ListPopulationsRequest(verify=verify))
         return tuple(one for answer in answers for one in values_of(PopulationSummary, answer.populations))
 
@@ -103,7 +103,7 @@ class LedgerQueries(ABC):
             OperatorError: if there is no such population.
         """
         request = control_pb2.ListPopulationsRequest(population=name, verify=verify)
-        found = self._list_populations(request).populations if name else ()  # without a name it would list them all
+        found = self._list_populations(request).populations if name else ()  # an empty name would list all populations
         if not found:
             raise OperatorError(f"there is no population {name!r}", where_listed("population.missing"))
         return value_of(PopulationSummary, found[0])
@@ -124,7 +124,7 @@ class LedgerQueries(ABC):
         return value_of(ChargesPage, self._list_charges(request))
 
     def run_ledger(self, run: str) -> RunLedger | None:
-        """All charges of a run, and what it has spent; None for a run without privacy."""
+        """All charges of a run, and its spending; None for a run without privacy."""
         found: list[ChargeSummary] = []
         start: int | None = 0
         population = ""

@@ -1,4 +1,4 @@
-"""Models between this process and the server: arrays and safetensors files up, arrays and files down."""
+"""Transfer models to and from the server, as arrays or safetensors files."""
 
 from __future__ import annotations
 
@@ -27,26 +27,25 @@ if TYPE_CHECKING:
     from atoll.operator.calls import Calls
 
 MAX_FAILURES = 4
-"""Consecutive broken streams without a chunk after which a download is given up."""
+"""Number of consecutive broken streams without a chunk after which a download fails."""
 _DOWNLOAD = "/atoll.wire.v1.TransferService/Download"
 
 Steps = Callable[[str, int, int], object]
-"""Called with what is done (``hash``, ``send`` or ``fetch``), the bytes done so far, and all bytes."""
+"""Called with the step (``hash``, ``send`` or ``fetch``), the bytes done so far, and the total bytes."""
 Which = int | Literal["latest", "best", "averaged"]
-"""A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's metric, or
-the mean of the released ones."""
+"""A run's model: by number of rounds (0: initial), newest, best by the job's metric, or the released ones' mean."""
 Weights = Mapping[str, npt.ArrayLike] | Path | str
 """Initial weights: arrays by name (``atoll.formats.arrays`` has the element types), or a safetensors file."""
 
 
 def silent(step: str, done: int, total: int) -> None:
-    """Progress that is not shown."""
+    """Ignores progress."""
     del step, done, total
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A released model: its layout, the blob that holds it, and after which round it was released (0: the first)."""
+    """A released model: its layout, its blob, and the round after which it was released (0: initial)."""
 
     layout: Layout
     blob: str
@@ -58,7 +57,7 @@ class Model(Mapping[str, npt.NDArray[np.generic]]):
 
     Attributes:
         round: rounds behind it; 0 for the initial model.
-        blob: the name of its bytes, a digest of them: models with the same name are the same to the last bit.
+        blob: the digest of its bytes: models with the same digest are identical.
         layout: names, shapes and element types.
     """
 
@@ -108,7 +107,7 @@ def opened(weights: Weights) -> Iterator[Content]:
     """The content of weights; a file stays on disk, in a memory map.
 
     Raises:
-        BadInputError: for a file that is no whole safetensors file, or arrays that do not travel.
+        BadInputError: for a file that is not an intact safetensors file, or arrays of unsupported types.
     """
     if isinstance(weights, Mapping):
         yield _content_of(weights)
@@ -149,10 +148,10 @@ def upload(calls: Calls, content: Content, steps: Steps) -> str:
 
 
 def fetched(calls: Calls, ref: ModelRef, steps: Steps) -> Iterator[bytes]:
-    """The verified chunks of a released model; goes on after a lost connection.
+    """The verified chunks of a released model; resumes after a lost connection.
 
     Raises:
-        OperatorError: if the server cannot be reached for long, or what it sends is not the model.
+        OperatorError: if the server is unreachable for too long, or its data is not the model.
     """
     try:
         answer = calls.call(calls.transfer.GetManifest, transfer_pb2.GetManifestRequest(blob=ref.blob))
@@ -196,7 +195,7 @@ def _verified(calls: Calls, manifest: BlobManifest) -> Iterator[bytes]:
 
 
 def _download(calls: Calls, manifest: BlobManifest, first_chunk: int) -> Iterator[tuple[int, memoryview]]:
-    """(index, payload) of the chunks from ``first_chunk`` on, not verified; waits for a server that is away."""
+    """(index, payload) of the chunks from ``first_chunk`` on, not verified; waits for an unreachable server."""
     method: Callable[..., Any] = calls.channel.unary_stream(
         _DOWNLOAD, request_serializer=transfer_pb2.DownloadRequest.SerializeToString
     )

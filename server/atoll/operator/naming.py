@@ -1,4 +1,4 @@
-"""Runs and participants by the names that people gave them; names that several have are refused."""
+"""Find runs and participants by their user-given names; ambiguous names are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll.operator.errors import BadInputError
 from atoll.server.control import ParticipantSummary
 
 MAX_LISTED = 10
-"""Maximum number of candidates that a refusal lists."""
+"""Maximum number of candidates in an error."""
 _RUN_ID = re.compile("r[a-z2-7]{12}")
 _PARTICIPANT_ID = re.compile("p[a-z2-7]{12}")
 
@@ -19,7 +19,7 @@ def run_called(text: str, runs: Callable[[], Iterable[tuple[str, str, str]]]) ->
 
     Args:
         text: an id or a name; an id is not looked up.
-        runs: gives (id, name, status) of every run, the newest first.
+        runs: returns (id, name, status) of every run, newest first.
 
     Raises:
         BadInputError: if several runs have this name; lists them.
@@ -33,12 +33,12 @@ def run_called(text: str, runs: Callable[[], Iterable[tuple[str, str, str]]]) ->
 
 
 def participant_called(text: str, participants: Callable[[], Iterable[ParticipantSummary]]) -> str:
-    """The id of the participant that ``text`` names.
+    """The id of the participant named by ``text``.
 
     Args:
         text: an id, which is not looked up; an organisation with one participant that is not revoked; both, as
             ``north/p3wajvfr7oa6f``; or a label of one, as ``site=ward-7``.
-        participants: gives every enrolled participant.
+        participants: returns every enrolled participant.
 
     Raises:
         BadInputError: if several participants have this name, with a list of them.

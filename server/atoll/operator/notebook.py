@@ -1,4 +1,4 @@
-"""Live progress: a picture that is drawn anew in a notebook, lines of text elsewhere."""
+"""Live progress: an output that is redrawn in a notebook, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.server.control.words import round_label
 
 
 class Screen(Protocol):
-    """Shows a run that goes on."""
+    """Shows a running run."""
 
     def show(self, history: History) -> None:
         """The rounds so far."""
@@ -25,7 +25,7 @@ class Lines:
         self._shown = 0
 
     def show(self, history: History) -> None:
-        """Print the rounds that are new."""
+        """Print new rounds."""
         ended = [item for item in history.rounds if item.phase in ENDED_PHASES]
         for item in ended[self._shown :]:
             metrics = ", ".join(f"{name} {value:.4g}" for name, value in item.metrics.items())
@@ -36,7 +36,7 @@ class Lines:
 
 
 class Cell:
-    """The output of a notebook's cell, drawn anew; ``display`` is IPython's."""
+    """The output of a notebook's cell, redrawn in place; ``display`` is IPython's."""
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -47,7 +47,7 @@ class Cell:
         self.draw(history)
 
     def draw(self, value: object) -> None:
-        """Draw a value that can show itself, in place of the last one."""
+        """Draw a displayable value in place of the last one."""
         if self._handle is None:
             self._handle = self._display(value, display_id=True)
         else:

@@ -73,7 +73,7 @@ _NO_MODEL = 'give the initial weights, or add `initial = "FILE.safetensors"` to 
 
 @dataclass(frozen=True)
 class NewOperator:
-    """A new operator's credential, which holds the only copy of its key, and when it expires (epoch seconds)."""
+    """A new operator's credential, with the only copy of its key, and its expiry (epoch seconds)."""
 
     credential: OperatorCredential
     expires_at: float
@@ -116,12 +116,12 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
                 ``operator.json`` in the data directory, or in ``~/.config/atoll``.
             data: the server's data directory, if it is on this machine; None: ``$ATOLL_DATA``.
             insecure: plaintext, for a server on this machine that was started with ``--insecure``.
-            project: that everything is about; empty: all projects in which you have a role; None: ``$ATOLL_PROJECT``,
-                or the one that was chosen with ``atoll project use``.
-            timeouts: how long operations may take.
+            project: of all calls; empty: all projects in which you have a role; None: ``$ATOLL_PROJECT``, or the one
+            chosen with ``atoll project use``.
+            timeouts: time limits of operations.
 
         Raises:
-            BadInputError: for an address that cannot be.
+            BadInputError: for an invalid address.
             NotPermittedError: if no credential is found, or it cannot be used.
         """
         given = credential or os.environ.get("ATOLL_CREDENTIALS")
@@ -136,7 +136,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return cls(target, timeouts or Timeouts())
 
     def within(self, project: str) -> Self:
-        """Another connection with the same credential that is about one project; empty: about all of yours."""
+        """Another connection with the same credential for one project; empty: for all of yours."""
         return type(self)(replace(self._calls.target, project=project), self._calls.timeouts)
 
     def __enter__(self) -> Self:
@@ -156,7 +156,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return self._calls.address
 
     def close(self) -> None:
-        """End the connection and every call on it, of its runs too."""
+        """End the connection and every call on it, including those of its runs."""
         self._calls.close()
 
     def health(self) -> ServerInfo:
@@ -169,7 +169,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         initial: Weights | None = None,
         steps: Steps = silent,
     ) -> Run:
-        """Send a job with its initial weights, and begin the run.
+        """Send a job with its initial weights and start the run.
 
         Args:
             job: a job, or the path of a job file.
@@ -179,7 +179,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
 
         Raises:
             JobFileError: if the job file has problems.
-            BadInputError: if there are no weights, they cannot be read, or the server refuses the job.
+            BadInputError: if weights are missing or cannot be read, or the server refuses the job.
             NotPermittedError: if the credential does not allow it.
         """
         if isinstance(job, Job):
@@ -203,7 +203,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         """A run by its id or name, or the newest one; a given id is not looked up.
 
         Raises:
-            BadInputError: if the newest is asked for and there is none, or several runs have the name.
+            BadInputError: if there is no run yet, or several runs have the name.
         """
         return Run(self._calls, self.run_named(run))
 
@@ -213,11 +213,12 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return itertools.islice(self._runs(limit or 0), limit)
 
     def compare(self, runs: Iterable[Run | str], *, separate: bool = False) -> Comparison:
-        """Runs side by side: what their jobs differ in, metrics, time, bytes sent, epsilon.
+        """Compare runs: differences of their jobs, metrics, time, bytes sent, epsilon.
 
         Args:
             runs: the runs, or their ids.
-            separate: whether runs stay apart whose jobs differ in their seeds alone; otherwise they are repeats.
+            separate: whether runs whose jobs differ only in their seeds are separate variants; otherwise they are
+            repeats.
 
         Raises:
             BadInputError: if there are none.
@@ -262,16 +263,16 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         hosts: Sequence[str] = (),
         through: str = "",
     ) -> NewTokens:
-        """Make one-time join tokens: each lets one participant or aggregator enrol. The server cannot show them again.
+        """Create one-time join tokens: each admits one participant or aggregator. The server cannot show them again.
 
         Args:
-            count: how many.
+            count: number of tokens.
             organisation: of their holders.
             kind: of their holders.
             lifetime_s: seconds for which they are valid.
-            hosts: for an aggregator: host names and IP addresses that its participants connect to.
-            through: id or organisation of the aggregator that the participants connect to, which must be connected;
-                empty: they connect to the server.
+            hosts: for an aggregator: host names and IP addresses to which its participants connect.
+            through: id or organisation of the participants' aggregator, which must be connected; empty: they connect to
+            the server.
         """
         require_count("count", count)
         if kind not in _KINDS:
@@ -293,14 +294,14 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
             yield from values_of(TokenSummary, answer.tokens)
 
     def void_tokens(self, token_ids: Sequence[str] = (), *, created_by: str = "") -> int:
-        """Void unused join tokens: they admit no one any more. Participants who have used theirs stay.
+        """Void unused join tokens, which then admit no one. Participants that used theirs stay.
 
         Args:
             token_ids: of the tokens, as ``tokens`` lists them.
-            created_by: an operator, all of whose tokens are meant; instead of ``token_ids``.
+            created_by: the operator whose tokens are all voided; instead of ``token_ids``.
 
         Returns:
-            How many would have admitted; others were used, or had ended.
+            The number of tokens that were still valid; the others were used or expired.
         """
         request = control_pb2.VoidTokensRequest(token_ids=token_ids, created_by=created_by)
         return self._calls.call(self._control.VoidTokens, request).voided
@@ -313,11 +314,11 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         role: OperatorRoleName | None = None,
         organisation: str = "",
     ) -> NewOperator:
-        """Make a credential for an operator; in your own name it renews yours. The key is made here.
+        """Create a credential for an operator; under your own name it renews yours. The key is generated here.
 
         Args:
             name: of the operator.
-            lifetime_s: how long the credential is good for, at most 90 days.
+            lifetime_s: validity of the credential in seconds, at most 90 days.
             role: of a new operator, in this connection's project or, without one, in all; None: ``operator``, or yours
                 for your own name.
             organisation: the only one for whose participants and join tokens the role holds; empty: all.
@@ -346,7 +347,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return values_of(OperatorSummary, answer.operators)
 
     def set_operator_role(self, name: str, role: OperatorRoleName | None, *, organisation: str = "") -> OperatorSummary:
-        """Give an operator another role in this connection's project or, without one, in all; from its next call on.
+        """Change an operator's role in this connection's project or, without one, in all; effective from its next call.
 
         Args:
             name: of the operator.
@@ -362,7 +363,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return value_of(Myself, self._calls.call(self._control.WhoAmI, control_pb2.WhoAmIRequest()))
 
     def revoke_operator(self, name: str, reason: str = "") -> RevokedOperator:
-        """Shut an operator out at once."""
+        """Revoke an operator's access at once."""
         request = control_pb2.RevokeOperatorRequest(name=name, reason=reason)
         return value_of(RevokedOperator, self._calls.call(self._control.RevokeOperator, request))
 
@@ -374,13 +375,13 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         create: bool = False,
         unit: Literal["participant", "row"] = "participant",
     ) -> PopulationSummary:
-        """Limit what a population's runs may spend together.
+        """Limit the total spending of a population's runs.
 
         Args:
             population: its name.
-            limit: (epsilon, delta); None takes the limit away.
+            limit: (epsilon, delta); None removes the limit.
             create: whether to create a population that has no run yet.
-            unit: what runs of a created population protect.
+            unit: privacy unit of a created population.
         """
         epsilon, delta = (None, None) if limit is None else limit
         adjacency = "add_remove_row" if unit == "row" else "add_remove"
@@ -391,11 +392,11 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return value_of(PopulationSummary, answer.population)
 
     def log_lines(self, limit: int | None = None, *, level: LogLevel = "info") -> Iterator[LogLine]:
-        """The newest lines of the server's log that it keeps, the newest first.
+        """The newest lines of the server's log that it keeps, newest first.
 
         Args:
-            limit: how many at most; None: all that are kept.
-            level: the least severity.
+            limit: maximum number of lines; None: all that are kept.
+            level: minimum severity.
         """
         require_count("limit", limit or 0)
         if level not in _LEVELS:
@@ -405,7 +406,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         return itertools.islice((line for answer in answers for line in values_of(LogLine, answer.lines)), limit)
 
     def prune(self, *, dry_run: bool = False) -> tuple[PrunedStorage, ...]:
-        """Have the server remove what nothing needs, or (``dry_run``) list it."""
+        """Make the server remove unneeded data, or with ``dry_run`` list it."""
         request = control_pb2.PruneStorageRequest(dry_run=dry_run)
         return values_of(PrunedStorage, self._calls.call(self._control.PruneStorage, request).pruned)
 
@@ -417,11 +418,11 @@ def _role_number(role: str) -> control_pb2.OperatorRole.ValueType:
 
 
 def initial_of(spec: JobSpec, folder: Path) -> Weights | None:
-    """The weights that a run of this job begins with; None if the job does not say.
+    """The initial weights of a run of this job; None if the job does not name any.
 
     Args:
         spec: the job.
-        folder: what the path of its file of initial weights is relative to.
+        folder: to which the path of its file of initial weights is relative.
     """
     if spec.statistics is not None:
         return first_model(spec.statistics)

@@ -1,4 +1,4 @@
-"""Lists that a server gives page by page."""
+"""Fetch lists from a server page by page."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol, TypeVar
 
 
 class Request(Protocol):
-    """Asks for a page: the first, or the one that begins at ``after``."""
+    """A request for a page: the first, or the one that begins at ``after``."""
 
     after: str
 
 
 class Page(Protocol):
-    """Says where the next page begins; empty on the last."""
+    """The mark at which the next page begins; empty on the last page."""
 
     next: str
 
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer", bound=Page)
 
 
 def pages(ask: Callable[[Asked], Answer], request: Asked) -> Iterator[Answer]:
-    """The answers to a request, each asked for when it is wanted; ``request`` is changed on the way."""
+    """The answers to a request, each fetched when needed; ``request`` is modified."""
     while True:
         answer = ask(request)
         yield answer

@@ -25,7 +25,7 @@ class TokenRefusedError(NotPermittedError):
     """The provider gave no token.
 
     Attributes:
-        code: the provider's, such as ``authorization_pending``.
+        code: the provider's error code, such as ``authorization_pending``.
     """
 
     def __init__(self, code: str, words: str, remedy: str = "sign in again: atoll operator login") -> None:
@@ -35,7 +35,7 @@ class TokenRefusedError(NotPermittedError):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A provider's tokens: the one that the server takes, one that brings the next, and when the first ends."""
+    """A provider's tokens: the token for the server, the refresh token, and the first one's expiry."""
 
     bearer: str
     refresh_token: str
@@ -43,16 +43,16 @@ class Tokens:
 
 
 class Provider:
-    """One provider, by its discovery document.
+    """One provider, from its discovery document.
 
     Args:
-        issuer: its address, as the server names it.
-        client_id: what it knows Atoll as.
-        token: which token is wanted, ``id`` or ``access``.
+        issuer: its address, as given by the server.
+        client_id: Atoll's client id at the provider.
+        token: which token to use, ``id`` or ``access``.
         clock: epoch seconds, UTC.
 
     Raises:
-        OperatorError: if it is not reached over https, or its document does not fit.
+        OperatorError: if its address is not https, or its document is not valid for it.
     """
 
     def __init__(self, issuer: str, client_id: str, token: str, clock: Callable[[], float] = time.time) -> None:
@@ -70,7 +70,7 @@ class Provider:
         return str(self._document.get(name, ""))
 
     def asked(self, name: str, **fields: str) -> Mapping[str, Any]:
-        """The answer of an endpoint to a form with these fields and the client's id.
+        """Post a form with these fields and the client's id to an endpoint, and return its answer.
 
         Raises:
             TokenRefusedError: if it refuses.
@@ -101,7 +101,7 @@ class Provider:
 
 
 def _end_of(token: str) -> float:
-    """The time at which a JWT says that it ends; unverified, because only the server's verification counts."""
+    """The expiry of a JWT; unverified, because only the server's verification counts."""
     try:
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

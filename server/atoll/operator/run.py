@@ -1,4 +1,4 @@
-"""One run: its state, its rounds as they come, its models, and how it is steered."""
+"""One run: its state, rounds and models, and the calls that control it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from atoll.statistics import Findings
 
 HISTORY_INTERVAL_S = 0.5
-"""Minimum seconds between two fetches of the rounds while they are shown."""
+"""Minimum seconds between two fetches of the displayed rounds."""
 
 
 def _ignore(text: str) -> None:
-    """Interruptions that are not shown."""
+    """Ignores interruptions."""
     del text
 
 
@@ -56,7 +56,7 @@ class Run(Exportable):
 
     Attributes:
         id: its identifier.
-        warnings: what makes a good result unlikely, as the server said when this run was submitted here.
+        warnings: the server's reasons why a good result is unlikely, if this run was submitted here.
 
     Raises:
         OperatorError: from every method: unreachable, not permitted, bad input, or refused for another reason.
@@ -98,8 +98,8 @@ class Run(Exportable):
 
         Args:
             members: whether the rounds list their members.
-            complete: whether to fetch what one answer leaves out of a long run, with one more call for each round:
-                rounds before the newest 1000 attempts, and members beyond the newest 10,000.
+            complete: whether to fetch the data of a long run that one answer omits, with one more call for each round:
+            rounds before the newest 1000 attempts, and members beyond the newest 10,000.
         """
         found = self.detail(members=members)
         if complete:
@@ -109,17 +109,17 @@ class Run(Exportable):
     def follow(
         self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore, *, pace_s: float = 0.0
     ) -> Iterator[Progress]:
-        """The run now and at every change until it has ended; goes on when a lost server comes back.
+        """The run now and at every change until it has ended; continues when a lost server comes back.
 
         Args:
             timeout_s: how long to follow.
             lost: called with a sentence when the connection breaks.
-            pace_s: least number of seconds between two changes, at most 10, which spares the server: those in between
-                come together. 0: as they are.
+            pace_s: minimum seconds between two changes, at most 10, to reduce the server's load: changes in between are
+            merged. 0: every change.
 
         Raises:
             TimedOutError: if it has not ended in time.
-            UnreachableError: if the server stays away.
+            UnreachableError: if the server stays unreachable.
         """
         return follow(self._calls, self.id, timeout_s, lost, pace_s=pace_s)
 
@@ -179,18 +179,18 @@ class Run(Exportable):
                 yield History(known.refreshed())
 
     def show(self, timeout_s: float = MONTH_S) -> History:
-        """Show the run's progress until it has ended: in place in a notebook, a line for each round elsewhere."""
+        """Show the run's progress until it has ended: redrawn in a notebook, a line for each round elsewhere."""
         shown, last = screen(), None
         for last in self.histories(timeout_s):
             shown.show(last)
         return last or self.history()
 
     def ledger(self) -> RunLedger | None:
-        """Every charge of a private run, with the epsilon that it has spent; None for a run without privacy."""
+        """Every charge of a private run, with its spent epsilon; None for a run without privacy."""
         return ServerLedger(self._calls).run_ledger(self.id)
 
     def report(self, path: Path | str) -> Path:
-        """Write the run's report: one HTML page that needs nothing else.
+        """Write the run's report: one self-contained HTML page.
 
         Raises:
             BadInputError: if the file cannot be written.
@@ -201,11 +201,11 @@ class Run(Exportable):
         return Path(path)
 
     def pause(self) -> RunSummary:
-        """Pause after the round in work."""
+        """Pause after the current round."""
         return self._changed(self._calls.control.PauseRun, control_pb2.PauseRunRequest(run=self.id))
 
     def resume(self) -> RunSummary:
-        """Go on with a paused run."""
+        """Resume a paused run."""
         return self._changed(self._calls.control.ResumeRun, control_pb2.ResumeRunRequest(run=self.id))
 
     def cancel(self, reason: str = "") -> RunSummary:
@@ -213,21 +213,21 @@ class Run(Exportable):
         return self._changed(self._calls.control.CancelRun, control_pb2.CancelRunRequest(run=self.id, reason=reason))
 
     def extend(self, rounds: int) -> RunSummary:
-        """Go on with this run, which must have finished or been cancelled, for so many rounds from its newest model.
+        """Extend this run, which must have finished or been cancelled, by ``rounds`` from its newest model.
 
         Args:
             rounds: train rounds, 1 or more, beyond those that are released.
 
         Raises:
             BadInputError: if the number is out of range, or the run is private or one of statistics.
-            OperatorError: if it has not ended, has failed, or the server no longer keeps what it needs to go on.
+            OperatorError: if it has not ended, has failed, or the server no longer keeps the data needed to continue.
         """
         require_count("rounds", rounds, least=1)
         request = control_pb2.ExtendRunRequest(run=self.id, rounds=rounds)
         return self._changed(self._calls.control.ExtendRun, request)
 
     def delete(self) -> tuple[PrunedStorage, ...]:
-        """Delete the run permanently, which must have ended; returns what was removed."""
+        """Delete the run permanently; it must have ended. Returns a summary of the removed data."""
         request = control_pb2.DeleteRunRequest(run=self.id)
         answer = self._calls.call(self._calls.control.DeleteRun, request, self._calls.timeouts.delete_s)
         return values_of(PrunedStorage, answer.removed)
@@ -270,7 +270,7 @@ class Run(Exportable):
         return History(self.detail()).best(metric, mode)
 
     def job(self) -> Job:
-        """The job that the run was submitted with, with the seed that the server drew for it.
+        """The run's job, with the seed that the server drew for it.
 
         Raises:
             BadInputError: if this version cannot read it.
@@ -279,10 +279,10 @@ class Run(Exportable):
         return Job.of(job_of(detail).seeded(detail.seed))
 
     def statistics(self) -> Findings:
-        """The figures of a run of statistics that has finished.
+        """The figures of a finished statistics run.
 
         Raises:
-            BadInputError: if it is no such run, has not finished, or its rounds did not count the same rows.
+            BadInputError: if it is not a statistics run, has not finished, or its rounds counted different rows.
         """
         return findings_of(self.job(), self.model())
 

@@ -1,4 +1,4 @@
-"""The job of a run, as the server gives it: parsed, or as keys and values."""
+"""The job of a run, as sent by the server: parsed, or as keys and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def job_of(detail: RunDetail) -> JobSpec:
-    """Parse the job that a run was submitted with.
+    """Parse a run's job.
 
     Raises:
         BadInputError: if this version cannot read it.
@@ -31,7 +31,7 @@ def job_of(detail: RunDetail) -> JobSpec:
 
 @dataclass(frozen=True)
 class Promises:
-    """A job's privacy: whether its draws are secret, and whether it promises differential privacy."""
+    """Whether a job's draws are secret, and whether it promises differential privacy."""
 
     secret: bool
     private: bool
@@ -57,7 +57,7 @@ def job_keys(job_toml: str, *, complete: bool = False) -> dict[str, object]:
         try:
             return flat(_every_key(parse_job(job_toml)))
         except JobFileError:
-            pass  # of another version of Atoll: the keys that were given are all that is known
+            pass  # a job of another version of Atoll: only the given keys are known
     try:
         return flat(tomllib.loads(job_toml))
     except (ValueError, RecursionError):

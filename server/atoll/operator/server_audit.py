@@ -24,7 +24,7 @@ class ServerAudit:
     _calls: Calls
     _control: ControlServiceStub
 
-    def audit(  # filters, each by its name
+    def audit(  # filters, each by name
         self,
         limit: int | None = None,
         *,
@@ -35,14 +35,14 @@ class ServerAudit:
         since: float | None = None,
         until: float | None = None,
     ) -> Iterator[AuditEntry]:
-        """Actions of operators, the newest first; page by page.
+        """Actions of operators, newest first; page by page.
 
         Args:
-            limit: how many entries at most; None: all that are kept.
+            limit: maximum number of entries; None: all that are kept.
             operator: only this operator's.
-            action: only this action, such as ``run.cancel``, or all that begin so: ``run``.
-            subject: only what is about this, such as a run's id.
-            outcome: only what ended so.
+            action: only this action, such as ``run.cancel``, or a prefix such as ``run``.
+            subject: only entries about this, such as a run's id.
+            outcome: only entries with this outcome.
             since: epoch seconds: only later ones.
             until: epoch seconds: only earlier ones.
         """
@@ -60,10 +60,10 @@ class ServerAudit:
         return itertools.islice((one for answer in answers for one in values_of(AuditEntry, answer.entries)), limit)
 
     def audit_chain(self) -> AuditChain:
-        """Have the server verify its whole audit log.
+        """Make the server verify its whole audit log.
 
         Raises:
-            OperatorError: if the server does not say.
+            OperatorError: if the server does not report a result.
         """
         request = control_pb2.ListAuditRequest(limit=1, verify=True)
         answer = self._calls.call(self._control.ListAudit, request, self._calls.timeouts.ledger_s)

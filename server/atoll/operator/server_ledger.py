@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServerLedger(LedgerQueries):
-    """Queries of a server's ledger; also lists its runs, which queries name."""
+    """Queries of a server's ledger; also lists its runs, to resolve names."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -25,7 +25,7 @@ class ServerLedger(LedgerQueries):
         return next((run.run for run in self._runs(1)), None)
 
     def _runs(self, page: int) -> Iterator[RunSummary]:
-        """The runs, the newest first; ``page`` at a time (0: as many as the server gives)."""
+        """The runs, newest first; ``page`` at a time (0: the server's default)."""
         for answer in self._calls.pages(self._control.ListRuns, control_pb2.ListRunsRequest(limit=page)):
             yield from values_of(RunSummary, answer.runs)
 

@@ -22,7 +22,7 @@ class ServerProjects:
 
     @property
     def project(self) -> str:
-        """The project that calls are about; empty: all in which you have a role."""
+        """The project of the calls; empty: all in which you have a role."""
         return self._calls.target.project
 
     def projects(self) -> tuple[ProjectSummary, ...]:
@@ -31,27 +31,27 @@ class ServerProjects:
         return values_of(ProjectSummary, answer.projects)
 
     def find_project(self, name: str) -> ProjectSummary:
-        """One project, its quotas and what is in it."""
+        """One project, its quotas and its usage."""
         answer = self._calls.call(self._control.ListProjects, control_pb2.ListProjectsRequest(project=name))
         return values_of(ProjectSummary, answer.projects)[0]
 
     def make_project(self, name: str, quota: ProjectQuota = UNLIMITED) -> ProjectSummary:
-        """Make a project. Needs the role of an administrator in all projects.
+        """Create a project. Needs the role of an administrator in all projects.
 
         Args:
             name: 1 to 31 characters a-z, 0-9 and -.
-            quota: its quotas; None in a field: not limited.
+            quota: its quotas; None in a field: unlimited.
         """
         request = control_pb2.CreateProjectRequest(project=name, quota=_message(quota))
         return value_of(ProjectSummary, self._calls.call(self._control.CreateProject, request).project)
 
     def set_project_quota(self, name: str, quota: ProjectQuota) -> ProjectSummary:
-        """Give a project other quotas, in place of all that it had; they hold for what begins from now on."""
+        """Replace all quotas of a project; they apply to everything started from now on."""
         request = control_pb2.SetProjectQuotaRequest(project=name, quota=_message(quota))
         return value_of(ProjectSummary, self._calls.call(self._control.SetProjectQuota, request).project)
 
     def close_project(self, name: str) -> ClosedProject:
-        """Close a project whose runs have ended, for good: nothing begins in it any more, all of it can be read."""
+        """Close a project permanently; its runs must have ended. Nothing new can start in it, but it stays readable."""
         request = control_pb2.CloseProjectRequest(project=name)
         return value_of(ClosedProject, self._calls.call(self._control.CloseProject, request))
 

@@ -20,17 +20,17 @@ _AGAIN = "sign in again: atoll operator login --server HOST:PORT --ca FILE"
 
 @dataclass(frozen=True)
 class SignIn:
-    """Where and as whom an operator has signed in.
+    """An operator's sign-in: server, provider and tokens.
 
     Attributes:
         address: host:port of the server's port for operators who sign in.
         ca_certificate: PEM, the authority of the server's certificate.
         issuer: the provider.
-        client_id: what the provider knows Atoll as.
-        token: which token the server takes, ``id`` or ``access``.
+        client_id: Atoll's client id at the provider.
+        token: which token the server accepts, ``id`` or ``access``.
         bearer: that token.
-        refresh_token: brings the next; empty if the provider gave none.
-        expires_at: when the token ends, epoch seconds UTC.
+        refresh_token: for the next token; empty if the provider issued none.
+        expires_at: expiry of the token, epoch seconds UTC.
     """
 
     address: str
@@ -56,7 +56,7 @@ class SignIn:
             raise BadInputError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def keep(self, path: Path) -> None:
-        """As ``write``, after a renewal of the sign-in before by another process: that must not come back."""
+        """As ``write``, but never overwrite a newer sign-in that another process has written."""
         with locked(path):
             self.write(path)
 
@@ -65,7 +65,7 @@ class SignIn:
         """Read the file.
 
         Raises:
-            NotPermittedError: if it is missing, may be read by others, or holds no sign-in.
+            NotPermittedError: if it is missing, readable by others, or contains no sign-in.
         """
         try:
             values = json.loads(read_private(path))
@@ -85,13 +85,13 @@ class SignIn:
 
 
 def config_folder() -> Path:
-    """Where credentials of this account are."""
+    """The folder of this account's credentials."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "atoll"
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one process at a time change the sign-in in ``path``: many providers take a refresh token once only.
+    """Let one process at a time change the sign-in in ``path``: many providers accept a refresh token only once.
 
     Raises:
         BadInputError: if its folder cannot be written to.

@@ -1,4 +1,4 @@
-"""Signing in: in a browser on this machine (RFC 8252, PKCE of RFC 7636), or on another device (RFC 8628)."""
+"""Sign in with a browser on this machine (RFC 8252, PKCE of RFC 7636) or on another device (RFC 8628)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from atoll.text.printable import printable
 from atoll.wire.v1 import control_pb2, control_pb2_grpc
 
 WAIT_S = 300.0
-"""Seconds in which a person must have signed in."""
+"""Seconds within which a person must sign in."""
 _ASK_S = 15.0
 _WHICH_PORT = "give the port for operators who sign in: main + 4, on a server with [oidc] in server.toml"
 pause = time.sleep
-"""Between two questions whether the person has confirmed, which a provider answers only when asked."""
+"""Seconds between two polls of the provider, which does not push the person's confirmation."""
 _PAGE = b"<!doctype html><meta charset=utf-8><title>Atoll</title><p>%s You can close this page.</p>"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where to sign in, as a server says.
+    """A server's instructions for signing in.
 
     Attributes:
         address: host:port of the server's port for operators who sign in.
         ca_certificate: PEM.
         provider: the provider.
-        scopes: what to ask it for.
-        token: which token the server takes.
+        scopes: scopes to request from it.
+        token: which token the server accepts.
     """
 
     address: str
@@ -69,7 +69,7 @@ def ask_server(address: str, ca_certificate: str) -> Place:
     """Ask a server where to sign in.
 
     Raises:
-        OperatorError: if it does not say.
+        OperatorError: if it does not answer.
     """
     credentials, request = grpc.ssl_channel_credentials(ca_certificate.encode()), control_pb2.GetSignInRequest()
     try:
@@ -86,7 +86,7 @@ def by_device(place: Place, tell: Callable[[str], None]) -> SignIn:
 
     Raises:
         NotPermittedError: if the person, or the provider, refuses.
-        TimedOutError: if the code expires before.
+        TimedOutError: if the code expires first.
     """
     own = place.provider
     begun = own.asked("device_authorization_endpoint", scope=" ".join(place.scopes))
@@ -149,7 +149,7 @@ def _seconds(value: object, default: float) -> float:
 
 
 class _Callback:
-    """Waits on a free port of 127.0.0.1 for the browser to come back with a code."""
+    """Waits on a free port of 127.0.0.1 for the browser to return with a code."""
 
     def __init__(self, state: str) -> None:
         self._state = state
@@ -169,7 +169,7 @@ class _Callback:
                 self.wfile.write(_PAGE % (words or "There is nothing here.").encode())
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                """Addresses hold codes: they are not logged."""
+                """Addresses contain codes, so they are not logged."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self._server.server_port}/callback"
@@ -183,7 +183,7 @@ class _Callback:
         self._server.server_close()
 
     def take(self, path: str) -> str:
-        """Take what the browser brings, once, with our state; returns what to show, empty for anything else."""
+        """Accept the browser's answer, once and with our state; return the text to show, empty for anything else."""
         parts = urllib.parse.urlsplit(path)
         query = dict(urllib.parse.parse_qsl(parts.query))
         if parts.path != "/callback" or self._came.is_set():
@@ -204,14 +204,14 @@ class _Callback:
 
 
 def forget(path: Path) -> bool:
-    """Remove a sign-in, and revoke its tokens where the provider can (RFC 7009); returns whether it did.
+    """Remove a sign-in, and revoke its tokens if the provider can (RFC 7009); return whether it did.
 
     Raises:
         OperatorError: if the file cannot be removed.
     """
     revoked = False
-    with locked(path):  # else a renewal that is under way would write it anew
-        with contextlib.suppress(OperatorError):  # the tokens end by themselves
+    with locked(path):  # else a running renewal would write it again
+        with contextlib.suppress(OperatorError):  # the tokens expire on their own
             own = SignIn.read(path)
             provider = Provider(own.issuer, own.client_id, own.token)
             if own.refresh_token and provider.endpoint("revocation_endpoint"):

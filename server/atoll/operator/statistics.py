@@ -1,4 +1,4 @@
-"""The figures in the model of a run of statistics."""
+"""The figures in the model of a statistics run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def findings_of(job: JobSpec, model: Mapping[str, npt.NDArray[Any]]) -> Findings
     """The figures that a run of this job has released.
 
     Raises:
-        BadInputError: if the job asks for none, the run has not finished, or its rounds did not count the same rows.
+        BadInputError: if the job has no statistics, the run has not finished, or its rounds counted different rows.
     """
     if job.statistics is None:
         raise BadInputError(
@@ -39,5 +39,5 @@ def findings_of(job: JobSpec, model: Mapping[str, npt.NDArray[Any]]) -> Findings
 
 
 def has_findings(detail: RunDetail) -> bool:
-    """Whether a run is one of statistics that has finished."""
+    """Whether a run is a finished statistics run."""
     return detail.run.status == "finished" and "statistics" in tomllib.loads(detail.job_toml)

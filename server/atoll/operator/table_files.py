@@ -1,4 +1,4 @@
-"""Tables as files: CSV by the standard library, Parquet by pyarrow (the extra ``parquet``)."""
+"""Write tables to files: CSV with the standard library, Parquet with pyarrow (the extra ``parquet``)."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def write_parquet(table: Table, path: Path) -> None:
 
 _ARROW = {"int64": "int64", "float64": "float64", "string": "string", "bool": "bool_"}
 WRITERS: dict[str, Callable[[Table, Path], None]] = {".csv": write_csv, ".parquet": write_parquet}
-"""Writers by the ending of a file's name."""
+"""Writers by file extension."""
 
 
 def writer_for(path: Path) -> Callable[[Table, Path], None]:
-    """The writer for a file, by the ending of its name.
+    """The writer for a file, by its extension.
 
     Raises:
-        BadInputError: for another ending.
+        BadInputError: for another extension.
     """
     found = WRITERS.get(path.suffix.lower())
     if found is None:
@@ -72,7 +72,7 @@ def writer_for(path: Path) -> Callable[[Table, Path], None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``, which it replaces at the end; it is removed after an error.
+    """A temporary path that replaces ``path`` at the end; removed after an error.
 
     Raises:
         BadInputError: if the file cannot be written.

@@ -1,7 +1,7 @@
 """A run's rounds, or their participants, as a table with documented columns and types.
 
-docs/exports.md documents every column. Metrics are columns of their own, float64, after the columns that are always
-there. A value that is not known is None: an empty cell in CSV, null in Parquet.
+docs/exports.md documents every column. Each metric is a float64 column after the fixed columns. An unknown value is
+None: an empty cell in CSV, null in Parquet.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MEMBER: dict[str, Dtype] = {
 }
 _CLAIMED = ("download", "evaluate", "fit", "upload")
 PHASES_S: Mapping[str, Dtype] = {f"{phase}_s": "float64" for phase in PHASES}
-"""Columns with the seconds that a round spent in each phase."""
+"""Columns with the seconds of each phase of a round."""
 _CLAIMED_S: dict[str, Dtype] = {f"claimed_{step}_s": "float64" for step in _CLAIMED}
 ROUND_COLUMNS: Mapping[str, Dtype] = {**_ATTEMPT, **_ROUND, **PHASES_S}
 """Columns of a table of rounds, before the metrics."""
@@ -63,7 +63,7 @@ PARTICIPANT_COLUMNS: Mapping[str, Dtype] = {**_ATTEMPT, **_MEMBER, **_CLAIMED_S}
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under typed columns.
+    """Rows with typed columns.
 
     Attributes:
         columns: dtypes by name, in the order of the cells.
@@ -87,7 +87,7 @@ def participant_table(rounds: Sequence[RoundSummary]) -> Table:
     """A row for each participant of each attempt at a round.
 
     Raises:
-        BadInputError: if the rounds come without their members.
+        BadInputError: if the rounds lack their members.
     """
     if any(one.cohort for one in rounds) and not any(one.members for one in rounds):
         raise BadInputError(
@@ -108,7 +108,7 @@ def _table(fixed: Mapping[str, Dtype], rows: Iterable[tuple[list[Cell], Mapping[
 
 
 def _column(metric: str, fixed: Mapping[str, Dtype]) -> str:
-    """The column of a metric; participants choose the names of metrics, and must not replace a column."""
+    """The column of a metric; participants choose metric names, which must not replace a fixed column."""
     return f"metric/{metric}" if metric in fixed or metric.startswith("metric/") else metric
 
 
@@ -137,5 +137,5 @@ def _text(cell: Cell) -> str:
 
 
 def unformulaic(text: str) -> str:
-    """Text that no spreadsheet takes for a formula (CWE-1236): an apostrophe before ``=``, ``+``, ``-`` and ``@``."""
+    """Text that no spreadsheet treats as a formula (CWE-1236): an apostrophe before ``=``, ``+``, ``-`` and ``@``."""
     return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") else text

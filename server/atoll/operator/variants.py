@@ -1,4 +1,4 @@
-"""Differences between the jobs of runs, which name the variants of a comparison."""
+"""Name the variants of a comparison by the differences between the runs' jobs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from atoll.server.control import RunDetail
 
 MAX_LABEL = 80
-"""Letters of a variant's name; where its settings are longer, the job's name stands for them."""
+"""Maximum characters of a variant's name; if its settings are longer, the job's name is used."""
 _NOT_COMPARED = frozenset({"job.seed", "cohort.seed", "job.name"})
 
 
 def compared_run(
     detail: RunDetail, ledger: RunLedger | None, *, seconds: float | None = None, virtual_s: float | None = None
 ) -> ComparedRun:
-    """A run for a comparison, as the only one of its variant.
+    """A run for a comparison, as the only run of its variant.
 
     Args:
-        detail: the run with its rounds and their members, whose bytes are counted and who are then left out.
-        ledger: what it has charged; None for a run without privacy.
-        seconds: how long it took, in real seconds.
-        virtual_s: how long it took in virtual time.
+        detail: the run with its rounds and members; members are dropped after their bytes are counted.
+        ledger: its charges; None for a run without privacy.
+        seconds: its duration in real seconds.
+        virtual_s: its duration in virtual seconds.
     """
     run = detail.run
     seed = job_keys(detail.job_toml).get("cohort.seed")
@@ -52,7 +52,7 @@ def compared_run(
 def named_by_jobs(
     runs: Sequence[ComparedRun], jobs: Sequence[str], *, separate: bool = False
 ) -> tuple[ComparedRun, ...]:
-    """The runs with their variants named after what their jobs differ in; seeds and names make no difference.
+    """The runs, with variants named after the differences of their jobs; seeds and names are ignored.
 
     Args:
         runs: each with the name of its job as variant.
@@ -81,7 +81,7 @@ def label_of(settings: Mapping[str, object]) -> str:
 
 
 def _distinct(labels: Sequence[str], names: Sequence[str], variants: Sequence[object]) -> list[str]:
-    """A label for each run: the same for one variant, and another for each other one."""
+    """A label for each run: equal within a variant, distinct between variants."""
     if any(not label or len(label) > MAX_LABEL for label in labels):
         labels = names
     first: dict[object, str] = {}

@@ -1,4 +1,4 @@
 """Exports of a run to TensorBoard, MLflow, and a folder with a model card for Hugging Face.
 
-``tracked`` turns a run, deployed or simulated, into values; ``card`` into text. Everything else writes what these give.
+``tracked`` turns a run, deployed or simulated, into values, ``card`` into text. The other modules write their results.
 """

@@ -1,6 +1,6 @@
-"""Loads an exported model for MLflow: the tensors of a safetensors file as arrays. Needs numpy alone.
+"""Load an exported model for MLflow: the tensors of a safetensors file as arrays. Needs only numpy.
 
-This file is copied into the folder of the model, where it must work without Atoll.
+This file is copied into the model's folder, where it must work without Atoll.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Tensors:
         self.tensors = tensors
 
     def predict(self, model_input: object = None, params: object = None) -> dict[str, npt.NDArray[Any]]:
-        """All tensors; the input makes no difference, because Atoll does not know the model's code."""
+        """All tensors; the input is ignored, because Atoll does not know the model's code."""
         del model_input, params
         return self.tensors
 

@@ -1,6 +1,6 @@
 """The model card of a run's model: Markdown with the metadata that Hugging Face documents.
 
-https://huggingface.co/docs/hub/model-cards; the results are in the form of its ``model-index``.
+See https://huggingface.co/docs/hub/model-cards; the results have the form of its ``model-index``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.wire.layout import Layout
 
 MAX_TENSORS = 50
-"""Tensors that a card lists."""
+"""Maximum number of tensors that a card lists."""
 _KIND = {
     "server/": "the server's evaluator",
     "eval/": "participants, on data held out",
@@ -41,8 +41,8 @@ class ExportedModel:
         detail: the run with its rounds.
         round: train rounds behind the model.
         layout: names, shapes and element types of its tensors.
-        blob: the digest that names its bytes.
-        ledger: what a private run has charged; None for another run.
+        blob: the digest of its bytes.
+        ledger: the charges of a private run; None for other runs.
         findings: statistics of the data, if the card shows some.
         simulated: whether the participants were simulated.
     """
@@ -57,7 +57,7 @@ class ExportedModel:
 
     @property
     def secret_draws(self) -> bool:
-        """Whether its bound assumes that nothing but the models depends on who was drawn; also if that is not known."""
+        """Whether its bound assumes that only the models depend on who was drawn; True if that is unknown."""
         charges = () if self.ledger is None else self.ledger.charges
         known = self.ledger is None or (charges and not any(one.flaw for one in charges))
         return not known or any(one.sampling == "poisson" for one in charges)
@@ -70,7 +70,7 @@ def card(model: ExportedModel) -> str:
 
 
 def measured(model: ExportedModel) -> dict[str, Point]:
-    """The last value of each metric of this model, or of the newest one before it that was measured."""
+    """The last value of each metric of this model, or of the newest measured model before it."""
     found: dict[str, Point] = {}
     for point in tracked(model.detail).points:
         if point.step <= model.round and not point.name.startswith("round/"):

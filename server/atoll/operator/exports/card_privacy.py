@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def privacy_section(ledger: RunLedger | None) -> Iterator[str]:
-    """The section ``## Privacy``: what a private run guarantees, or that a run without a ledger guarantees nothing."""
+    """The section ``## Privacy``: the guarantee of a private run, or that a run without a ledger guarantees nothing."""
     yield "## Privacy\n"
     if ledger is None:
         yield (

@@ -1,4 +1,4 @@
-"""Exports that deployed and simulated runs share."""
+"""Exports shared by deployed and simulated runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def _ignore(text: str) -> None:
-    """Interruptions that are not shown."""
+    """Ignores interruptions."""
     del text
 
 
 class Exportable(ABC):
-    """A run whose model, metrics and settings go to other tools (docs/exports.md)."""
+    """A run whose model, metrics and settings can be exported to other tools (docs/exports.md)."""
 
     def export(
         self, folder: Path | str, which: Which = "latest", *, data: Findings | None = None, steps: Steps = silent
@@ -41,9 +41,9 @@ class Exportable(ABC):
         """Write a model with its model card into a folder for Hugging Face, MLflow and people.
 
         Args:
-            folder: does not exist yet, or is empty.
+            folder: must not exist yet, or must be empty.
             which: which model; of a simulation ``"latest"`` or ``"best"``.
-            data: statistics of the data, for the card: ``operator.run("overview").statistics()``.
+            data: statistics of the data for the card, such as ``operator.run("overview").statistics()``.
             steps: called with the progress.
 
         Raises:
@@ -58,10 +58,10 @@ class Exportable(ABC):
     def to_tensorboard(
         self, logdir: Path | str, *, follow: bool = False, lost: Callable[[str], object] = _ignore
     ) -> Path:
-        """Write curves and settings for TensorBoard; the run's own folder below ``logdir``.
+        """Write curves and settings for TensorBoard; returns the run's own folder below ``logdir``.
 
         Args:
-            logdir: what ``tensorboard --logdir`` is given.
+            logdir: the folder for ``tensorboard --logdir``.
             follow: whether to go on until the run has ended.
             lost: called with a sentence when the connection breaks.
 
@@ -79,18 +79,18 @@ class Exportable(ABC):
         follow: bool = False,
         lost: Callable[[str], object] = _ignore,
     ) -> str:
-        """Write the run to MLflow, with its model, card and report once it has ended; the id of MLflow's run.
+        """Write the run to MLflow, with its model, card and report once it has ended; returns the id of MLflow's run.
 
-        A run that is there already, by its tag ``atoll.run``, is brought up to date.
+        An MLflow run with the same tag ``atoll.run`` is updated.
 
         Args:
-            experiment: name of the experiment; made if it does not exist.
+            experiment: name of the experiment, which is created if missing.
             tracking_uri: the tracking server or store; None: as MLflow finds it.
             follow: whether to go on until the run has ended.
             lost: called with a sentence when the connection breaks.
 
         Raises:
-            OperatorError: if MLflow refuses, or cannot be reached.
+            OperatorError: if MLflow refuses or cannot be reached.
             ImportError: if MLflow is not installed (the extra ``mlflow``).
         """
         states = self._states(lost, follow=follow)
@@ -102,7 +102,7 @@ class Exportable(ABC):
 
     @abstractmethod
     def _histories_to_export(self, lost: Callable[[str], object], *, follow: bool) -> Iterable[History]:
-        """The complete history now, and with ``follow`` whenever rounds have ended, until the run has."""
+        """The complete history now, and with ``follow`` whenever rounds have ended, until the run ends."""
 
     @abstractmethod
     def _ledger_to_export(self) -> RunLedger | None:
@@ -116,14 +116,14 @@ class Exportable(ABC):
 
     def _states(self, lost: Callable[[str], object], *, follow: bool) -> Iterator[Tracked]:
         for history in self._histories_to_export(lost, follow=follow):
-            # The ledger of a long run takes seconds to add up: it is read once.
+            # Composing the ledger of a long run takes seconds, so it is read once.
             ledger = self._ledger_to_export() if history.run.ended or not follow else None
             yield tracked(history.detail, None if ledger is None else ledger.spending)
 
     def _write_artifacts(self, folder: Path) -> None:
         """The model, and the report, if the extra ``server`` is installed.
 
-        A run of statistics has no model. Of a run whose draw is secret there is no report: it names the members.
+        A statistics run has no model. A run with a secret draw has no report, because a report names the members.
         """
         history = next(iter(self._histories_to_export(_ignore, follow=False)))
         if trains(history.detail):
@@ -137,7 +137,7 @@ class Exportable(ABC):
 
 
 def trains(detail: RunDetail) -> bool:
-    """Whether a run trains a model; one of statistics does not."""
+    """Whether a run trains a model; a statistics run does not."""
     return all(key.partition(".")[0] != "statistics" for key in job_keys(detail.job_toml))
 
 

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _LOADER = "atoll_tensors"
 _NAMES_PARTICIPANTS = frozenset({"reason"})
-"""Columns of the rounds whose text may name participants: a model may be published, its participants are not."""
+"""Columns of the rounds whose text may name participants, which must not be published with the model."""
 _OF_DATA = frozenset({"total_weight"})
-"""Columns that depend on data that participants hold, which a private run protects."""
+"""Columns that depend on participants' data, which a private run protects."""
 _OF_DRAWS = frozenset({"cohort", "reported", "quorum", "wanted", "created_at", "opened_at", "closed_at", "duration_s"})
-"""Columns that depend on who was drawn, if that is a secret (docs/privacy/accounting.md)."""
+"""Columns that depend on who was drawn, if the draw is secret (docs/privacy/accounting.md)."""
 
 
 def export_folder(model: ExportedModel, chunks: Iterable[Buffer], folder: Path) -> None:
     """Write the folder atomically.
 
     Args:
-        model: the model's run and place in it.
+        model: the model's run and round.
         chunks: the bytes of the model.
         folder: does not exist yet, or is empty.
 
@@ -56,7 +56,7 @@ def export_folder(model: ExportedModel, chunks: Iterable[Buffer], folder: Path) 
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a folder that has something in it, before a model is fetched for it.
+    """Refuse a folder that is not empty, before a model is fetched for it.
 
     Raises:
         BadInputError: if the folder is not empty, or is a file.
@@ -66,7 +66,7 @@ def require_free(folder: Path) -> None:
 
 
 def _public(model: ExportedModel) -> Table:
-    """The rounds without the columns that must not be published with the model."""
+    """The rounds, without columns that must not be published with the model."""
     withheld = _NAMES_PARTICIPANTS | (_OF_DATA if model.ledger is not None else frozenset())
     if model.secret_draws:
         withheld |= _OF_DRAWS | PHASES_S.keys()
@@ -77,7 +77,7 @@ def _public(model: ExportedModel) -> Table:
 
 
 def _write_mlflow(model: ExportedModel, made: Path) -> None:
-    """The files by which MLflow loads the model: https://mlflow.org/docs/latest/ml/model/ ("Storage Format")."""
+    """The files from which MLflow loads the model: https://mlflow.org/docs/latest/ml/model/ ("Storage Format")."""
     (made / "code").mkdir()
     source = files("atoll.operator.exports").joinpath(f"{_LOADER}.py").read_text(encoding="utf-8")
     (made / "code" / f"{_LOADER}.py").write_text(source, encoding="utf-8")
@@ -100,9 +100,10 @@ def _mlmodel(model: ExportedModel) -> Iterator[str]:
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder``, whose place it takes at the end; it is removed after an error.
+    """A temporary folder that replaces ``folder`` at the end; removed after an error.
 
-    An empty folder is filled instead: it may be the working folder, a mount point, or have rights of its own.
+    An existing empty folder is filled instead: it may be the working folder or a mount point, or have its own
+    permissions.
     """
     fills = folder.exists()
     made = (folder if fills else folder.parent) / f".atoll-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Text of other parties in YAML and Markdown, where it must stay text."""
+"""Quote other parties' text for YAML and Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll.text.printable import printable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#|!~$&:@^])")
 _WITHOUT_POINT = re.compile(r"^(-?\d+)(e[+-]\d+)$")
-"""Floats such as ``1e-05``, which YAML 1.1 and so PyYAML read as texts: theirs have a point (type ``float``)."""
+"""Floats such as ``1e-05``, which YAML 1.1 and PyYAML read as strings, because they need a decimal point."""
 _BARE_LINK = re.compile(r"(?i)\b(www)\.")
 
 
@@ -22,12 +22,12 @@ def quoted(value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """Text for a paragraph or a cell of a table: nothing in it is markup, a link or HTML (GFM 2.4, 6.9)."""
+    """Text for a paragraph or a table cell, escaped so that nothing is markup, a link or HTML (GFM 2.4, 6.9)."""
     return _BARE_LINK.sub(r"\1\\.", _SPECIAL.sub(r"\\\1", printable(text)))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of GFM; headings that end in ``>`` are over numbers. The cells are ``plain`` already."""
+    """A GFM table; headings ending in ``>`` mark columns of numbers. The cells are ``plain`` already."""
     titles = [heading.removesuffix(">") for heading in headings]
     rule = ["---:" if heading.endswith(">") else "---" for heading in headings]
     return "\n".join(f"| {' | '.join(line)} |" for line in (titles, rule, *rows)) + "\n"

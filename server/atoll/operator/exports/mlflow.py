@@ -1,4 +1,4 @@
-"""A run as a run of MLflow (the extra ``mlflow``), found again by its tag: writing it twice makes no second one."""
+"""Write a run to MLflow (the extra ``mlflow``), found by its tag, so writing it twice creates no second run."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ T = TypeVar("T")
 DEFAULT_EXPERIMENT = "atoll"
 MAX_NAME = 250
 MAX_VALUE = 6000
-"""Letters of a parameter's or tag's value (https://mlflow.org/docs/latest/, "Limits")."""
+"""Maximum number of characters of a parameter's or tag's value (https://mlflow.org/docs/latest/, "Limits")."""
 MAX_PARAMS = 100
 MAX_METRICS = 1000
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 _OPENING = threading.Lock()
-"""Held while a store is opened: MLflow makes the tables of a new one, and threads that did it at once would fail."""
+"""Held while a store is opened: MLflow creates the tables of a new store, which fails in two threads at once."""
 _UPLOADED = "atoll.artifacts"
-"""The tag with the digest of the model whose artifacts are there."""
+"""The tag with the digest of the model whose artifacts are stored."""
 
 
 class MlflowWriter:
-    """Writes one run; goes on with the MLflow run that has its tag.
+    """Writes one run; continues the MLflow run with its tag.
 
     Args:
         experiment: name of the experiment; made if it does not exist.
@@ -51,7 +51,7 @@ class MlflowWriter:
     Raises:
         ImportError: if MLflow is not installed.
         BadInputError: if the experiment is deleted.
-        OperatorError: if MLflow refuses, or cannot be reached; also from the other methods.
+        OperatorError: if MLflow refuses or cannot be reached; also from the other methods.
     """
 
     def __init__(self, experiment: str, tracking_uri: str | None, first: Tracked) -> None:
@@ -64,7 +64,7 @@ class MlflowWriter:
         self.write(first)
 
     def write(self, run: Tracked) -> None:
-        """Add the metrics that are new, the tags as they are now, and at the end of the run its status."""
+        """Add new metrics and the current tags, and at the end of the run its status."""
         new = [point for point in run.points if (mlflow_name(point.name), point.step) not in self._written]
         metrics = [
             self._mlflow.metric(mlflow_name(point.name), point.value, _ms(point.at), point.step) for point in new
@@ -79,13 +79,13 @@ class MlflowWriter:
         self._written |= {(mlflow_name(point.name), point.step) for point in new}
 
     def has_artifacts(self, model: str) -> bool:
-        """Whether the artifacts of the model with this digest are there."""
+        """Whether the artifacts of the model with this digest are stored."""
         with self._mlflow.errors():
             found: str = self._client.get_run(self.run_id).data.tags.get(_UPLOADED, "")
         return found == model
 
     def upload(self, folder: Path, model: str) -> None:
-        """Send the files of a folder as artifacts, which belong to the model with this digest."""
+        """Send the files of a folder as the artifacts of the model with this digest."""
         with self._mlflow.errors():
             self._client.log_artifacts(self.run_id, str(folder))
             self._client.set_tag(self.run_id, _UPLOADED, model)
@@ -115,7 +115,7 @@ class MlflowWriter:
         return made
 
     def _begun(self, experiment: str, first: Tracked) -> tuple[str, set[tuple[str, int]]]:
-        """MLflow's run, and the (name, step) of every metric that it has."""
+        """MLflow's run, and the (name, step) of all its metrics."""
         run = re.sub(r"[^A-Za-z0-9_-]", "", first.run)
         found = self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
         if not found:
@@ -130,7 +130,7 @@ class MlflowWriter:
         return run_id, {(name, one.step) for name in names for one in self._client.get_metric_history(run_id, name)}
 
     def _params(self, first: Tracked) -> None:
-        """Only those that are missing: MLflow refuses another value for a parameter that it has."""
+        """Add the missing parameters only, because MLflow refuses to change a parameter's value."""
         known = self._client.get_run(self.run_id).data.params
         named = {mlflow_name(name): str(value)[:MAX_VALUE] for name, value in first.params.items()}
         params = [self._mlflow.param(name, value) for name, value in named.items() if name not in known]
@@ -139,7 +139,7 @@ class MlflowWriter:
 
 
 def mlflow_name(name: str) -> str:
-    """A name that MLflow takes: letters that it refuses are replaced, and a digest keeps such names apart."""
+    """A name that MLflow accepts: refused characters are replaced, and a digest keeps such names distinct."""
     cleaned = _NOT_IN_NAMES.sub("_", name)[:MAX_NAME]
     if cleaned == name and not name.startswith(("/", ".")) and "/.." not in name and posixpath.normpath(name) == name:
         return name
@@ -148,13 +148,11 @@ def mlflow_name(name: str) -> str:
 
 
 class _Mlflow:
-    """The parts of MLflow that are used, loaded when needed: the import takes more than a second."""
+    """The parts of MLflow in use, imported when needed because the import takes more than a second."""
 
     def __init__(self) -> None:
         if "mlflow" not in sys.modules:
-            os.environ.setdefault(
-                "MLFLOW_DISABLE_TELEMETRY", "true"
-            )  # a federation's operator did not ask to be counted
+            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # disable usage telemetry
         try:
             entities = importlib.import_module("mlflow.entities")
             self.client: Callable[..., Any] = importlib.import_module("mlflow.tracking").MlflowClient
@@ -172,7 +170,7 @@ class _Mlflow:
             raise OperatorError(f"MLflow: {error}", "check --tracking-uri and --experiment") from error
 
     def _expected(self) -> tuple[type[Exception], ...]:
-        """MLflow's error, and those that it passes on when it cannot open a store: of files, and of SQLAlchemy."""
+        """MLflow's error, and those that it passes on when it cannot open a store: file errors and SQLAlchemy's."""
         loaded = sys.modules.get("sqlalchemy.exc")
         return (self.error, OSError) if loaded is None else (self.error, OSError, loaded.SQLAlchemyError)
 

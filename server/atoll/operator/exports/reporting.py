@@ -23,9 +23,9 @@ def write_report(
     Args:
         detail: the run with its rounds and their members.
         elements: size of the model.
-        findings: the figures of a run of statistics that has finished.
+        findings: the figures of a finished statistics run.
         path: the HTML file.
-        now: seconds since the epoch, for the foot of the page; None: the clock's.
+        now: seconds since the epoch, for the footer; None: the current time.
 
     Raises:
         BadInputError: if the file cannot be written.

@@ -1,4 +1,4 @@
-"""A run to a tracker: its states, one after the other, then its model and report."""
+"""Send a run to a tracker: its states, one after the other, then its model and report."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from atoll.operator.exports.tracked import Tracked
 
 
 class Writer(Protocol):
-    """Writes one run somewhere."""
+    """A destination for one run."""
 
     def write(self, run: Tracked) -> None:
-        """Write what is new."""
+        """Write new data."""
         ...
 
     def close(self) -> None:
-        """Write what is pending."""
+        """Write pending data."""
         ...
 
 
@@ -28,7 +28,7 @@ W = TypeVar("W", bound=Writer)
 
 
 def to_tensorboard(states: Iterable[Tracked], logdir: Path) -> Path:
-    """Write a run's states below ``logdir``; the folder that they are in. Raises as ``TensorBoardWriter``."""
+    """Write a run's states below ``logdir``; return their folder. Raises as ``TensorBoardWriter``."""
     return _written(states, lambda first: TensorBoardWriter(logdir, first))[0].folder
 
 
@@ -39,12 +39,12 @@ def to_mlflow(
     experiment: str = DEFAULT_EXPERIMENT,
     tracking_uri: str | None = None,
 ) -> str:
-    """Write a run's states to MLflow, and when it has ended its model and report; the id of MLflow's run.
+    """Write a run's states to MLflow, and at its end its model and report; return the id of MLflow's run.
 
     Args:
-        states: the run as it is now, and later.
-        write_artifacts: writes what belongs to a run that has ended into a folder.
-        experiment: as ``MlflowWriter``, as ``tracking_uri``.
+        states: the run's current state, then later ones.
+        write_artifacts: writes the artifacts of an ended run into a folder.
+        experiment: as for ``MlflowWriter``.
         tracking_uri: the tracking server or store.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A run as curves of TensorBoard (the extra ``tensorboard``): event files, without torch or TensorFlow."""
+"""Write a run as TensorBoard curves (the extra ``tensorboard``): event files, without torch or TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAX_NAME = 80
 
 
 class TensorBoardWriter:
-    """Writes one run into a folder of its own below ``logdir``, which it names after the job and the run.
+    """Writes one run into its own folder below ``logdir``, named after the job and the run.
 
-    A run that was written before is written anew: TensorBoard shows each point once.
+    A run that was written before is rewritten, so that TensorBoard shows each point once.
 
     Args:
-        logdir: the folder that ``tensorboard --logdir`` is given; made if it does not exist.
+        logdir: the folder for ``tensorboard --logdir``, which is created if missing.
         first: the run as it is now.
 
     Raises:
@@ -48,7 +48,7 @@ class TensorBoardWriter:
         self.write(first)
 
     def write(self, run: Tracked) -> None:
-        """Add the points that are new; at the end of the run, its status."""
+        """Add new points; at the end of the run, its status."""
         for point in run.points:
             if point.key not in self._written:
                 self._written.add(point.key)
@@ -58,7 +58,7 @@ class TensorBoardWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is pending and close the file."""
+        """Write pending data and close the file."""
         self._writer.close()
 
     def _add(self, summary: Any, at: float, step: int = 0) -> None:
@@ -66,7 +66,7 @@ class TensorBoardWriter:
 
 
 class _Protos:
-    """The parts of tensorboard that are used, loaded when needed; it has no type information."""
+    """The parts of tensorboard in use, imported when needed; tensorboard has no type information."""
 
     def __init__(self) -> None:
         try:
@@ -85,7 +85,7 @@ class _Protos:
         self.writer: Any = files.EventFileWriter
 
     def restart(self, writer: Any, at: float) -> None:
-        """Have a TensorBoard that is open forget the points of files that were removed."""
+        """Make a running TensorBoard forget the points of removed files."""
         log = self._events.SessionLog(status=self._events.SessionLog.START)
         writer.add_event(self.event(wall_time=at, step=0, session_log=log))
 
@@ -96,7 +96,7 @@ class _Protos:
         return self._hparams.hparams_pb(dict(run.params), trial_id=run.run, start_time_secs=run.created_at)
 
     def end(self, status: str, at: float) -> Any:
-        """The end of a session; ``hparams.summary``, which has it ready, needs TensorFlow."""
+        """The end of a session; written here because ``hparams.summary`` needs TensorFlow."""
         value = self._api.STATUS_SUCCESS if status == "finished" else self._api.STATUS_FAILURE
         info = self._data.SessionEndInfo(status=value, end_time_secs=at)
         content = self._metadata.create_summary_metadata(self._data.HParamsPluginData(session_end_info=info))
@@ -107,7 +107,7 @@ class _Protos:
 
 
 def folder_name(run: Tracked) -> str:
-    """A run's folder: its job's name without letters that are special in paths, and its id."""
+    """A run's folder: its job's name without characters special in paths, and its id."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", run.name).strip("._")[:_MAX_NAME]
     return f"{readable}-{_plain(run.run)}" if readable else _plain(run.run)
 

@@ -1,4 +1,4 @@
-"""A run as an experiment tracker wants it: parameters, metrics by step, tags. Pure; the same for simulations."""
+"""A run in the form of experiment trackers: parameters, metrics by step, tags. Pure; the same for simulations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 Param = bool | int | float | str
 RUN_TAG = "atoll.run"
-"""The tag by which a run is found again."""
+"""The tag that identifies a run."""
 MAX_EXACT = 2**53
-"""Trackers hold numbers as doubles; larger whole numbers, such as seeds, are texts."""
+"""Trackers store numbers as doubles; larger integers, such as seeds, are stored as text."""
 _OF_DATA = ("total_weight",)
-"""Figures of rounds that depend on data which a private run protects: a tracker has other readers than operators."""
+"""Figures of rounds that depend on data protected by a private run: not only operators read a tracker."""
 _OF_DRAWS = ("cohort", "reported", "duration_s")
-"""Figures of rounds that depend on who was drawn, if that is a secret (docs/privacy/accounting.md)."""
+"""Figures of rounds that depend on who was drawn, if the draw is secret (docs/privacy/accounting.md)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Point:
 
     Attributes:
         name: ``server/NAME``, ``eval/NAME`` and ``train/NAME`` as rounds have them, ``round/...`` for the round itself.
-        step: train rounds behind the model that was measured.
+        step: train rounds behind the measured model.
         value: a finite number.
         at: seconds since the epoch, UTC; virtual in a simulation.
     """
@@ -58,7 +58,7 @@ class Tracked:
         params: the keys of the job, dotted, with their defaults.
         tags: run id, digest of the newest model, version of Atoll, status and reason, epsilon and delta.
         points: metrics of released rounds, in the order of the rounds. A later call has the same points first.
-        created_at: seconds since the epoch, UTC; virtual in a simulation, as ``ended_at`` (None: it has not ended).
+        created_at: seconds since the epoch, UTC; virtual in a simulation, like ``ended_at`` (None: it has not ended).
     """
 
     run: str
@@ -79,12 +79,12 @@ class Tracked:
 def tracked(detail: RunDetail, spending: RunSpending | None = None) -> Tracked:
     """A run with its rounds so far as values for a tracker.
 
-    The weights of a private run stay out, and if its draw is secret also counts and durations of rounds and the
-    reason of its end: none of them is covered by its bound.
+    Weights of a private run are omitted. If its draw is secret, counts and durations of rounds and the reason of its
+    end are omitted too: the privacy bound does not cover them.
 
     Args:
         detail: the run.
-        spending: what a private run has spent; None for another run.
+        spending: of a private run; None for other runs.
     """
     run = detail.run
     params = {printable(key): _param(value) for key, value in job_keys(detail.job_toml, complete=True).items()}
@@ -109,7 +109,7 @@ def _tags(detail: RunDetail, spending: RunSpending | None) -> Iterator[tuple[str
     yield "atoll.status", run.status
     yield "atoll.model", run.model_blob
     yield "atoll.rounds_released", str(run.rounds_released)
-    if run.reason and not promises(detail).secret:  # it may name or count members
+    if run.reason and not promises(detail).secret:  # the reason may name or count members
         yield "atoll.reason", printable(run.reason)
     if detail.best is not None:
         yield "atoll.best_metric", printable(detail.best.metric)
@@ -126,7 +126,7 @@ def _param(value: object) -> Param:
 
 
 def _points(detail: RunDetail) -> tuple[Point, ...]:
-    """The first value of a metric at a step stays: points that a tracker has are never changed."""
+    """The first value of a metric at a step is kept: a tracker's points never change."""
     found: dict[tuple[str, int], Point] = {}
     said = promises(detail)
     figures = (*(() if said.secret else _OF_DRAWS), *(() if said.private else _OF_DATA))
@@ -140,7 +140,7 @@ def _points_of(item: RoundSummary, figures: tuple[str, ...]) -> Iterator[Point]:
     at = item.closed_at or item.created_at
     trained = item.kind == "train"
     for name, value in sorted(item.metrics.items()):
-        before = name.startswith("eval/")  # participants evaluate the model that the round handed out
+        before = name.startswith("eval/")  # participants evaluate the model with which the round began
         if math.isfinite(value):
             yield Point(printable(name), item.version + (trained and not before), value, at)
     if trained:
