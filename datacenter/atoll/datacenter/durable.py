@@ -1,4 +1,4 @@
-"""Making changes to a folder survive a loss of power."""
+"""Make changes to a folder survive a power failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that the names in it survive a loss of power.
+    """Sync a folder, so that the names in it survive a power failure.
 
     Raises:
         OSError: if the folder cannot be opened or synced.

@@ -48,7 +48,7 @@ class FederationError(DatacenterError):
 
 
 class LayoutError(DatacenterError):
-    """The job cannot be laid out as it asks.
+    """The layout that the job asks for is not possible.
 
     Attributes:
         problems: every problem, one sentence each, with the numbers.

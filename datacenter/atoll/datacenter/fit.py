@@ -7,7 +7,7 @@
     fit(module, dataset, steps=500, batch=64)            # python train.py
                                                          # torchrun --nproc-per-node 8 train.py
 
-What it builds is a silo job with its defaults, which the job file can say too: ``model.kind`` and ``data.source`` name
+It builds a silo job with the default settings. A job file can express the same: ``model.kind`` and ``data.source`` name
 functions that return the module and the dataset.
 """
 
@@ -164,7 +164,7 @@ def _timeout_s(sections: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def _job(module: nn.Module, world: World, fields: _Fields, sections: Mapping[str, Mapping[str, Any]]) -> SiloJob:
-    """Return the job of a fit: its own settings, over which the caller's sections go."""
+    """Return the job of a fit: its own settings, overridden by the caller's sections."""
     gpu = world.device.type == "cuda"
     tables: dict[str, dict[str, Any]] = {
         "job": {"name": "fit", "steps": fields.steps},
@@ -184,7 +184,7 @@ def _job(module: nn.Module, world: World, fields: _Fields, sections: Mapping[str
 
 
 def _method(module: nn.Module, world: World) -> Layout:
-    """Choose whole replicas where they leave room for activations, else sharded parameters."""
+    """Choose whole replicas if they leave room for activations, else sharded parameters."""
     if world.device.type != "cuda" or world.size == 1:
         return "ddp"
     needed = BYTES_PER_PARAMETER * sum(parameter.numel() for parameter in module.parameters())

@@ -1,4 +1,4 @@
-"""The version of torch, for what differs between versions."""
+"""The version of torch, for code that depends on it."""
 
 from __future__ import annotations
 

@@ -133,5 +133,5 @@ def test_a_second_world_in_one_process_is_refused() -> None:
 
 def test_plain_ddp_is_refused() -> None:
     job = small(data_parallel={"method": "ddp"})
-    with pytest.raises(LayoutError, match="reducer wants real memory"):
+    with pytest.raises(LayoutError, match="reducer needs real memory"):
         verify(Task.of(job), layout_of(job, 4))

@@ -1,6 +1,7 @@
-"""Checkpoints: sharded, asynchronous, for any layout, verified, without anything executable in them.
+"""Checkpoints: sharded, asynchronous, verified by digest, loadable in any layout, and free of executable content.
 
-Read ``state`` for what is kept under which names, ``folder`` for the files on disk, ``checkpoints`` for when.
+``state`` lists what is saved and under which names; ``folder`` describes the files on disk; ``checkpoints`` decides
+when to write.
 """
 
 from atoll.datacenter.checkpoint.checkpoints import Checkpoints

@@ -27,7 +27,7 @@ GROUP_TIMEOUT_S = 3600.0
 
 
 class Checkpoints:
-    """A job's checkpoints; a context manager. A job without ``checkpoint.folder`` has none, and no call does anything.
+    """Manages a job's checkpoints; a context manager. Without ``checkpoint.folder``, every call does nothing.
 
     Attributes:
         costs: costs of the last checkpoint on the most expensive rank; None before the first.
@@ -90,7 +90,7 @@ class Checkpoints:
         checkpoints and none is intact, this raises; it never silently starts a new job.
 
         Returns:
-            Number of steps made; None if there is no checkpoint.
+            Number of completed steps; None if there is no checkpoint.
 
         Raises:
             CheckpointError: if none is intact, or the newest is of another model.
@@ -111,8 +111,8 @@ class Checkpoints:
         """Begin a checkpoint if one is due; wait for it unless it is ``asynchronous``.
 
         Args:
-            step: optimiser steps made, including this one.
-            state: this rank's present state.
+            step: completed optimiser steps, including this one.
+            state: this rank's current state.
 
         Raises:
             CheckpointError: if three in a row could not be written.
@@ -131,14 +131,14 @@ class Checkpoints:
         self._count_from(step)
 
     def go_on_from(self, step: int) -> None:
-        """Note that the job continues after this step, whose state did not come from a checkpoint."""
+        """Record that the job continues after this step from a state that did not come from a checkpoint."""
         self._count_from(step)
         self._due = self._first_due(step)
 
     def follow(self, step: int) -> None:
-        """Note that this step was made, and that another replica group writes its checkpoint if one is due.
+        """Record a finished step whose checkpoint, if one is due, another replica group writes.
 
-        All groups have the same checkpoints due only if ``checkpoint.every_steps`` is given.
+        The groups agree on when a checkpoint is due only if ``checkpoint.every_steps`` is set.
         """
         if self._writer is not None and step >= self._due:
             self._due = self._first_due(step)

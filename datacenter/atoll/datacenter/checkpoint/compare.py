@@ -1,4 +1,4 @@
-"""Check that a checkpoint is of the job's model: compare names, shapes and dtypes of everything in it."""
+"""Check that a checkpoint belongs to the job's model: compare the names, shapes and dtypes in it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_model(folder: Path, spec: ModelSpec, position: Stateful | None = None)
 
 
 def differences(wanted: Mapping[str, Tensor], manifest: Manifest) -> list[str]:
-    """List what the job needs from a checkpoint and is missing there or differs."""
+    """List what the job needs from a checkpoint that is missing there or differs."""
     return [
         problem
         for name, tensor in wanted.items()
@@ -64,7 +64,7 @@ def differences(wanted: Mapping[str, Tensor], manifest: Manifest) -> list[str]:
 
 
 def unclaimed(names: Iterable[str]) -> list[str]:
-    """List what is in a checkpoint and not in the job."""
+    """List what a checkpoint contains that the job does not use."""
     return [f"{name} is in the checkpoint only" for name in sorted(names) if not name.startswith(RANK)]
 
 

@@ -1,7 +1,7 @@
 """Files of tensors: the safetensors format, written as a stream, with the digest known at the end.
 
-``safetensors.torch.save_file`` converts every tensor to bytes before it writes the first: a second copy of everything
-that a rank holds. Here only one tensor at a time is copied.
+``safetensors.torch.save_file`` converts every tensor to bytes before it writes the first, which takes a second copy of
+everything that a rank holds. Here only one tensor is copied at a time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Interval between checkpoints: Young (1974) and Daly (2006), as pure functions; times are arguments.
 
-With ``cost_s`` the time that training stands still for one checkpoint and ``failure_s`` the mean time between failures
-(exponential), the expected duration of a job is shortest near ``sqrt(2 * cost_s * failure_s)`` between checkpoints.
+Let ``cost_s`` be the time that training stands still for one checkpoint, and ``failure_s`` the mean time between
+failures, which are exponentially distributed. The expected duration of a job is shortest near
+``sqrt(2 * cost_s * failure_s)`` between checkpoints.
 
-A checkpoint that is written while training continues costs only the time that training stands still. How long the
-writing takes does not move the optimum (Vaidya 1997), but a new one cannot begin before the last is written.
+A checkpoint that is written while training continues costs only the time that training stands still. The duration of
+the write does not shift the optimum (Vaidya 1997), but a checkpoint cannot begin before the previous one is written.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Manifest(_Record):
 
     Attributes:
         format: version of the checkpoint format.
-        step: optimiser steps made.
+        step: completed optimiser steps.
         job: name of the job.
         layout: layout of the mesh that wrote it, e.g. ``dp_shard 2 x tp 2``.
         world: number of ranks that wrote it.

@@ -1,4 +1,4 @@
-"""Find the newest intact checkpoint, and load what each rank needs of it. Collective."""
+"""Find the newest intact checkpoint, and load what each rank needs from it. Collective."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Resumed:
     """The checkpoint that a job continues from.
 
     Attributes:
-        step: number of steps made.
+        step: number of completed steps.
         folder: folder of the checkpoint.
         layout: layout of the mesh that wrote it.
         world: number of ranks that wrote it.
@@ -152,7 +152,7 @@ def _compare(destination: Destination, found: Path, manifest: Manifest, tensors:
 
 
 def _takes_over(destination: Destination, manifest: Manifest) -> bool:
-    """Return whether this job's ranks can use what each rank kept for itself."""
+    """Return whether this job's ranks can take over the state that each rank saved for itself."""
     same = manifest.layout == destination.layout and manifest.world == dist.get_world_size(destination.group)
     if not same and destination.rank == 0:
         extras = {name.split(".")[2] for name in manifest.tensors if name.startswith(RANK)}
@@ -168,7 +168,7 @@ def _takes_over(destination: Destination, manifest: Manifest) -> bool:
 
 
 def _own(destination: Destination, manifest: Manifest) -> dict[str, Tensor]:
-    """Allocate memory for what this rank kept for itself."""
+    """Allocate memory for the state that this rank saved for itself."""
     return {
         name: torch.empty(record.shape, dtype=dtype_of(record))
         for name, record in manifest.tensors.items()

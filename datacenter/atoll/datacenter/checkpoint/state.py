@@ -1,4 +1,4 @@
-"""Everything that a job needs to continue as if nothing had happened, by names that do not depend on the layout.
+"""Everything that a job needs to continue as if it had not stopped, under names that do not depend on the layout.
 
 =============================  ========================================================================
 name                           what
@@ -75,7 +75,7 @@ class RandomState:
 
 @dataclass
 class TrainingState:
-    """State of this rank that a checkpoint keeps. Live: reading reads the model, loading changes the model.
+    """The state of this rank that a checkpoint saves. Live: reading it reads the model, loading it changes the model.
 
     Attributes:
         parts: the model, or this rank's stages of it; names are unique over stages.
@@ -83,7 +83,7 @@ class TrainingState:
         scale: loss scale.
         data: position of the next step's data.
         extras: tensors that only this rank has, by a name without dots.
-        stateful: further values, by name; one that a checkpoint lacks stays as it is.
+        stateful: further values, by name; a value that a checkpoint lacks stays unchanged.
         step: number of optimiser steps.
         tokens: tokens counted over all steps.
     """
@@ -108,7 +108,7 @@ class TrainingState:
         """Return states of the optimiser, not copied.
 
         Args:
-            make: create states first if the optimiser has not made a step, for a checkpoint to fill; else return none.
+            make: whether to create states, for a checkpoint to fill, if the optimiser has not taken a step yet.
         """
         if not self.optimiser.state and not make:
             return {}
@@ -140,7 +140,7 @@ class TrainingState:
                 holder.load_state_dict(mine)
 
     def values(self) -> Values:
-        """Return numbers and words."""
+        """Return the state that is not tensors: numbers and strings."""
         return {
             "training": {"step": self.step, "tokens": self.tokens},
             "scale": dict(self.scale.state()),

@@ -1,8 +1,8 @@
 """Storage of PyTorch's distributed checkpoint: safetensors and one JSON file, without pickle.
 
 ``torch.distributed.checkpoint`` plans which rank writes which piece (replicas once) and which pieces a rank needs in
-another layout. Its own storage keeps the plan as a pickle; its Hugging Face storage keeps only whole tensors by one
-name.
+another layout. Its default storage pickles the plan; its Hugging Face storage only supports whole tensors, each under
+one name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from atoll.datacenter.checkpoint.folder import begin
 from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, PieceRecord, TensorRecord
 
 Publish = Callable[[dict[str, FileRecord], dict[str, TensorRecord]], None]
-"""Turns synced files and tensors into a checkpoint; called on one rank, when all have written."""
+"""Turns synced files and tensors into a checkpoint; called on one rank once all ranks have written."""
 
 
 class SafeWriter(StorageWriter):
@@ -99,7 +99,7 @@ class SafeWriter(StorageWriter):
 
 
 class SafeReader(StorageReader):
-    """Reads only what a rank needs of a checkpoint whose files have been verified.
+    """Reads what a rank needs, and nothing else, from a checkpoint whose files have been verified.
 
     Args:
         folder: folder of the checkpoint.

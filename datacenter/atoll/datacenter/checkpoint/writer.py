@@ -1,4 +1,4 @@
-"""Write checkpoints, one at a time, during training: the state is copied, and a thread writes it."""
+"""Write checkpoints during training, one at a time: the state is copied, and a thread writes the copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.checkpoint.state import TrainingState
 
 STAGERS_LAST = TORCH >= (2, 13)
-"""Whether one stager copies any number of states: those of torch 2.11 and 2.12 close themselves after the first."""
+"""Whether a stager can copy more than one state: those of torch 2.11 and 2.12 close themselves after the first."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MAX_FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where checkpoints are written, and by whom.
+    """Where checkpoints are written, and by which rank.
 
     Attributes:
         folder: folder of all checkpoints.
@@ -68,8 +68,8 @@ class Writer:
     Memory: one copy of this rank's state in host memory, from the first checkpoint on.
 
     Attributes:
-        last_step: step of the last checkpoint begun that has not failed; None before.
-        write_s: seconds of the last checkpoint from its beginning until it was on disk; 0 before.
+        last_step: step of the newest checkpoint that was begun and has not failed; None before the first.
+        write_s: seconds from the beginning of the last checkpoint until it was on disk; 0 before the first.
     """
 
     def __init__(self, destination: Destination, clock: Callable[[], float]) -> None:
@@ -168,6 +168,6 @@ def reason(error: BaseException) -> str:
 
 
 def _stager() -> DefaultStager:
-    """Return torch's own stager, with pinned memory and copies beside the GPU's work where there is a GPU."""
+    """Return torch's stager; with a GPU it uses pinned memory and copies while the GPU computes."""
     pinned = torch.cuda.is_available()
     return DefaultStager(StagingOptions(pinned, False, False, pinned))

@@ -43,7 +43,7 @@ def _problems(job: SiloJob, world_size: int) -> Iterator[str]:
 
 
 def _left_out(job: SiloJob) -> Iterator[str]:
-    """Yield settings of synchronous training, which asynchronous training does not know."""
+    """Yield settings that only synchronous training supports."""
     if job.faults.recovery == "in-place":
         yield 'faults.recovery = "in-place" is not available with [asynchrony]: set "restart"'
     if job.evaluation is not None:

@@ -41,7 +41,7 @@ def check_layout(job: SiloJob, world_size: int) -> ParallelDims:
 
 
 def check_batch(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """Every data-parallel rank needs the same whole number of micro-batches, unless shares are uneven."""
+    """Require the same whole number of micro-batches on every data-parallel rank, unless shares are uneven."""
     total, micro = job.batch.global_batch, job.batch.micro_batch
     if job.data_parallel.uneven:
         if total < dims.batch * micro:
@@ -58,7 +58,7 @@ def check_batch(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def check_tensor_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """``tp`` must divide heads, widths, vocabulary and sequence."""
+    """Require that ``tp`` divides heads, widths, vocabulary and sequence."""
     if dims.tp == 1 or job.model.kind != "llama":
         return
     sizes = {
@@ -89,7 +89,7 @@ def _overlap(job: SiloJob) -> Iterator[str]:
 
 
 def check_gathered(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """Only tensor parallelism with divided sequences gathers what could be gathered again."""
+    """Refuse ``checkpointing = "gathered"`` unless tensor parallelism gathers divided sequences."""
     if job.memory.checkpointing != "gathered":
         return
     if dims.tp == 1 or not job.tensor_parallel.sequence:
@@ -101,7 +101,7 @@ def check_gathered(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """Features that only PyTorch's DDP has need a mesh without other axes."""
+    """Refuse features of PyTorch's DDP on a mesh with other axes, and methods that would shard nothing."""
     section = job.data_parallel
     others = dims.world_size // dims.batch
     if section.method == "ddp" and others > 1:
@@ -127,7 +127,7 @@ def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def check_precision(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """Only FSDP on the device gathers in float8."""
+    """Refuse to gather in float8 without FSDP, or from the host."""
     del dims
     section = job.data_parallel
     if job.precision.float8_gather and (section.method == "ddp" or section.cpu_offload):
@@ -139,7 +139,7 @@ def check_precision(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def _whatever_the_world(job: SiloJob) -> Iterator[str]:
-    """Problems that do not depend on the number of ranks."""
+    """Yield problems that do not depend on the number of ranks."""
     mesh = job.mesh
     dims = ParallelDims(pp=mesh.pp, cp=mesh.cp, tp=mesh.tp)
     for check in (check_tensor_parallel, check_context_parallel, check_precision, check_model):

@@ -38,7 +38,7 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def _muon(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
-    """Refuse Muon where it has no matrices of its own, or would be wrong or far too slow."""
+    """Refuse Muon where there are no matrices for it, or where it would be wrong or far too slow."""
     if job.optimiser.name != "muon":
         return
     refused = {
@@ -55,7 +55,7 @@ def _muon(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
 
 
 def check_documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
-    """Refuse document masks where attention has no place for them."""
+    """Refuse document masks where attention does not support them."""
     if not job.data.document_masks:
         return
     if not spec.documents:
@@ -76,14 +76,14 @@ def check_documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterat
 
 
 def _chunks(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
-    """Refuse chunks of the loss that were asked for and cannot be had."""
+    """Refuse ``loss_chunk_tokens`` where the loss cannot be computed in chunks."""
     asked = job.memory.loss_chunk_tokens
     if asked and (reason := why_whole(job, tp=dims.tp, head=spec.head is not None)) is not None:
         yield f"memory.loss_chunk_tokens = {asked} is not possible: {reason}; or leave it out"
 
 
 def _plain(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
-    """Find axes that cut inside a plain module, and settings of blocks where it has none."""
+    """Yield mesh axes that would cut inside a plain module, and settings for blocks that it does not have."""
     if spec.weights is None:
         return
     for axis in _CUTTING_AXES:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh.dims import ParallelDims
 
 SHARDS_BY_PARAMETER = TORCH >= (2, 13)
-"""Whether FSDP shards parameters of one unit over different ranks."""
+"""Whether FSDP can shard the parameters of one unit over different sets of ranks."""
 COMPILES_RING = TORCH >= (2, 13)
-"""Whether compiled blocks get their gradients through ring attention: with torch 2.11 these are 0, without an error."""
+"""Whether compiled blocks get gradients through ring attention: with torch 2.11 they are 0, without an error."""
 
 
 def check_context_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """``cp`` must divide the sequence, and for Ulysses the heads too."""
+    """Require that ``cp`` divides the sequence, and for Ulysses also the heads."""
     if dims.cp == 1:
         return
     ring = job.context_parallel.method == "ring"
@@ -49,7 +49,7 @@ def check_context_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def check_experts(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """``ep`` must divide the experts, and ``tp`` and ``efsdp`` the sizes of each expert."""
+    """Require that ``ep`` divides the experts, and that ``tp`` and ``efsdp`` divide the sizes of each expert."""
     moe = job.model.moe
     if moe is not None and moe.padded and dims.cp > 1:
         yield (

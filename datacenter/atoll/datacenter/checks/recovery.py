@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_recovery(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
-    """Recovery in place needs replica groups that share nothing but the mean of their gradients."""
+    """Require at least two replica groups that share only the mean of their gradients, for recovery in place."""
     if job.faults.recovery != "in-place":
         return
     if dims.dp_replicate < 2:
@@ -35,7 +35,7 @@ def _numbers(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
 
 
 def _company(job: SiloJob) -> Iterator[str]:
-    """Yield settings whose state or sums belong to all ranks together."""
+    """Yield settings whose state or sums span all ranks."""
     section = job.data_parallel
     for wrong, setting, reason in (
         (job.privacy is not None, "[privacy]", "whose noise is made for the whole batch, also for a lost group's part"),

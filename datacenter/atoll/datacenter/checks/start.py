@@ -56,17 +56,17 @@ def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Iterable[int]) -> i
     open_held_out(job, folder)
     if job.checkpoint.folder is None:
         return None
-    compared = batches if job.privacy is None else None  # a private job samples from it; ranks compare their own draw
+    compared = batches if job.privacy is None else None  # a private job samples the data; ranks compare their draws
     step = check_model(folder / job.checkpoint.folder, spec_of(job.model), compared)
     check_writable(folder / job.checkpoint.folder)
     return step
 
 
 def check_devices(job: SiloJob, nproc: int) -> None:
-    """Check that every rank of this machine has a GPU, or none has, and that the GPUs support the job's number format.
+    """Check that either every rank of this machine has a GPU or none has, and that the GPUs support the number format.
 
     Raises:
-        LayoutError: naming the number of GPUs, or what they or the machine lack.
+        LayoutError: naming the number of GPUs, or what is missing.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus and nproc > gpus:

@@ -43,4 +43,4 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 def silo() -> None:
-    """Train on many GPUs: the job of one silo."""
+    """Train one silo's job on many GPUs."""

@@ -39,7 +39,7 @@ TIMEOUT_S = 600.0
 @click.option("--max-mb", type=Finite(0.001), help="Largest buffer of a collective, in MiB.")
 @click.option("--inter-gb-per-s", type=Finite(0, min_open=True), help="On one node: bandwidth between nodes.")
 @click.option("--inter-alpha-us", type=Finite(0), default=14.0, show_default=True, help="Startup time between nodes.")
-@click.option("--smoke", is_flag=True, help="Use tiny sizes, to see that everything runs.")
+@click.option("--smoke", is_flag=True, help="Use tiny sizes, to check that everything runs.")
 @json_option
 def bench(
     *,
@@ -68,7 +68,7 @@ def _start(nproc: int | None) -> None:
 
     count = nproc or torch.cuda.device_count() or 2
     threads = max(1, (os.cpu_count() or 1) // count)
-    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as logs:  # torchrun leaves the folder of its logs behind
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as logs:  # torchrun does not remove its log folder
         launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", f"--log-dir={logs}"]
         done = subprocess.run(
             [sys.executable, "-m", *launch, "-m", MODULE, *_arguments()],
@@ -194,7 +194,7 @@ def _as_json(found: Measured) -> dict[str, object]:
 
 @contextmanager
 def _progress(*, shown: bool) -> Iterator[Progress]:
-    """Show a bar on standard error, on the first rank and if it is a terminal."""
+    """Show a bar on standard error, on the first rank only, and only on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:

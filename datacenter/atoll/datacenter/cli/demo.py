@@ -21,7 +21,7 @@ from atoll.datacenter.errors import DatacenterError
 from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
 
 GRACE_S = 20.0
-"""Seconds that participants get to end: a silo ends after its present step."""
+"""Seconds that participants get to end: a silo ends after its current step."""
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """PyTorch creates a folder there as soon as a process has a model, and leaves it behind."""
 _MB = 1e6

@@ -26,7 +26,7 @@ from atoll.datacenter.job import load_job
 def export(*, job_file: Path, out: Path, step: int | None, model: Path | None, json_output: bool) -> None:
     """Write a job's checkpoint as config.json and .safetensors, adapters merged. Needs no GPU.
 
-    With --model the trained weights are those that a federation released; frozen ones are those of model.weights.
+    With --model, trained weights come from a federation's release, and frozen weights from model.weights.
     """
     job = load_job(job_file)
     if model is not None:

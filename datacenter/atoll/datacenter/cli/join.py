@@ -43,7 +43,7 @@ def join(
     """Take part in a federation with the job of JOB.toml, its ranks together as one participant.
 
     The first start exchanges a join token for an identity in --state. From then on the silo waits for rounds: each rank
-    fetches its part of the global model, all make the inner steps, and each sends the change of its part. Several
+    fetches its part of the global model, all run the inner steps, and each sends the change of its part. Several
     machines enrol once with `atoll silo enrol`, and join without a token. Lost ranks are restarted from the last
     checkpoint and continue the round. SIGINT and SIGTERM end the command.
     """
@@ -72,10 +72,10 @@ def join(
                 "several machines would use the same join token: let one of them enrol first with "
                 f"`atoll silo enrol --join TOKEN --state {state}`, then join without --join"
             )
-        alone = start["meet"] is None  # with several machines, rank 0's may hold the state already
-        with locked(state) if alone else nullcontext():  # as rank 0 will do: finds another process there now
+        alone = start["meet"] is None  # with several machines, rank 0's machine may already hold the lock
+        with locked(state) if alone else nullcontext():  # as rank 0 will: fails if another process has it
             access.endpoint()
 
-    # Ranks wait for orders with a timeout, again and again; PyTorch's store would warn each time.
+    # Ranks wait for orders in a loop of short timeouts; PyTorch's store would warn at each one.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     Start(**start).run(_MODULE, options, check, bounded=False)

@@ -1,4 +1,4 @@
-"""Common parts of ``train`` and ``join``: their options, and the way from a job file to its end."""
+"""Shared code of ``train`` and ``join``: their options, and running a job file to its end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _OPTIONS = (
 
 
 def start_options(command: Command) -> Command:
-    """Options of every command that starts ranks; their values make a ``Start``."""
+    """Add the options of commands that start ranks; their values make a ``Start``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -93,7 +93,7 @@ class Start:
         *,
         bounded: bool = True,
     ) -> None:
-        """Check everything that can be known, start the ranks, and exit with their outcome.
+        """Check everything that can be checked in advance, start the ranks, and exit with their outcome.
 
         Args:
             module: module that each rank runs, with the job file and ``options``.
@@ -157,7 +157,7 @@ class _Say:
         self._print({"outcome": "failed", "error": str(error)}, f"error: {error}", err=True)
 
     def ended(self, report: Report) -> None:
-        """Print that the job ended well."""
+        """Print that the job succeeded."""
         restarts = f", {counted(report.restarts, 'restart')}" if report.restarts else ""
         text = f"{report.outcome} at step {report.step} after {report.seconds:.1f} s{restarts}"
         if report.replicas_lost or report.replicas_healed:

@@ -132,7 +132,7 @@ def _formulas(one: Prediction, explained: str) -> Iterator[str]:
 
 
 def _wanted(fixed: tuple[str, ...]) -> Wanted | None:
-    """Return a filter of layouts from ``KEY=VALUE``.
+    """Parse ``KEY=VALUE`` to a filter of layouts.
 
     Raises:
         click.BadParameter: naming what is allowed.

@@ -49,7 +49,7 @@ def tokens(
 ) -> None:
     """Convert text to a token file, which a job reads with `source = "tokens"`.
 
-    INPUT are files, and folders of files. Each file is a document; in a .jsonl file each line is one, with its text in
+    INPUT: files, or folders of files. Each file is a document; in a .jsonl file each line is one, with its text in
     "text".
     """
     began_s = time.monotonic()

@@ -16,8 +16,8 @@ _MODULE = "atoll.datacenter.train"
 def train(**start: Any) -> None:
     """Train the job of JOB.toml, with one process for each GPU of this machine.
 
-    Everything that can be known is checked before a process starts. Lost ranks are restarted from the last checkpoint,
-    or with faults.recovery = "in-place" only the replica that has lost one, with the state of another replica.
-    SIGINT and SIGTERM end the job after a last checkpoint; the same command continues from there.
+    Everything that can be checked in advance is checked before a process starts. When a rank is lost, all ranks restart
+    from the last checkpoint; with faults.recovery = "in-place" only its replica restarts, with the state of another
+    replica. SIGINT and SIGTERM end the job after a last checkpoint; the same command continues from there.
     """
     Start(**start).run(_MODULE, ())

@@ -108,19 +108,19 @@ class Signs:
 
 
 def pack_bits(bits: Tensor) -> Tensor:
-    """Bool ``[rows, 8 n]`` to uint8 ``[rows, n]``; the first of eight is the lowest bit."""
+    """Pack bool ``[rows, 8 n]`` into uint8 ``[rows, n]``; the first of eight is the lowest bit."""
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
     return (bits.view(bits.shape[0], -1, 8).to(torch.uint8) << places).sum(dim=2, dtype=torch.uint8)
 
 
 def unpack_bits(packed: Tensor) -> Tensor:
-    """Uint8 ``[rows, n]`` to bool ``[rows, 8 n]``."""
+    """Unpack uint8 ``[rows, n]`` to bool ``[rows, 8 n]``."""
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed[:, :, None] >> places) & 1).bool().flatten(1)
 
 
 def _bytes(scales: Tensor) -> Tensor:
-    """Float32 ``[blocks, 1]`` as uint8 ``[blocks, 4]``."""
+    """View float32 ``[blocks, 1]`` as uint8 ``[blocks, 4]``."""
     return scales.flatten().view(torch.uint8).view(-1, _SCALE_BYTES)
 
 

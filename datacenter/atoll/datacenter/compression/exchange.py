@@ -42,10 +42,10 @@ def gather_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic: 
 
 
 def scatter_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic: Traffic) -> Tensor:
-    """Each rank sums the blocks that it owns and sends the sums on: at most two messages, for any number of ranks.
+    """Each rank sums the blocks that it owns and sends the sums to all: at most two messages, for any number of ranks.
 
-    A sum is encoded again. The error goes into the residual of its owner; all residuals are added up anyway. Block b of
-    the model is owned by rank b mod N, in any bucket.
+    A sum is encoded again, and the error goes into its owner's residual: only the sum of all residuals matters. Block b
+    of the model is owned by rank b mod N, whatever its bucket.
 
     Memory: two messages and two float32 per element, temporarily.
 

@@ -107,7 +107,7 @@ class FeedbackHook:
 
 
 class LargestHook:
-    """Sends the elements of each parameter with the largest absolute values, with error feedback (Lin et al. 2018, 3).
+    """Sends the largest elements of each parameter by absolute value, with error feedback (Lin et al. 2018, section 3).
 
     A message is an int32 index and a float32 value for each element sent; every rank receives all messages.
 
@@ -139,7 +139,7 @@ class LargestHook:
         put_back(bucket, flat, total)
 
     def _largest(self, flat: Flat) -> Tensor:
-        """Return the indices in the bucket of the elements to send, int64, each once."""
+        """Return the indices in the bucket of the elements to send; int64, without repeats."""
         found, start = [], 0
         for part in flat.parts:
             found.append(part.abs().topk(ceil(self._keep * part.numel()), sorted=False).indices + start)

@@ -1,8 +1,8 @@
 """PowerSGD: the gradient of a matrix as a product of two thin matrices, found by one power iteration a step.
 
-Vogels et al. 2019, algorithms 1 and 2. PyTorch has such a hook; ours exists for what that one cannot do: its
-all-reduces start from callbacks, whose order over gloo is not guaranteed (it hangs with several buckets); it keeps its
-state by bucket, which a checkpoint cannot carry to a new process; and it averages.
+Vogels et al. 2019, algorithms 1 and 2. PyTorch's own PowerSGD hook is not enough here. It starts all-reduces from
+callbacks, whose order over gloo is not guaranteed: with several buckets it hangs. It keeps its state by bucket, which a
+checkpoint cannot carry to a new process. And it averages, where a sum is needed.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class _Runner:
     """Runs a hook beside the backward pass.
 
     On a GPU a hook runs in a stream of its own, so that the backward pass continues; on a CPU it blocks. In both cases
-    collectives start in the thread and the order in which DDP calls, the same on every rank.
+    collectives start in the thread and in the order of DDP's calls, which is the same on every rank.
     """
 
     def __init__(self, hook: GradientHook) -> None:

@@ -1,8 +1,8 @@
 """Error feedback: what a rank could not send is added to the next gradient (Seide et al. 2014, section 3).
 
-DDP rebuilds its buckets after the first step of a process, in the order in which gradients came. So residuals belong to
-parameters, by name, and nothing that is sent depends on the bucket that a parameter lies in: each parameter begins a
-new block. For the same reason a resumed job sends what an undisturbed one would have sent.
+DDP rebuilds its buckets after the first step of a process, in the order in which gradients became ready. Residuals are
+therefore kept by parameter name, and each parameter begins a new block, so that messages do not depend on the bucket of
+a parameter. A resumed job thus sends what an uninterrupted one would have sent.
 
 Memory: one float32 per element of the model, including padding to whole blocks.
 """
@@ -133,7 +133,7 @@ class Residuals:
 
 
 def pieces(bucket: GradBucket) -> list[Tensor]:
-    """Return flat views of a bucket's buffer, one for each parameter, in the order in which they lie in memory."""
+    """Return flat views of a bucket's buffer, one for each parameter, in memory order."""
     return list(torch.split(bucket.buffer(), [parameter.numel() for parameter in bucket.parameters()]))
 
 

@@ -1,4 +1,4 @@
-"""Count the bytes that a rank sends, by the algorithms that are best for large messages, as ``plan`` assumes too.
+"""Count the bytes that a rank sends, with the algorithms that are best for large messages, as ``plan`` does.
 
 ===========  ==============================  ==============================
 collective   message                         bytes sent by each of N ranks

@@ -1,6 +1,6 @@
 """Training data: the rows of a step are a pure function of its number, so any rank of any world can take its share.
 
-Start with ``batches``: a ``Source`` says which rows a step has, ``Batches`` counts steps, ``loader.Loader``
+Start with ``batches``: a ``Source`` provides the rows of a step, ``Batches`` counts steps, ``loader.Loader``
 prefetches. Below it, ``packing`` cuts documents into sequences and ``permutation`` shuffles them. Data comes from
 ``stdlib``, ``token_file``, ``text`` with ``stream``, ``digits``, or the user's function (``own``). ``opening``
 assembles them for a job file.

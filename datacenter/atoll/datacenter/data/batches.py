@@ -87,14 +87,14 @@ class Source(Protocol):
         ...
 
     def bookmarks(self, step: int) -> Ints | None:
-        """Return what makes it cheap to continue from a step in another process; -1 for what only other ranks know.
+        """Return positions from which another process can cheaply continue; -1 where only other ranks know them.
 
-        None where continuing is cheap anyway.
+        None if continuing is cheap without them.
         """
         ...
 
     def recall(self, step: int, bookmarks: Ints) -> None:
-        """Use bookmarks. They change no row, but the time to find it."""
+        """Use bookmarks. They do not change the rows, only the time to find them."""
         ...
 
 
@@ -189,7 +189,7 @@ def even_counts(global_batch: int, world: int) -> list[int]:
 
 
 class Batches:
-    """Steps in sequence, starting where a state says."""
+    """Consecutive steps, starting from a given state."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -205,7 +205,7 @@ class Batches:
         return Step(number, self.source)
 
     def next_step(self) -> Step:
-        """Return the next step, and move on."""
+        """Return the next step, and advance."""
         self._next += 1
         return Step(self._next - 1, self.source)
 
@@ -213,8 +213,9 @@ class Batches:
         """Return the position of the next step; the same on every rank.
 
         Args:
-            agree: used where ranks know different bookmarks (streamed text). Without it the state holds only this
-                rank's: the state is still exact, but other ranks tokenise from the beginning to continue.
+            agree: combines the bookmarks of ranks that know different ones (streamed text). Without it the state holds
+                only this rank's bookmarks: it is still exact, but other ranks must tokenise from the beginning to
+                continue.
         """
         state: State = {"step": self._next, "epoch": self.source.epoch(self._next), "digest": self.source.digest}
         if (bookmarks := self.source.bookmarks(self._next)) is not None:

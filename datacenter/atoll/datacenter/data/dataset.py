@@ -1,4 +1,4 @@
-"""Sequences of a map-style dataset, as ``torch.utils.data`` and Hugging Face's ``datasets`` have them."""
+"""Sequences from a map-style dataset, such as those of ``torch.utils.data`` and Hugging Face's ``datasets``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DatasetSequences:
 
     Args:
         dataset: its items must not change: the same index gives the same item on every rank.
-        name: for errors; a digest of it, of the number of items and of the first and the last stands for the data when
-            a checkpoint is resumed.
+        name: for errors. A digest of the name, the number of items, and the first and last items identifies the data
+            when a checkpoint is resumed.
 
     Raises:
         DataError: if it is empty, or its items are not pairs.

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.training import DataSection
 
 MAX_TEXT_BYTES = 64 << 20
-"""Held-out text is tokenised into memory when the job starts; more of it belongs into a token file."""
+"""Maximum held-out text, which is tokenised into memory when the job starts; larger text needs a token file."""
 _ORDER = 0
-"""Seed of the sample: not the job's, so that jobs with other seeds are evaluated on the same sequences."""
+"""Seed of the sample, the same for all jobs: jobs with different seeds are evaluated on the same sequences."""
 _READ_FILES = ("tokens", "text")
 """Sources without a held-out part of their own."""
 
@@ -66,13 +66,13 @@ class HeldOut:
 
 def _without_labels(rows: Rows, which: NDArray[np.bool_]) -> Rows:
     """Return a copy in which no label of these rows counts."""
-    labels = rows.labels.copy()  # rows of the user's own may be views of the data
+    labels = rows.labels.copy()  # rows of a user's source may be views of its data
     labels[which] = IGNORED
     return replace(rows, labels=labels)
 
 
 def open_held_out(job: SiloJob, folder: Path) -> HeldOut | None:
-    """Open what a job is evaluated on; None without ``[evaluation]``.
+    """Open the evaluation data of a job; None without ``[evaluation]``.
 
     Args:
         job: the parsed job file.

@@ -1,4 +1,4 @@
-"""A rank's batches, read ahead by a thread, with the time that the trainer waited for them."""
+"""Prefetch a rank's batches in a thread, and measure how long the trainer waits for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loader:
     """One rank's shares of consecutive steps.
 
     At most ``depth`` shares are read ahead. ``state`` is the position of the last share handed out, so a resumed job
-    reads shares that were only read ahead again. A context manager: the thread ends with it.
+    reads again the shares that were prefetched but not handed out. A context manager: the thread ends with it.
 
     Args:
         batches: the position to start from; used only by the loader from now on.
@@ -81,12 +81,12 @@ class Loader:
             return self._ready.popleft()
 
     def share_of(self, step: int, rank: int) -> Batch:
-        """Return another rank's even share of a step, read now."""
+        """Read and return another rank's even share of a step."""
         with self._reading:
             return self._batches.step(step).share(rank, len(self._counts))
 
     def state(self) -> State:
-        """Return the position of the next share; the same on every rank. Collective if there is ``agree``."""
+        """Return the position of the next share; the same on every rank. Collective if ``agree`` is given."""
         return self._batches.state(self._agree)
 
     def load(self, state: Mapping[str, object]) -> None:
@@ -137,7 +137,7 @@ class Loader:
                     self._changed.notify_all()
 
     def _wanted(self) -> tuple[int, int, tuple[int, ...]] | None:
-        """Return what to read next, when there is room for it; None when closed."""
+        """Wait for room and return what to read next; None when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
             if self._closed:

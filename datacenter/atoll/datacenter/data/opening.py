@@ -19,7 +19,7 @@ from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.training import SOURCES, BatchSection, DataSection
 
 _BYTES_PER_TOKEN = 16
-"""Sizes pieces of streamed text so that a sequence seldom has more than a cut or two."""
+"""Sets the size of pieces of streamed text: large enough that a sequence seldom spans more than three pieces."""
 
 
 def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batches:

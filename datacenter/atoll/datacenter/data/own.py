@@ -1,4 +1,4 @@
-"""Data of the user's own: a function that the job file names returns sequences or a map-style dataset."""
+"""User-supplied data: a function named in the job file returns sequences or a map-style dataset."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def open_own(data: DataSection, sequence: int, split: Split) -> Sequences:
         split: training data or held-out data.
 
     Raises:
-        DataError: if the function cannot be imported or fails, or if it returns something else than sequences or a
-            dataset.
+        DataError: if the function cannot be imported or fails, or if it returns anything but sequences or a dataset.
     """
     module, _, function = data.source.partition(":")
     where = f'data.source = "{data.source}"'
@@ -44,7 +43,7 @@ def open_own(data: DataSection, sequence: int, split: Split) -> Sequences:
         first = found.rows(np.zeros(1, np.int64)) if _is_complete(found) and len(found) else None
     except DataError:
         raise
-    except Exception as error:  # the user's own code: any error of it is about the job
+    except Exception as error:  # user code: any error it raises is an error of the job
         raise DataError(f"{where} failed with [data.settings] {dict(data.settings)}: {error!r}") from error
     if not _is_complete(found):
         missing = [name for name in _NEEDED if not hasattr(found, name)]

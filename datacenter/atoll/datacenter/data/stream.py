@@ -1,9 +1,9 @@
 """Text that is tokenised while it streams. Each row of a step comes from its own lane.
 
-Lane r feeds row r of every step: it takes the pieces number r, r + G, r + 2 G ... of the endless sequence of shuffled
-epochs (G: the global batch). A rank reads and tokenises only the lanes of its own rows, and what a lane provides at a
-step depends on nothing else. How far a lane is after some steps is known only after tokenising it: ``bookmarks`` carry
-that over a restart; without one a lane is tokenised again from its beginning, with the same result.
+Lane r feeds row r of every step: it takes pieces r, r + G, r + 2 G ... of the endless sequence of shuffled epochs (G:
+the global batch). A rank reads and tokenises only the lanes of its own rows, and the row of a lane at a step does not
+depend on other lanes. A lane's position after some steps is known only by tokenising it. ``bookmarks`` carry the
+position over a restart; a lane without one is tokenised again from its beginning, with the same result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Encoded:
 
     @property
     def teaches(self) -> bool:
-        """Whether a document has two tokens, so that one can be predicted."""
+        """Whether some document has at least two tokens, so that there is one to predict."""
         return bool((np.diff(self.starts, append=self.tokens.size) > 1).any())
 
 
@@ -86,7 +86,7 @@ class TextStream:
         return stack(pieces, stop - start, self._sequence)
 
     def epoch(self, step: int) -> int:
-        """Return the epoch of the first lane that is read here and knows it."""
+        """Return the epoch of the first lane read here whose epoch is known."""
         turns = (lane.bookmarks.get(step, UNKNOWN) >> _OFFSET_BITS for lane in list(self._lanes.values()))
         turn = next((turn for turn in turns if turn >= 0), 0)
         return turn * self.global_batch // len(self._pieces)
@@ -106,7 +106,7 @@ class TextStream:
                 self._lane(number).bookmarks[step] = int(bookmarks[number])
 
     def encoded(self, number: int, turn: int) -> Encoded:
-        """Return the piece that comes in a lane's turn."""
+        """Return the piece of a lane at a turn, tokenised."""
         epoch, place = divmod(turn * self.global_batch + number, len(self._pieces))
         index = Permutation(len(self._pieces), self._seed, epoch)(np.asarray([place]))
         parts = [self._tokenizer.encode(text) for text in self._pieces.documents(int(index[0]))]
@@ -159,7 +159,7 @@ class _Lane:
         return piece
 
     def _packed(self) -> Window:
-        """Return ``sequence`` tokens and the one after them, from as many pieces as that takes."""
+        """Return ``sequence`` tokens and the one after them, from as many pieces as necessary."""
         parts: list[Tokens] = []
         cuts: list[Ints] = []
         missing, filled = self._sequence + 1, 0

@@ -99,7 +99,7 @@ class TextPieces:
         return sum(file.size_bytes for file in self.files)
 
     def documents(self, index: int) -> Iterator[bytes]:
-        """Yield the documents of a piece. There may be none, where one line is longer than a piece.
+        """Yield the documents of a piece. There may be none if a line is longer than a piece.
 
         Raises:
             DataError: if the file cannot be read, has changed its size, or a line is not JSON with a ``text``.

@@ -16,7 +16,7 @@ Everything is little-endian::
        128         T tokens, then zeros up to a multiple of 8
                    D + 1 offsets of documents (int64), from 0 to T, rising
 
-The digest of the tokens is checked by ``verify`` alone, since that reads everything; opening checks the rest.
+Opening a file does not check the digest of its tokens, which takes reading all of them; ``verify`` does.
 """
 
 from __future__ import annotations

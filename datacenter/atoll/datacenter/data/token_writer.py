@@ -62,7 +62,7 @@ class TokenWriter:
             self._partial.unlink(missing_ok=True)
 
     def add(self, tokens: Tokens) -> None:
-        """Append tokens to the present document, or begin one.
+        """Append tokens to the current document, or begin one.
 
         Raises:
             DataError: if a token is not in the vocabulary, or the disk is full.
@@ -105,7 +105,7 @@ class TokenWriter:
 
 @contextmanager
 def _telling(path: Path) -> Iterator[None]:
-    """Convert the system's errors about a disk to one that names the file."""
+    """Convert an ``OSError`` to a ``DataError`` that names the file."""
     try:
         yield
     except OSError as error:

@@ -52,7 +52,7 @@ def tokenise(
     Args:
         files: files in the order of their documents.
         tokenizer: converts text to tokens.
-        path: the token file; at the end it is complete, or as it was before.
+        path: the token file; replaced when it is complete, and otherwise left unchanged.
         end_token: appended to each document.
         threads: number of threads that tokenise.
         progress: called with the bytes of text written since the last call.

@@ -1,4 +1,4 @@
-"""Tokenizers: from text to tokens."""
+"""Tokenizers: convert text to tokens."""
 
 from __future__ import annotations
 

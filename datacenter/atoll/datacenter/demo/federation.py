@@ -106,7 +106,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Judge:
-    """Evaluates models on held-out text and lets them write, in this process.
+    """Evaluates models on held-out text and generates text with them, in this process.
 
     Attributes:
         spec: spec of the model.

@@ -41,7 +41,7 @@ class Steps:
 
 
 class Text(TorchParticipant):
-    """Makes ``inner_steps`` steps per round. Its optimiser's states stay here and continue from round to round.
+    """Makes ``inner_steps`` steps per round. Optimiser states stay here and carry over from round to round.
 
     Args:
         job: a silo's job file; its layout is ignored.

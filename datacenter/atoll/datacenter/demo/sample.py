@@ -1,4 +1,4 @@
-"""Let a byte-level model write text."""
+"""Generate text with a byte-level model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_on(module: nn.Module, start: bytes, length: int, context: int, tempera
         start: text to continue.
         length: number of bytes to write.
         context: maximum number of bytes that the model sees.
-        temperature: below 1, likely bytes become likelier.
+        temperature: values below 1 favour likely bytes.
         seed: seed of the draws.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The standard library's text, different modules for each participant, and held-out text."""
+"""Split the standard library's text: different modules for each participant, and held-out text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def write_shards(folder: Path, shares: Sequence[int]) -> list[Path]:
-    """Write one folder of text for each participant. A package, or a module beside the packages, is in one folder only.
+    """Write one folder of text for each participant. Each package, or top-level module, is in one folder only.
 
-    The largest come first, each for the participant with the least text for its share: the same split every time.
+    They are assigned in order of size, largest first, each to the participant with the least text relative to its
+    share. The split is the same every time.
 
     Args:
         folder: parent of the folders.
@@ -45,7 +46,7 @@ def write_shards(folder: Path, shares: Sequence[int]) -> list[Path]:
 
 
 def held_out_rows(rows: int, length: int) -> NDArray[np.uint8]:
-    """Return rows of text, cut at equal distances from the held-out text.
+    """Return rows cut from the held-out text at equal distances.
 
     Args:
         rows: number of rows.

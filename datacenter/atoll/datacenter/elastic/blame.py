@@ -12,18 +12,18 @@ from atoll.datacenter.elastic.recorder import Collective
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank reports of itself every second.
+    """What a rank reports about itself every second.
 
     Attributes:
         rank: number of the rank.
         host: its machine.
         pid: its process.
-        number: counter; if it stands still, the rank no longer runs.
-        step: present step.
-        phase: present phase of the step.
+        number: counter; if it does not change, the rank no longer runs.
+        step: current step.
+        phase: current phase of the step.
         phase_s: seconds in this phase.
-        waiting: if the rank stands still in a phase, the collective that it has waited in for longest.
-        begun: likewise, the number of the last collective that it began, by group.
+        waiting: if the rank is stuck in a phase, the collective that it has waited in for longest.
+        begun: if the rank is stuck, the number of the last collective that it began, by group.
     """
 
     rank: int
@@ -62,7 +62,7 @@ def explain(mine: Beat, before: Sequence[Beat], after: Sequence[Beat], timeout_s
     """Explain why a collective did not end in time.
 
     Args:
-        mine: beat of the waiting rank, from while it waited.
+        mine: beat of the waiting rank, taken while it waited.
         before: beats of every rank that has reported.
         after: the same, a few beats later.
         timeout_s: how long the rank waited.

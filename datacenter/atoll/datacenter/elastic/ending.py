@@ -13,10 +13,10 @@ from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.errors import DatacenterError, HungError, LostPeerError
 
 FOLDER_VARIABLE = "ATOLL_SILO_RANKS"
-"""Variable with the folder in which the launcher reads each rank's process and outcome."""
+"""Environment variable with the folder from which the launcher reads each rank's process and outcome."""
 
 PRINTS_VARIABLE = "ATOLL_SILO_PRINTS"
-"""Variable that is set for a rank other than local rank 0 whose output is the launcher's."""
+"""Environment variable, set for a rank other than local rank 0 that shares the launcher's output."""
 
 
 def end_rank(error: Exception) -> NoReturn:

@@ -22,7 +22,7 @@ class Failure:
         status: exit status; negative: the signal that ended it.
         message: the rank's own message, a few lines at most; empty if there is none.
         trace: traceback of an error that is not one of ours.
-        first: whether it ended before any rank was ended by others.
+        first: whether it ended before the launcher ended any rank.
     """
 
     rank: int
@@ -48,7 +48,7 @@ def cause(failures: Sequence[Failure]) -> Failure:
 
 
 def is_repeated(failure: Failure, before: Failure | None) -> bool:
-    """Return whether an attempt failed as the one before it: with the same error in the same step, as its trace says.
+    """Return whether an attempt failed like the previous one: with the same error and trace in the same step.
 
     Such an error comes from the job's code or data, and a further restart would meet it again.
     """

@@ -1,4 +1,4 @@
-"""Bind ranks to the processors and the memory beside their GPU, by torchrun's agent (``torch.numa``)."""
+"""Bind ranks to the processors and the memory beside their GPU, through torchrun's agent (``torch.numa``)."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def numa_options(mode: Numa) -> NumaOptions | None:
-    """Return what torchrun's agent is told; None for ``none``."""
+    """Return the options for torchrun's agent; None for ``none``."""
     return None if mode == "none" else NumaOptions(affinity_mode=AffinityMode(mode))

@@ -96,7 +96,7 @@ def _created_ns(entry: Mapping[str, Any]) -> int:
 
 
 def _dump() -> bytes:
-    """One call for all back ends, or NCCL's own before there was one; PyTorch has no public name for either."""
+    """Dump all back ends with one call, or only NCCL where PyTorch lacks it; neither call has a public name."""
     dump: Callable[[], bytes] | None = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
     dump = dump or getattr(_distributed_c10d, "_dump_nccl_trace_json", None)
     return dump() if dump is not None else b""

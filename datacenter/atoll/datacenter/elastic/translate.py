@@ -11,7 +11,7 @@ _LATE = ("timed out", "timeout")
 
 
 def translated(error: RuntimeError, explained: Callable[[], str]) -> Exception:
-    """Return the error of a job that a collective's error stands for.
+    """Return the job's error for an error of a collective.
 
     Args:
         error: the error that PyTorch raised.

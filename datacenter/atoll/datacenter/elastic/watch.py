@@ -43,9 +43,8 @@ class Watch:
     on every rank. A rank whose launcher is gone ends itself. An error of a collective becomes ``HungError`` or
     ``LostPeerError``, see ``translate``.
 
-    On GPUs such an error does not come: the main thread waits for the device, and NCCL's own watchdog aborts the
-    process without naming a rank. There the thread of this watch ends a rank whose collective is late, with the same
-    message.
+    On GPUs the main thread gets no such error: it waits for the device, and NCCL's own watchdog aborts the process
+    without naming a rank. There, the thread of this watch ends a rank whose collective is late, with the same message.
 
     Args:
         world: world of the ranks.
@@ -89,15 +88,15 @@ class Watch:
                 signal.signal(one, handler)
 
     def enter(self, step: int, phase: str) -> None:
-        """Set this rank's position, which is shown when others wait for it in vain. Takes less than a microsecond."""
+        """Set this rank's position, which errors of the ranks that wait for it show. Takes less than a microsecond."""
         self._place, self._since_s = (step, phase), time.monotonic()
 
     def stops_after(self, step: int) -> bool:
         """Return whether the job ends with this step because a stop was requested. Makes one request to the store.
 
-        A rank with a request publishes it before it enters the next step, and the job ends with the step after that.
-        No rank asks about that one before it has read the result of the step before (``Trainer.run``), which has
-        collectives that the publishing rank entered after it had published. So all ranks find the same answer.
+        A rank with a request publishes it before it enters step n, and the job ends with step n + 1. No rank asks about
+        step n + 1 before it has read the result of step n (``Trainer.run``). That step has collectives, which the
+        publishing rank entered after it had published. So all ranks find the same answer.
 
         Args:
             step: the step just made.
@@ -112,10 +111,11 @@ class Watch:
         return self._asked
 
     def stopping(self) -> bool:
-        """Return whether a stop was requested, to a rank that waits between steps.
+        """Return whether a stop was requested, for a rank that waits between steps.
 
-        The call publishes the request: a rank that makes a step meanwhile finds it afterwards. In a thread other than
-        the main one, which may be in a step, the call only reads: two ranks might find it at different steps.
+        The call publishes the request, so that a rank that is in a step finds it afterwards. In a thread other than the
+        main one the call only reads: the main thread may be in a step, and two ranks might find the request at
+        different steps.
         """
         in_no_step = threading.current_thread() is threading.main_thread()
         if self._asked and in_no_step and not self._store.check(["stop"]):
@@ -154,10 +154,10 @@ class Watch:
                 return
             if self._ends_late and self._is_late():
                 self._ends_late = False
-                threading.Thread(target=self._end_late, name="hung", daemon=True).start()  # beats go on meanwhile
+                threading.Thread(target=self._end_late, name="hung", daemon=True).start()  # beats continue meanwhile
 
     def _is_late(self) -> bool:
-        """Return whether this rank has stood in its phase, and in one collective, for longer than allowed."""
+        """Return whether this rank has been in its phase, and in one collective, for longer than allowed."""
         phase_s = time.monotonic() - self._since_s
         waiting = recording().waiting if phase_s >= self._timeout_s else None
         return waiting is not None and waiting.age_s >= self._timeout_s
@@ -174,7 +174,7 @@ class Watch:
             self._beaten.notify_all()
 
     def _remember(self, found: Recording) -> None:
-        """Remember the collective that this rank waits in, also after it has failed: it is asked for then."""
+        """Remember the collective that this rank waits in; it is needed after the collective has failed."""
         if found.waiting is None and self._recording.waiting is not None:
             found = Recording(self._recording.waiting, found.begun)
         self._recording = found

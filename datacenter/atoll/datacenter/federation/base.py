@@ -1,8 +1,8 @@
-"""The model that a round starts from: this rank's parts of the global model, in a file, so that they need no memory.
+"""The model that a round starts from: this rank's parts of the global model, kept in a file to save memory.
 
 The file is mapped; the kernel writes its pages out and reads them back. It does not outlive its process: after a
-restart the parts are fetched again and verified chunk by chunk. A chunk of which several ranks of one machine hold
-something is fetched once, by one of them; see ``base_file``.
+restart the parts are fetched again and verified chunk by chunk. A chunk that several ranks of one machine need is
+fetched once, by one of them; see ``base_file``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Base:
         return {int(one) for one in np.flatnonzero(self._marks)}
 
     def taken_over(self) -> None:
-        """Count no piece as changed any more."""
+        """Mark every piece as unchanged."""
         self._marks[:] = 0
 
     def of(self, index: int) -> Tensor:

@@ -145,8 +145,8 @@ def neighbours(mine: BaseFile, path: Path, pieces: int, device: torch.device) ->
 def share_out(files: Sequence[BaseFile], mine: int, chunk_bytes: int) -> Mapping[int, list[tuple[BaseFile, FileRange]]]:
     """Return the chunks that one rank fetches, and the ranges to write from each.
 
-    A chunk of which several ranks of the machine hold something is fetched by one of them, which writes all of it.
-    These chunks are shared so that all ranks fetch about the same. Every rank computes the same result.
+    A chunk that several ranks of the machine need is fetched by one of them, which writes it for all. These chunks are
+    distributed so that all ranks fetch about the same amount. Every rank computes the same result.
 
     Args:
         files: files of the machine's ranks.

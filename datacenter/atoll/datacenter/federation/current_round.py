@@ -14,7 +14,7 @@ class CurrentRound:
 
     Attributes:
         run, round, attempt: key of the round; the run is empty before the first round.
-        first_step: steps made before it.
+        first_step: steps run before it.
         first_tokens: tokens counted before it.
     """
 

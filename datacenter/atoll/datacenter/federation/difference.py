@@ -4,8 +4,8 @@ Douillard et al. 2023 (DiLoCo), algorithm 1, line 11, call global - local the ou
 hence the sign. Error feedback follows Karimireddy et al. 2019, algorithm 2: what an encoding rounds off is added to the
 next round's update before encoding; see ``residuals``.
 
-Each chunk is computed and encoded where the weights are, in a ``Lane`` beside other work: to a GPU go the model that
-the round started from and the errors, back come the encoded chunk and the new errors.
+Each chunk is computed and encoded on the device of the weights, in a ``Lane`` beside other work. With a GPU, the model
+that the round started from and the errors are copied to it; the encoded chunk and the new errors are copied back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A chunk in work on the device; its tensors are on the host, complete once ``wait`` has returned.
+    """A chunk that the device is computing; its tensors are on the host, complete once ``wait`` has returned.
 
     Attributes:
         elements: the chunk.
@@ -63,7 +63,7 @@ class _Flight:
 
 
 class Difference:
-    """An ``ElementSource`` over this rank's pieces; one chunk is computed at a time, and the next one meanwhile.
+    """An ``ElementSource`` over this rank's pieces; it computes chunk by chunk, at most one ahead.
 
     Args:
         base: the model that the round started from.
@@ -104,7 +104,7 @@ class Difference:
             self._residuals.begin(self._size, whole=self._whole)
 
     def hold(self, chunks: Sequence[ElementRange], encoding: Encoding) -> None:
-        """Encode all chunks now, into memory of the host: then the weights may change while they are sent.
+        """Encode all chunks now into host memory, so that the weights may change while they are sent.
 
         Raises:
             UpdateError, OSError: as ``begin`` and ``read``.
@@ -137,7 +137,7 @@ class Difference:
         out.view(np.uint8)[:] = payload
 
     def keep(self, upload: str) -> None:
-        """Keep the rounding errors after this update, all of whose elements have been read, under its id, durably.
+        """Store the rounding errors after this update durably under its id; all its elements must have been read.
 
         Raises:
             OSError: if the system refuses.
@@ -155,7 +155,7 @@ class Difference:
         return math.sqrt(math.fsum(inner_product(one, one) for one in values))
 
     def _flights(self, chunks: Sequence[ElementRange], encoding: Encoding, *, encoded: bool) -> Iterator[_Flight]:
-        """Yield chunks that have landed; where the lane allows it, the next one is in work meanwhile."""
+        """Yield finished chunks; where the lane allows it, the next one is computed meanwhile."""
         ahead: _Flight | None = None
         for chunk in chunks:
             flight = self._launched(chunk, encoding, encoded=encoded)
@@ -171,7 +171,7 @@ class Difference:
     def _launched(
         self, elements: ElementRange, encoding: Encoding, *, encoded: bool, room: Tensor | None = None
     ) -> _Flight:
-        """Queue a chunk: local - global plus earlier rounding errors, scaled, and encoded if that is asked for.
+        """Queue a chunk: local - global plus earlier rounding errors, scaled, and encoded if requested.
 
         ``room``: float32 memory on the weights' device for the values.
         """

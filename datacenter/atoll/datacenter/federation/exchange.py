@@ -1,4 +1,4 @@
-"""The phases of a round on one rank: fetch, begin, train, send. Transfers end when those of every rank have ended."""
+"""The phases of a round on one rank: fetch, begin, train, send. A transfer ends when it has ended on every rank."""
 
 from __future__ import annotations
 
@@ -135,8 +135,9 @@ class Exchange:
     def begin(self, order: Order) -> None:
         """Set the global weights, unless a checkpoint has restored weights from the middle of this round.
 
-        A round over a fragment, or one that began while the last one's update travelled, leaves the weights that are
-        the same as before to go on (Douillard et al. 2025, algorithm 2); the others are mixed with those that come.
+        In a round over a fragment, or one that began while the previous update was being sent, weights that did not
+        change in the global model keep their local values (Douillard et al. 2025, algorithm 2). The others are mixed
+        with the global ones.
         """
         state, base, section = self._trainer.state, self._here, self._trainer.job.federation
         follows = self._following == order.key.run
@@ -154,15 +155,15 @@ class Exchange:
         self._following, self._ended = order.key.run, None
 
     def left(self, order: Order) -> int:
-        """Return the number of inner steps of the present round that are left."""
+        """Return the number of inner steps that are left in the current round."""
         return max(0, self._current.first_step + order.inner_steps - self._trainer.state.step)
 
     def train(self, order: Order, handover: Handover | None, fetched_s: float) -> Trained:
-        """Make the inner steps, until the last one, or until there is just enough time to send.
+        """Run the inner steps until the last one, or until there is just enough time left to send.
 
-        Figures of a step are read after the next one was queued, see ``Trainer.queue``, and all of them before
-        this returns. The step announced as the last one is the one after the next, and it is always made, see
-        ``Orders.halt``.
+        The metrics of a step are read after the next step is queued (see ``Trainer.queue``), and all of them before
+        this returns. The step announced as the last one is the one after the next, and it is always run (see
+        ``Orders.halt``).
 
         Raises:
             RoundError: if a stop of the silo was requested.
@@ -173,7 +174,7 @@ class Exchange:
         if handover is not None:
             handover.invitation.task.control.arm(upload_reserve_s(handover.invitation.task, fetched_s))
         sums, step_s, announced = _Sums(), 0.0, False
-        warm = state.step + 1  # the very first step compiles and connects: its time is not representative
+        warm = state.step + 1  # the first step compiles and connects: its time is not representative
         while state.step < self._current.first_step + order.inner_steps:
             if control is not None and not announced and _ends_soon(control, step_s):
                 self._orders.halt(order, state.step + 2)
@@ -223,7 +224,7 @@ class Exchange:
         difference.scale = _from_hex(self._orders.say(order, "scale", factor.hex()).encode())
 
     def hold(self, now: Round) -> None:
-        """Encode what is sent into memory of the host, if further steps are made while it is sent. Collective.
+        """Encode the update into host memory, if further steps run while it is sent. Collective.
 
         Raises:
             RoundError: on every rank, if it failed on one.
@@ -242,10 +243,10 @@ class Exchange:
         return Upload(key, Shard(difference.ranges, difference), order.encoding, now.link.chunk_bytes)
 
     def send(self, now: Round) -> None:
-        """Send this rank's part, and again what the server lacks; all ranks learn the outcome. From any thread.
+        """Send this rank's part, and resend what the server lacks; all ranks learn the outcome. From any thread.
 
-        The rounding errors after the update are on disk on every rank before it is reported. Whether they are those
-        to go on with is part of the next order.
+        The rounding errors after the update are on disk on every rank before it is reported. The next order says
+        whether to continue with them.
 
         Raises:
             RoundError: on every rank, if it failed on one.

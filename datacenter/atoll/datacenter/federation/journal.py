@@ -1,8 +1,8 @@
 """Rank 0's record of the updates whose rounding errors are kept: which one counted last, and which one is in doubt.
 
-An update is entered before it is reported. If the silo is killed, or the server's answer is lost, the entry is there
-when the next round begins: the same report is then made again. The server answers it as it did, or would have done, the
-first time, and counts it once. So the silo always learns whether the update counted.
+An update is entered before it is reported. If the silo is killed, or the server's answer is lost, the entry remains,
+and the same report is sent again when the next round begins. The server gives it the answer of the first time, and
+counts it once. So the silo always learns whether the update counted.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Journal:
             self._load(path)
 
     def errors_for(self, key: RoundKey) -> str:
-        """Return the id of the update after which errors are to be included in this round's; empty: none.
+        """Return the id of the update whose rounding errors this round's update includes; empty: none.
 
-        Errors of another run are not: they are not this run's. If the server begins the last update's round anew, that
-        update is in no sum, and the errors before it are the right ones.
+        Errors of another run are never included. If the server restarts the round of the last update, that update is in
+        no sum, so the errors before it are the right ones.
         """
         last = self._counted
         if last is None or last.run != key.run:
@@ -78,7 +78,7 @@ class Journal:
         return last.before if anew else last.upload
 
     def enter(self, report: transfer_pb2.ReportRequest) -> None:
-        """Note that an update will be reported, durably.
+        """Record durably that an update will be reported.
 
         Raises:
             OSError: if the file cannot be written.
@@ -88,7 +88,7 @@ class Journal:
         self._save()
 
     def answered(self, answer: transfer_pb2.ReportResponse | None) -> None:
-        """Note how the server answered that report; None: it refused the update.
+        """Record the server's answer to that report; None: it refused the update.
 
         Raises:
             OSError: if the file cannot be written.

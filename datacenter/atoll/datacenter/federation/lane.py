@@ -1,8 +1,8 @@
 """Copies between host and device beside the device's other work.
 
-On a GPU: a stream of its own, and page-locked memory for two chunks, so that a chunk is encoded and copied while the
-one before it is sent. Pageable memory would make each copy wait for the host, and the default stream would put each
-behind the kernels of training. On a CPU values are used where they are.
+On a GPU, a lane has its own stream and page-locked memory for two chunks, so that one chunk is encoded and copied while
+the previous one is sent. Pageable memory would make each copy wait for the host, and the default stream would queue
+each copy behind the kernels of training. On a CPU, values are used in place.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class Lane:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether chunks can be in work while the caller does something else."""
+        """Whether the device computes chunks while the caller does something else."""
         return self._stream is not None
 
     def follow(self) -> None:
-        """Let what comes wait for what has been queued on the device so far, by this thread."""
+        """Make later work of the lane wait for what this thread has queued on the device so far."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def beside(self) -> AbstractContextManager[object]:
-        """Enter the side stream for the next chunk; the last but one must have been waited for."""
+        """Enter the side stream for the next chunk; the chunk before the last must be complete."""
         self._turn = (self._turn + 1) % TURNS
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def host(self, name: str, size: int) -> Tensor:
-        """Return float32 memory of the host for an input of this chunk, to be filled and given to ``load``."""
+        """Return float32 host memory for an input of this chunk; fill it and pass it to ``load``."""
         return self._memory(name, size, torch.float32)
 
     def load(self, name: str, values: Tensor) -> Tensor:
-        """Return values of the host on the device, as float32."""
+        """Copy values from the host to the device, as float32."""
         if self.device.type == "cpu":
             return values.to(torch.float32)
         if self._stream is None:
@@ -72,7 +72,7 @@ class Lane:
         return room.to(self.device, non_blocking=True)
 
     def fetch(self, name: str, values: Tensor) -> Tensor:
-        """Return values of the device on the host, where they are once the chunk has been waited for."""
+        """Copy values from the device to the host; they are there once ``mark`` has been waited for."""
         if self._stream is None:
             return values.cpu()
         room = self._memory(name, values.numel(), values.dtype)
@@ -80,7 +80,7 @@ class Lane:
         return room
 
     def mark(self) -> Callable[[], object]:
-        """Return what waits for everything that was queued for this chunk."""
+        """Return a function that waits for everything that was queued for this chunk."""
         if self._stream is None:
             return _nothing
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -88,7 +88,7 @@ class Lane:
         return event.synchronize
 
     def _memory(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        """Return memory that is free once this turn comes again; page-locked beside a GPU."""
+        """Return memory that is reused when this turn comes again; page-locked with a GPU."""
         key = (self._turn, name)
         found = self._room.get(key)
         if found is None or found.numel() < size or found.dtype != dtype:
@@ -102,4 +102,4 @@ def weights_device(job: SiloJob, world: World) -> torch.device:
 
 
 def _nothing() -> None:
-    """Nothing is queued on a CPU."""
+    """Do nothing: on a CPU nothing is queued."""

@@ -26,7 +26,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class MemoryCheck:
-    """Memory of a rank beside what its share of the model takes at least.
+    """Compares a rank's memory with the least that its share of the model takes.
 
     Attributes:
         needed_bytes: parameters and optimiser states of the fullest rank; a step needs more.
@@ -55,7 +55,7 @@ class MemoryCheck:
         return cls(needed, device_memory_bytes(weights_device(job, world), per_node), task, world.size, per_node)
 
     def objection(self) -> str | None:
-        """Return why no round can be done, with a remedy; None if nothing is known against it."""
+        """Return why this silo cannot run a round, with a remedy; None if no reason is known."""
         if self.needed_bytes <= self.memory_bytes:
             return None
         needed, memory = self.needed_bytes / _GIB, self.memory_bytes / _GIB

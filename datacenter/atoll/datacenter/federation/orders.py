@@ -1,6 +1,6 @@
 """Orders of rank 0 to the other ranks, and agreement of all ranks on whether to continue.
 
-Everything uses a store (a key-value server that ranks have anyway), never collectives: a silo may wait for hours
+All of this uses a store (a key-value server that the ranks already have), never collectives: a silo may wait for hours
 between two rounds, and a rank whose transfer fails must not leave others in a collective. Keys of round number n begin
 with ``n/``; they are deleted two rounds later.
 
@@ -9,7 +9,7 @@ key                    value
 =====================  =====================================================================================
 ``order/n``            the order; empty: there are no more rounds
 ``n/<phase>/<rank>``   result of a phase on a rank: ``+`` and its bytes, or ``-`` and why it failed
-``n/<phase>``          decision for all ranks: ``+``, or ``-`` and why not; or rank 0's word
+``n/<phase>``          decision for all ranks: ``+``, or ``-`` and why not; or rank 0's message
 ``n/halt``             the last inner step
 ``n/ended``            the round has ended; not empty: it was abandoned, for this reason
 =====================  =====================================================================================
@@ -79,7 +79,7 @@ class Order:
         upload_id: id of this silo's upload.
         address: address of transfers.
         chunk_bytes: chunk size of the upload.
-        inner_steps: steps to make.
+        inner_steps: inner steps to run.
         clip_norm: largest norm of the update over all ranks; None: unlimited.
         traceparent: W3C trace context; empty without tracing.
         counted: id of the update whose rounding errors this one includes; empty: none.
@@ -151,7 +151,7 @@ class Orders:
         self._taken += 1
         key = f"order/{self._taken}"
         while not _arrives(self._store, key, LOOK_S):
-            self._stopping()  # publishes a request to rank 0 too
+            self._stopping()  # also publishes a request to stop, for rank 0
         data = self._store.get(key)
         return Order.decoded(data) if data else None
 
@@ -185,7 +185,7 @@ class Orders:
         return _passed(verdict, [answer[1:] for answer in found])
 
     def say(self, order: Order, phase: str, word: str = "") -> str:
-        """Send rank 0's word to all ranks; the argument of other ranks is ignored."""
+        """Send rank 0's message to all ranks; the argument of other ranks is ignored."""
         key = f"{order.number}/{phase}"
         if self._world.is_first:
             self._set(order.number, key, word.encode())
@@ -194,10 +194,10 @@ class Orders:
         return str(self._store.get(key).decode())
 
     def halt(self, order: Order, step: int) -> None:
-        """End the inner steps with this one. For rank 0, once in a round, before it enters the step before that one.
+        """Make this step the last inner step. For rank 0, once in a round, before it enters the previous step.
 
-        A rank asks about a step once it was queued, when only the step before is known to be done. That one has
-        collectives which rank 0 entered after it had called this: so all ranks find the same answer.
+        A rank asks about a step once it is queued, when only the previous step is known to be done. The previous step
+        has collectives, which rank 0 entered after it had called this, so all ranks find the same answer.
         """
         self._set(order.number, f"{order.number}/halt", str(step).encode())
 
@@ -213,7 +213,7 @@ class Orders:
 
     @contextmanager
     def abandoning(self, order: Order, control: TaskControl) -> Iterator[None]:
-        """While inside, abandon the round on this rank when rank 0, which hears from the server, abandons it."""
+        """Within this context, abandon the round here when rank 0 does; only rank 0 hears from the server."""
         left = threading.Event()
 
         def watch() -> None:

@@ -49,8 +49,8 @@ class Piece:
 def pieces_of(tensors: Mapping[str, Tensor], layout: Layout, device: torch.device) -> tuple[Piece, ...]:
     """Return this rank's parts of a layout; collective over all ranks.
 
-    Ranks with the same part find each other for any cause (replicas, tensor-parallel norms, experts' replicas): they
-    exchange digests of what they hold, 8 bytes for each tensor, and share the sending.
+    Ranks with the same part find each other whatever the cause (replicas, tensor-parallel norms, experts' replicas):
+    they exchange digests of what they hold, 8 bytes for each tensor, and share the sending.
 
     Args:
         tensors: this rank's weights and buffers by name, plain or ``DTensor``.

@@ -1,7 +1,7 @@
 """Encode an update where its weights are: ``atoll.wire.encoding`` in operations of torch, bit for bit the same.
 
-Each operation rounds as IEEE 754 says, on a GPU as on a CPU: quotients are those of two tensors, because torch turns a
-division by a number of the host into a product with its reciprocal on a GPU, and that rounds differently.
+Each operation rounds as IEEE 754 specifies, on GPUs and CPUs alike. Divisors are tensors: on a GPU torch replaces a
+division by a Python number by a product with its reciprocal, which rounds differently.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def export_released(job: SiloJob, model: Path, out: Path) -> int:
         Number of the file's tensors.
 
     Raises:
-        LayoutError: if the file is of another model, the model has no Hugging Face form, or frozen weights are
-            nowhere to be read.
+        LayoutError: if the file is of another model, the model has no Hugging Face form, or there is no file to read
+            frozen weights from.
         SafetensorsError: if the file is damaged.
     """
     foreign, shapes = foreign_form(job.model)

@@ -1,12 +1,12 @@
-"""Rounding errors of what this rank has sent (error feedback, Karimireddy et al. 2019), each update's in a file.
+"""Rounding errors of what this rank has sent (error feedback, Karimireddy et al. 2019), in one file per update.
 
-The errors after an update belong to that update: they are right if it counts, and those before it are right if it does
-not. So they are written to a file of their own while the update is sent, and are on disk before it is reported. Which
-update counted last is known to rank 0 (``journal``), which says so in each order. Whenever a silo is killed, the next
-round therefore begins with the errors that the server lacks, no more and no less.
+The errors after an update are right only if it counts; if it does not, the errors before it are right. So each update's
+errors are written to a separate file while it is sent, and are on disk before it is reported. Rank 0 knows which update
+counted last (``journal``), and names it in each order. Whenever a silo is killed, the next round therefore begins with
+exactly the errors that the server lacks.
 
-Files of two updates are kept: of the last one, and of the one before, in case the server begins the last one's round
-anew. Without checkpoints they have no names, and disappear with the process.
+The files of the last two updates are kept, in case the server restarts the round of the last one. Without checkpoints
+the files have no names, and disappear with the process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Residuals:
         scratch: folder for files that do not outlive the process.
 
     Attributes:
-        upload: id of the update that the present errors are of; empty: there are none.
+        upload: id of the update that the current errors belong to; empty: there are none.
     """
 
     def __init__(self, folder: Path | None, rank: int, scratch: Path) -> None:
@@ -75,7 +75,7 @@ class Residuals:
             self.upload = upload
 
     def read(self, first: int, out: Floats) -> None:
-        """Write the present errors of positions [first, first + size) into ``out``; there must be some (``upload``).
+        """Write the current errors of positions [first, first + size) into ``out``; there must be some (``upload``).
 
         Raises:
             OSError: if the file cannot be read, or ends early.
@@ -114,7 +114,7 @@ class Residuals:
             os.pwrite(self._next, np.ascontiguousarray(values).view(np.uint8).data, _ITEM_BYTES * first)
 
     def keep(self, upload: str) -> None:
-        """Keep the new errors under their update's id, durably; drop those that no update can need any more.
+        """Store the new errors durably under their update's id; drop those that no update can need any more.
 
         Raises:
             OSError: if the system refuses.
@@ -140,7 +140,7 @@ class Residuals:
         return (self._folder or self._scratch) / f"errors-{self._rank:05d}-{upload}-{self._tag}"
 
     def _drop(self) -> None:
-        """Give up new errors that were not kept."""
+        """Discard new errors that were not kept."""
         if self._next is not None and self._next not in self._files.values():
             os.close(self._next)
         self._next = None

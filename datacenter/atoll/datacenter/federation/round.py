@@ -40,7 +40,7 @@ class Round:
         handover: passes results to rank 0's session; None on other ranks.
         fetched_s: seconds of fetching; None: not fetched yet.
         fetched_bytes: bytes fetched by all ranks; only known to rank 0.
-        trained: result of the inner steps, once they are made.
+        trained: result of the inner steps, once they are done.
         difference: what to send, from then on.
         until_ended: closed when the round has ended.
     """

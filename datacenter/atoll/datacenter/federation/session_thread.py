@@ -40,7 +40,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Delivery:
-    """The sum of what all ranks have sent.
+    """Totals of what all ranks have sent.
 
     Attributes:
         headers: headers of all chunks of all ranks.
@@ -195,12 +195,12 @@ class SiloWork(Work):
 class SessionThread:
     """Runs a session in a thread beside training; a context manager that reports a stop to the server at its end.
 
-    If the ranks will be restarted (one is lost, or a collective hangs), nothing is reported: the round is still theirs,
+    If the ranks will be restarted (one is lost, or a collective hangs), nothing is reported: they continue the round,
     and the connection ends with the process.
 
     Args:
-        make: makes the session, given how work is done.
-        journal: of updates with rounding errors; by default one that is not kept.
+        make: makes the session; its argument makes the work of an invitation.
+        journal: of updates with rounding errors; by default one in memory.
 
     Attributes:
         rounds: rounds to train; None once the session has ended.
@@ -246,10 +246,10 @@ class SessionThread:
         return None
 
     def summary(self) -> Summary:
-        """Return the summary of the session, once ``rounds`` has given None.
+        """Return the summary of the session, once ``rounds`` has returned None.
 
         Raises:
-            FederationError: if the session failed as the client SDK foresees it.
+            FederationError: if the session failed with an error of the client SDK.
         """
         self._thread.join()
         if isinstance(self._error, ClientError):
@@ -257,7 +257,7 @@ class SessionThread:
         if self._error is not None:
             raise self._error
         if self._summary is None:
-            raise FederationError("the session has ended without a word")
+            raise FederationError("the session has ended without a result")
         return self._summary
 
     def _run(self) -> None:

@@ -1,8 +1,8 @@
 """One rank of a silo in a federation, from round to round.
 
 DiLoCo (Douillard et al. 2023), algorithm 1, with the server as outer optimiser: weights come from the server at the
-beginning of each round; the inner optimiser's states stay in the silo and go on. No rank ever holds more of the model
-than its own part, and the ranks' transfers go side by side. See ``exchange`` for one round.
+beginning of each round; the inner optimiser's states stay in the silo and carry over. No rank ever holds more of the
+model than its own part, and the ranks transfer in parallel. See ``exchange`` for one round.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Silo:
         session_thread: session of rank 0; None on the other ranks.
         endpoint: returns the server's endpoint; called for each round, as certificates are renewed.
         limits: limits of transfers.
-        scratch: folder for the model that a round starts from, and without checkpoints for rounding errors.
+        scratch: folder for the model that a round starts from and, without checkpoints, for rounding errors.
         spending: account of a private job, on rank 0; None on the other ranks.
 
     Raises:
@@ -86,9 +86,9 @@ class Silo:
     def run(self) -> None:
         """Take part until the session ends or a stop is requested; then write a last checkpoint.
 
-        If a stop is requested in a round, the checkpoint keeps its steps, and the server goes on waiting for the silo:
-        after a restart it is invited to the round again and continues it. Without checkpoints nothing of the round
-        would be left, so the task is reported as failed.
+        If a stop is requested in a round, the checkpoint keeps its steps, and the server keeps waiting for the silo:
+        after a restart it is invited to the round again and continues it. Without checkpoints the work of the round is
+        lost, so the task is reported as failed.
         """
         trainer = self._trainer
         trainer.checkpoints.resume(trainer.state)
@@ -125,7 +125,7 @@ class Silo:
             self._exchange.fetch(coming)
 
     def _check(self, order: Order, *, known: bool) -> None:
-        """Check that this silo can do a round, with the same result on every rank; a known layout fits the model."""
+        """Check that this silo can run a round, with the same result on every rank; a known layout fits the model."""
         check_steps(order, self._trainer.job.federation)
         if not known:
             check_layout(order.layout, self._spec)
@@ -154,7 +154,7 @@ class Silo:
         return opened
 
     def _round(self, now: Round) -> Round | None:
-        """Do a round, and return the next one."""
+        """Run a round, and return the next one."""
         if not self._goes_well(now, partial(self._perform, now)):
             return self._coming()
         self._trainer.pulse.enter(self._trainer.state.step, "sending, and waiting for a round")
@@ -176,7 +176,7 @@ class Silo:
 
     @contextmanager
     def _paid(self, now: Round) -> Iterator[None]:
-        """Enclose the inner steps of a private job: charge them before; refund those that were not made afterwards.
+        """Charge the inner steps of a private job before they run; afterwards refund those that did not run.
 
         Raises:
             RoundError: on every rank, if the limit does not allow them, or the ledger cannot be written.
@@ -189,7 +189,7 @@ class Silo:
         self._orders.agree(now.order, "charged", tried(partial(self._charge, now, steps)))
         try:
             yield
-        except RoundError:  # ended between two steps; after any other error the number of steps made is unknown
+        except RoundError:  # ended between two steps; after any other error the number of steps that ran is unknown
             self._settle(now, steps, state.step - first)
             raise
         self._settle(now, steps, state.step - first)
@@ -209,7 +209,7 @@ class Silo:
         return self._coming()
 
     def _beside(self, rest: Callable[[], Round | None]) -> Round | None:
-        """Make steps of the next round, if the job allows it, while the rest of this one is done."""
+        """Run steps of the next round, if the job allows it, while the rest of this one is done."""
         steps, trainer = self._trainer.job.federation.overlap_steps, self._trainer
         if not steps:
             return rest()
@@ -222,13 +222,13 @@ class Silo:
                     break
             trainer.settle()
             while not wait([coming], LOOK_S).done:
-                trainer.pulse.stopping()  # publishes the request, which the thread may not do while steps are made
+                trainer.pulse.stopping()  # publishes the request, which the thread may not do while steps run
             return coming.result()
         finally:
             thread.shutdown(wait=False)  # a rank whose step failed ends without waiting for the next round
 
     def _goes_well(self, now: Round, work: Callable[[], object]) -> bool:
-        """Do work that all ranks may abandon together: that is reported to the server, and the silo continues."""
+        """Do work that all ranks may abandon together; that is reported to the server, and the silo continues."""
         try:
             work()
         except (RoundError, LayoutError) as error:

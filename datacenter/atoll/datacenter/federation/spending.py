@@ -36,7 +36,7 @@ def check_spending(job: SiloJob) -> None:
     """Check that a private job can take part.
 
     Raises:
-        LayoutError: if it has no limit, or would make steps before a round has charged them.
+        LayoutError: if it has no limit, or would run steps before a round has charged them.
     """
     if job.privacy is None:
         return

@@ -20,7 +20,8 @@ class EvaluationSection(Section):
         Field(ge=1, description="Steps between evaluations. The first is before step 1, the last after the last step."),
     ]
     sequences: Annotated[
-        int, Field(ge=1, le=1 << 30, description="Held-out sequences of one evaluation; fewer if there are fewer.")
+        int,
+        Field(ge=1, le=1 << 30, description="Held-out sequences of one evaluation; all of them if there are fewer."),
     ] = 256
     path: Annotated[
         str | None,
@@ -60,7 +61,9 @@ class CheckpointSection(Section):
 class FaultsSection(Section):
     """What happens when a rank is lost or hangs."""
 
-    max_restarts: Annotated[int, Field(ge=0, le=10_000, description="Times that lost ranks are restarted.")] = 3
+    max_restarts: Annotated[
+        int, Field(ge=0, le=10_000, description="Maximum number of restarts after ranks are lost.")
+    ] = 3
     collective_timeout_s: Annotated[
         float,
         Field(

@@ -18,7 +18,7 @@ _UNREAD = {
     "text": ("settings",),
     "digits": (*_NOT_OURS, "document_masks", "settings"),
 }
-"""Settings that a source does not use; the user's own uses ``settings`` alone."""
+"""Settings that a source does not use; a user's own source uses only ``settings``."""
 
 
 class DataSection(Section):

@@ -1,4 +1,4 @@
-"""Time a piece of work so that two runs agree: with warm-up, repetitions and their spread."""
+"""Time work reproducibly: with warm-up, repetitions, and a measure of their spread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 SAMPLES = 9
-"""Samples of each piece of work; the median counts."""
+"""Samples of each measurement; the median counts."""
 SAMPLE_S = 0.01
-"""Least duration of a sample: short work is called several times within it."""
+"""Minimum duration of a sample: short work is called several times within it."""
 MAX_CALLS = 100
-"""Most calls within a sample."""
+"""Maximum number of calls within a sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Axes from outermost to innermost, so that those with the most traffic lie within
     tp            parts of matrices
 
 ``ep`` is not a further factor: experts are spread over ``ep`` of the ``dp_shard * cp`` ranks, the innermost ones. The
-other ``efsdp`` of them shard each expert's parameters.
+remaining factor, ``efsdp``, shards each expert's parameters.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Meshes:
 
     @classmethod
     def alone(cls, device_type: str) -> Meshes:
-        """Arrange each rank of the world by itself; collective."""
+        """Return meshes of one rank, for each rank of the world; collective."""
         dims, ranks = ParallelDims(), dist.get_world_size()
         world = init_device_mesh(device_type, (ranks,), mesh_dim_names=("world",))
 
@@ -68,7 +68,7 @@ class Meshes:
 
 
 def _loss(data: DeviceMesh, dims: ParallelDims) -> DeviceMesh:
-    """Use the process group that is there already, where one of the two axes has one rank."""
+    """Reuse an existing process group if one of the two axes has one rank."""
     if 1 in (dims.batch, dims.cp):
         return data["batch" if dims.cp == 1 else "cp"]
     return data["batch", "cp"]._flatten("loss")  # noqa: SLF001  # no public name for it yet

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def seed_ranks(seed: int, meshes: Meshes, world: int = 0) -> None:
     """Seed this rank's generators by its place in the mesh.
 
-    Ranks that hold other sequences, other parts of a sequence (``cp``) or other stages (``pp``) draw other numbers. The
+    Ranks that hold different sequences, parts of a sequence (``cp``) or stages (``pp``) draw different numbers. The
     ranks of one ``tp`` group draw the same: hidden states that each of them holds whole must get the same dropout mask,
     or the copies of a weight drift apart. Where hidden states are cut along ``tp``, PyTorch gives each shard its own
     numbers on a GPU (``OffsetBasedRNGTracker``); on the CPU all shards get the same mask.
@@ -33,5 +33,6 @@ def seed_ranks(seed: int, meshes: Meshes, world: int = 0) -> None:
         own = own * size + index
     torch.manual_seed(seed + own)
     if meshes.dims.tp > 1 and torch.cuda.is_available():
-        # Otherwise the first random operation on a DTensor would copy rank 0's state to all ranks, of other stages too.
+        # Otherwise the first random operation on a DTensor would copy rank 0's state to all ranks, including those of
+        # other stages.
         manual_seed(seed + own, meshes.data["tp"])

@@ -21,8 +21,8 @@ def local_shard(parameter: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 def unwrapped(parameter: Tensor) -> Tensor:
     """Return the same parameter with a plain shard, sharing its memory; without a gradient.
 
-    A matrix that FSDP gathers in float8 is a tensor around another one, without memory of its own: what copies it by
-    its storage, as checkpoints do, would read other memory.
+    A matrix that FSDP gathers in float8 wraps another tensor and has no memory of its own: code that copies it by its
+    storage, as checkpoints do, would read unrelated memory.
     """
     shard: Any = (parameter.to_local() if isinstance(parameter, DTensor) else parameter).detach()
     if not is_traceable_wrapper_subclass(shard):

@@ -110,8 +110,8 @@ def _device(local_rank: int) -> torch.device:
 def _rendezvous(timeout: timedelta) -> dict[str, Any]:
     """Return the store, rank and size for ``init_process_group``; empty where it reads them from the environment.
 
-    Without ``RANK`` in the environment the world is this process. The environment stays as it is: a process that is
-    started later must not take itself for that rank.
+    Without ``RANK`` in the environment the world is this process. The environment is not changed: a process started
+    later must not take itself for that rank.
     """
     if "RANK" not in os.environ:
         return {"store": HashStore(), "rank": 0, "world_size": 1}

@@ -40,7 +40,7 @@ def facts_of(job: SiloJob, spec: ModelSpec, dims: ParallelDims, device: torch.de
 
 
 def _six_per_weight(spec: ModelSpec) -> ModelFlops:
-    """FLOPs of any other model, as if each matrix met each token once (Kaplan et al. 2020, section 2.1)."""
+    """FLOPs of any other model, as if each token passed through each matrix once (Kaplan et al. 2020, section 2.1)."""
     with torch.device("meta"):
         parameters = list(spec.build().parameters())
     total = sum(parameter.numel() for parameter in parameters)

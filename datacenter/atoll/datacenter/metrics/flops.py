@@ -6,7 +6,7 @@ forward (scores, then the weighted sum of values) and twice that backward: Chowd
 counts scores above the diagonal too, as most published figures do, although causal kernels skip them: with long
 sequences it overstates MFU. Norms, rotations, softmax and the loss are not counted, nor are recomputed activations.
 Only experts that a token is routed to count. Frozen weights (LoRA) have no gradients of their own, so 4 instead of 6;
-that the inputs of their first block need no gradients either is not taken into account.
+the count ignores that the inputs of their first block need no gradients either.
 """
 
 from __future__ import annotations

@@ -210,5 +210,5 @@ def _listening(host: str, port: int, application: WSGIApplication) -> _Server:
 
 def _cut_off(connection: socket.socket) -> None:
     """End reads and writes of another thread."""
-    with contextlib.suppress(OSError):  # the peer was first
+    with contextlib.suppress(OSError):  # the peer has already closed it
         connection.shutdown(socket.SHUT_RDWR)

@@ -44,7 +44,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """Figures of the whole job since the previous record: the same on every rank, or known only on rank 0.
+    """Metrics of the whole job since the previous record: the same on every rank, or known only on rank 0.
 
     Attributes:
         step: optimiser steps since the job began, including this one.

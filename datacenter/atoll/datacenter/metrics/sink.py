@@ -81,7 +81,7 @@ class Sinks:
 class JsonLines:
     """Appends to a file: a line ``{"run": facts}``, then one line for each record and each evaluation.
 
-    A job that is started again appends to the same file; if a step is there twice, the later line counts. Numbers that
+    A job that is started again appends to the same file; if a step appears twice, the later line counts. Numbers that
     are not finite become null: JSON has no such numbers.
 
     Raises:

@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 CONTROL_FILE = "now"
 ON_DEMAND_STEPS = 3
 MAX_STEPS = 50
-"""Most steps of one trace; longer ones are divided: events are kept in memory until they are written."""
+"""Maximum steps of one trace; longer ones are divided: events are kept in memory until they are written."""
 MAX_TRACES = 20
-"""Most traces that one process writes; further requests are refused."""
+"""Maximum number of traces that one process writes; further requests are refused."""
 
 
 class Tracing:
@@ -64,7 +64,7 @@ class Tracing:
         self._said: Communication | None = None
 
     def __enter__(self) -> Self:
-        """Install the handler of SIGUSR2. Only the main thread can; in other threads the control file remains."""
+        """Install the handler of SIGUSR2. Only the main thread can; others have only the control file."""
         if threading.current_thread() is threading.main_thread():
             previous = signal.signal(signal.SIGUSR2, self._ask)
             self._before = previous if isinstance(previous, int | signal.Handlers) else signal.SIG_DFL

@@ -55,7 +55,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: DocumentMask) -> Ten
     grouped = query.shape[1] != key.shape[1]
     if not isinstance(mask, BlockMask):
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)
-    # a compiled block contains the kernel; outside of one the kernel is compiled alone: eager, it keeps all scores
+    # a compiled block contains the kernel; elsewhere it is compiled alone, because in eager mode it keeps all scores
     compiles_alone = query.device.type == "cuda" and not torch.compiler.is_compiling()
     kernel: Any = compiled(flex_attention) if compiles_alone else flex_attention
     mixed: Tensor = kernel(query, key, value, block_mask=mask, enable_gqa=grouped)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 class ExtraLoss(nn.Module):
     """Adds a loss to what is trained: hidden states pass through unchanged, and the backward pass includes the loss.
 
-    So the loss need not travel to the last stage of a pipeline (like ``MoEAuxLossAutoScaler`` of Megatron-LM). It is a
-    sum over the sequences at hand, as the model's own loss is, and is divided by the same number: the counted tokens of
-    the global batch. The loss that a step reports does not contain it.
+    The loss therefore need not be sent to the last stage of a pipeline (like ``MoEAuxLossAutoScaler`` of Megatron-LM).
+    It is a sum over the sequences at hand, as the model's own loss is, and is divided by the same number: the counted
+    tokens of the global batch. The loss that a step reports does not contain it.
     """
 
     def __init__(self) -> None:

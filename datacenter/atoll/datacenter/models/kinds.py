@@ -26,7 +26,7 @@ def spec_of(model: ModelSection) -> ModelSpec:
     """Return the spec of the job's model.
 
     Raises:
-        LayoutError: if the kind is unknown, or the user's function cannot be imported or returns something else.
+        LayoutError: if the kind is unknown, or the user's function cannot be imported or does not return a spec.
     """
     spec = _OURS.get(model.kind, _users)(model)
     return spec if model.lora is None else with_lora(spec, model.lora)
@@ -46,7 +46,7 @@ def _users(model: ModelSection) -> ModelSpec:
         with torch.random.fork_rng():  # every rank starts from the same weights
             torch.manual_seed(0)
             made = make(model.settings)
-    except Exception as error:  # the user's own code: any error of it is about the job
+    except Exception as error:  # user code: any error it raises is an error of the job
         raise LayoutError(
             f'model.kind = "{model.kind}" failed with [model.settings] {dict(model.settings)}: {error!r}'
         ) from error

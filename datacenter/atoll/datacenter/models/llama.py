@@ -129,7 +129,7 @@ class Attention(nn.Module):
         )
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
-        within = () if mask is None else (mask,)  # what context parallelism puts here takes no mask
+        within = () if mask is None else (mask,)  # the replacement by context parallelism takes no mask
         mixed: Tensor = self.core(rotate(query, angles), rotate(key, angles), value, *within)
         projected: Tensor = self.wo(mixed.reshape(batch, sequence, -1))
         return projected

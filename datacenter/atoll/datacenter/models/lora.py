@@ -1,7 +1,7 @@
 """Low-rank adapters (Hu et al. 2021): a frozen matrix W gets a trained product, ``W x + alpha / rank * B A x``.
 
-B starts at zero, so training starts at the model itself. Adapters are parameters of the layer that they adapt, so all
-other names stay the same, and with them checkpoints, cuts and initial weights of the model.
+B starts at zero, so training starts at the unchanged model. Adapters are parameters of the layer that they adapt. All
+other names stay the same, and so do the model's checkpoints, cuts and initial weights.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _adapt(module: nn.Module, section: LoraSection) -> None:
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the trained parameters by name; of a model with adapters, only theirs."""
+    """Return the trained parameters by name; for a model with adapters, only those of the adapters."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 

@@ -1,6 +1,6 @@
 """Mixture of experts (Shazeer et al. 2017): each token passes through the few experts that a router chooses for it.
 
-Every sequence is handled by itself, so that neither micro-batches nor layouts change a result:
+Every sequence is handled separately, so that neither micro-batches nor layouts change a result:
 
 * An expert's capacity holds for one sequence, the *group* of Lepikhin et al. 2020 (section 2.2). First choices of all
   tokens take capacity in order of position, then second choices, and so on. A token beyond the capacity skips that
@@ -156,7 +156,7 @@ class RoutedExperts(nn.Module):
         experts: the experts of this rank.
         bias: float32 ``[experts]``, added to the scores for the choice only (Wang et al. 2024); None unless
             ``balance = "bias"``. The same on every rank; kept in checkpoints.
-        load: int64 ``[experts]``: choices of this rank's tokens in the present step, including dropped ones.
+        load: int64 ``[experts]``: choices of this rank's tokens in the current step, including dropped ones.
         mixing: how rows reach their experts; expert parallelism replaces it.
         exchange: how rooms reach their experts, with ``padded``; expert parallelism replaces it.
         sequence: how counts are summed along a sequence; context parallelism replaces it.
@@ -219,7 +219,7 @@ class RoutedExperts(nn.Module):
             self.load = load if self.load is None else self.load + load
 
     def _places(self, chosen: Tensor, before: Tensor, total: Tensor) -> Tensor:
-        """Return each choice's place among those of its expert in its sequence, int64 like ``chosen``.
+        """Return each choice's place among the choices of its expert in its sequence, int64 like ``chosen``.
 
         Args:
             chosen: int64 ``[batch, sequence, top_k]``.

@@ -15,17 +15,17 @@ from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.models.spec import Constant, ModelSpec
 
 Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
-"""From the module's output and labels to the sum of the losses that count."""
+"""Maps the module's output and labels to the sum of the losses that count."""
 
 
 def plain_spec(module: nn.Module, loss: Loss | None = None) -> ModelSpec:
-    """Return the spec of a module that starts from the weights that it has.
+    """Return the spec of a module that starts from its current weights.
 
-    Its repeated blocks, the units of sharding, are found: the container with the most parameters whose modules are all
-    of one class. A module without such a container is one unit.
+    Its repeated blocks, the units of sharding, are found automatically: they are the container with the most parameters
+    whose modules are all of one class. A module without such a container is one unit.
 
     Args:
-        module: stays as it is; its parameters and buffers are copied into what is trained.
+        module: not changed; its parameters and buffers are copied into the trained model.
         loss: default: ``cross_entropy_sum``.
     """
     return ModelSpec(

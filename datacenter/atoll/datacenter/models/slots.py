@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def slots_of(chosen: Tensor, places: Tensor, room: int, experts: int) -> Tensor:
-    """Return the slot of each choice, int64 like ``chosen``; ``experts * batch * room`` for one that is dropped.
+    """Return the slot of each choice, int64 like ``chosen``; ``experts * batch * room`` for a dropped choice.
 
     Args:
         chosen: int64 ``[batch, sequence, top_k]``: experts.

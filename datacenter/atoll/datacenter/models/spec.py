@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from atoll.datacenter.errors import LayoutError
 
 Initial: TypeAlias = Callable[[str, tuple[int, ...]], "Normal | Constant"]
-"""From a parameter's name and whole shape to its initial distribution."""
+"""Maps a parameter's name and whole shape to its initial distribution."""
 Foreign: TypeAlias = Callable[[str], tuple[str, ...]]
-"""From a parameter's name to the name of its tensor in a Hugging Face checkpoint, or one name for each index of its
+"""Maps a parameter's name to the name of its tensor in a Hugging Face checkpoint, or one name for each index of its
 first dim; empty if the checkpoint has no such tensor."""
 Cut: TypeAlias = Literal["column", "row", "norm", "head_norm", "embedding", "output"]
 """How tensor parallelism treats a module: output dim cut, input dim cut, only activations cut along the sequence, norm

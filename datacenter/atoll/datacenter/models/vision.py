@@ -1,4 +1,4 @@
-"""A small vision transformer (Dosovitskiy et al. 2021): patches of an image as tokens, one answer for all of them.
+"""A small vision transformer (Dosovitskiy et al. 2021): patches of an image as tokens, one output for all of them.
 
 It shows that the trainer is not limited to text. Image sizes are in ``[model.settings]``; ``vocab`` is the number of
 classes.

@@ -34,7 +34,7 @@ _KEPT = {
 
 
 def checkpoint_blocks(blocks: Iterable[nn.Module], memory: MemorySection) -> None:
-    """Make each block drop its activations as the job says, in place; parameter names stay the same.
+    """Make each block drop its activations as the job asks, in place; parameter names stay the same.
 
     ``full`` keeps only a block's input (Chen et al. 2016): a third more work. ``selective`` also keeps the results of
     matrix products and attention (Korthikanti et al. 2022, section 5): a few per cent more.
@@ -51,7 +51,7 @@ def checkpoint_blocks(blocks: Iterable[nn.Module], memory: MemorySection) -> Non
 
 
 def _forgetful(forward: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
-    """Wrap in a function of ours: the compiler would skip PyTorch's own."""
+    """Wrap in a function of this module: the compiler would skip PyTorch's own."""
 
     def worked_out_again(*inputs: Any, **named: Any) -> Any:
         return checkpoint(forward, *inputs, **settings, **named)

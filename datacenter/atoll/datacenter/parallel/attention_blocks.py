@@ -22,9 +22,9 @@ from torch import Tensor
 
 _ops = torch.ops.aten
 HEAD_MULTIPLE, LARGEST_HEAD = 8, 256
-"""What the fused kernel of a GPU takes as width of a head."""
+"""Head widths that the fused kernel of a GPU supports."""
 _CAPABILITY = (8, 0)
-"""The first NVIDIA GPUs that it runs on."""
+"""The oldest NVIDIA GPUs that it runs on."""
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -33,8 +33,8 @@ class Kernels(Protocol):
 
     Queries are ``[batch, heads, queries, head_dim]``; keys and values ``[batch, kv_heads, keys, head_dim]``, with
     ``kv_heads`` a divisor of ``heads``; ``logs`` float32 ``[batch, heads, queries]``. ``causal`` is for as many keys as
-    queries, at the same positions. Elements of a head lie beside each other, see ``dense``: fused kernels for the CPU
-    read other memory where they do not, without an error.
+    queries, at the same positions. The elements of a head must be contiguous (see ``dense``); otherwise fused kernels
+    for the CPU read other memory, without an error.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ class Kernels(Protocol):
 
 
 def kernels_for(query: Tensor, *, fused: bool) -> Kernels:
-    """Return the kernels for queries of this device, dtype and width; the fused ones only if they are asked for."""
+    """Return the kernels for queries of this device, dtype and width; the fused ones only if requested."""
     if not fused:
         return Plain()
     if query.device.type == "cpu":
@@ -69,7 +69,7 @@ def kernels_for(query: Tensor, *, fused: bool) -> Kernels:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the same tensor, copied only if elements of its last dim do not lie beside each other."""
+    """Return the same tensor, copied only if its last dim is not contiguous."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

@@ -19,7 +19,7 @@ def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) 
 
     The output of the first modules may still be in flight when it comes out of a collective (tensor parallelism). The
     compiler would wait for it in a way that autograd does not see, and the gradient would silently be exactly 0. A copy
-    has arrived.
+    waits for the collective first.
 
     Args:
         module: a model or a stage of it.

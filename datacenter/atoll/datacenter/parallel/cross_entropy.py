@@ -5,8 +5,8 @@ tensors. Here a chunk's logits become its loss and its gradient at once, in plac
 leaves only the gradients of hidden states and matrix, so nothing is computed twice (as in Liger Kernel, Hsu et al.
 2024).
 
-PyTorch 2.13's ``linear_cross_entropy`` has chunks too, but takes no matrix that is divided along the classes, and
-changes its gradients in place in the one backward pass that it allows, where zero-bubble pipelines make two.
+PyTorch 2.13's ``linear_cross_entropy`` also works in chunks. But it takes no matrix that is divided along the classes,
+and it changes its gradients in place in the only backward pass that it allows; zero-bubble pipelines need two.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def chunked_cross_entropy(
     Args:
         hidden: ``[..., dim]``.
         weight: ``[classes, dim]``, same dtype; this rank's rows of it if ``classes`` is given.
-        labels: int64 ``[...]``; -100 does not count. One that is no class is an ``IndexError``; if ``classes`` is
-            given, which no rank can see alone, the loss is NaN.
+        labels: int64 ``[...]``; -100 does not count. A label that is no class raises an ``IndexError``. With
+            ``classes`` no rank can detect this alone, and the loss is NaN.
         scale: multiplies loss and gradient.
         chunk: tokens whose logits exist at the same time.
         classes: group over which the classes are divided evenly, in order. The gradient of ``hidden`` is then this
@@ -84,7 +84,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        # not in place: a pipeline that divides its backward pass comes here twice
+        # not in place: a pipeline that splits its backward pass calls this twice
         found = (None if one is None else one * outer[0].to(one.dtype) for one in (ctx.of_rows, ctx.of_weight))
         return (*found, None, None, None, None, None)
 

@@ -77,9 +77,9 @@ def _ends(module: nn.Module, spec: ModelSpec) -> Iterator[list[nn.Module]]:
 
 
 def _prefetch_nothing_before(first: object) -> None:
-    """Let the first unit prefetch itself, which it has, instead of what was used before it.
+    """Let the first unit prefetch itself, which is already gathered, instead of the unit used before it.
 
-    From the second micro-batch on FSDP's default is the last unit of the micro-batch before: a gather for nothing.
+    From the second micro-batch on, FSDP's default is to gather the last unit of the previous micro-batch, for nothing.
     """
     if isinstance(first, FSDPModule):
         first.set_modules_to_backward_prefetch([first])
@@ -108,7 +108,7 @@ def _expert_mesh(meshes: Meshes) -> DeviceMesh:
 def _shard_together(block: nn.Module, meshes: Meshes, settings: dict[str, Any], *, reshard: bool) -> None:
     """Shard a block with its experts as one unit: what selective checkpointing recomputes must contain no unit.
 
-    The experts' parameters keep their own ranks, by a mesh for each parameter.
+    The experts' parameters keep their own ranks: each parameter has its own mesh.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import (  # noqa: PLC0415  # torch 2.13 and later
         FSDPMeshInfo,

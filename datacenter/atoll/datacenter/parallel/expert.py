@@ -1,4 +1,4 @@
-"""Expert parallelism: experts are distributed, rows travel to theirs and back (Lepikhin et al. 2020, section 3).
+"""Expert parallelism: rows are sent to distributed experts and back (Lepikhin et al. 2020, section 3).
 
 ======================  =====================================================
 axis                    effect on ``[experts, outputs, inputs]``
@@ -58,7 +58,7 @@ def cut_experts(module: nn.Module, meshes: Meshes, between: Placement) -> None:
 
 
 def width_shards(experts: Experts) -> Callable[[nn.Parameter], Shard]:
-    """Return, for FSDP, the dim along which it shards each matrix: the model's width, as the other dims are cut."""
+    """Return the dim along which FSDP shards each matrix: the model's width, since the other dims are cut."""
     dims = {parameter: 3 - _HIDDEN_DIMS[name] for name, parameter in experts.named_parameters()}
     return lambda parameter: Shard(dims[parameter])
 
@@ -94,7 +94,7 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class EvenAllToAll:
-    """Sends each room to the rank of its expert, and the result back; the host waits for nothing.
+    """Sends each room to the rank of its expert, and the result back; the host never waits.
 
     Bytes sent by each rank in a layer's forward pass: those of ``AllToAll`` times the capacity factor.
 

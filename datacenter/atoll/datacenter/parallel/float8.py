@@ -41,7 +41,7 @@ def check_float8(device: torch.device) -> None:
 def use_float8(module: nn.Module, spec: ModelSpec, section: PrecisionSection, *, emulate: bool = False) -> None:
     """Make the blocks' linear layers multiply in float8, in place. Layers with an adapter keep their format.
 
-    With tensor parallelism each rank scales its part; what is gathered along the sequence travels in bfloat16.
+    With tensor parallelism each rank scales its part; what is gathered along the sequence is sent in bfloat16.
 
     Args:
         module: model on the meta device, before any cut.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.models.spec import Initial
 
 Draw: TypeAlias = Callable[[int, tuple[int, ...]], Tensor]
-"""From a block's number and shape to its values."""
+"""Maps a block's number and shape to its values."""
 _BLOCK_ELEMENTS = 1 << 20
 """Elements drawn from one generator: as many rows of a parameter as fit, at least one."""
 

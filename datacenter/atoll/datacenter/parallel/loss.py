@@ -84,7 +84,7 @@ def chunk_of(job: SiloJob, spec: ModelSpec, meshes: Meshes) -> int | None:
 def hand_on(head: nn.Linear, tp: DeviceMesh | None, between: Placement) -> None:
     """Make the output projection return ``(hidden states, its matrix)`` instead of logits, in place.
 
-    The matrix leaves the model as an output: then FSDP and DDP know that it is used, and when its gradient is complete.
+    The matrix is an output of the model, so that FSDP and DDP know that it is used, and when its gradient is complete.
 
     Args:
         head: on the meta device; without a bias.
@@ -115,13 +115,13 @@ def _local_parts(hidden: Tensor, weight: Tensor, tp: DeviceMesh, between: Placem
 
 
 def _handed(tensor: Tensor) -> Tensor:
-    """Return the same values; a frozen matrix stays one, so that no gradient of it is computed."""
+    """Return the same values; a frozen matrix stays frozen, so that its gradient is not computed."""
     found: Tensor = _Handed.apply(tensor) if tensor.requires_grad else tensor  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return found
 
 
 class _Handed(torch.autograd.Function):
-    """The same tensor from a node of its own: pipelines detach outputs in place, which views refuse."""
+    """The same tensor from a separate autograd node: pipelines detach outputs in place, which views do not allow."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

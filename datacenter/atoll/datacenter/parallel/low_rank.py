@@ -1,7 +1,7 @@
 """Column and row cuts that also cut a layer's adapter.
 
 In ``W x + B A x``, a column cut divides the rows of W and B and leaves A whole; a row cut divides the columns of W and
-A and leaves B whole. In both cases only the ``rank`` numbers of a token between A and B are communicated in addition.
+A and leaves B whole. In both cases the only extra communication is the ``rank`` numbers of each token between A and B.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atoll.datacenter.models.lora import LoraLinear
 
 
 class ColumnCut(ColwiseParallel):
-    """Cuts the output dim. ``distribute_module`` leaves whole what is not placed here."""
+    """Cuts the output dim. ``distribute_module`` leaves whole whatever is not placed here."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
         del name

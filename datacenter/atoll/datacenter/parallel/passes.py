@@ -47,7 +47,7 @@ class MicroBatch(Protocol):
 
 
 def document_inputs(batches: Sequence[MicroBatch], job: SiloJob) -> dict[str, Tensor]:
-    """Return what a model is given besides tokens, for several micro-batches together; empty without document masks.
+    """Return a model's inputs besides tokens, for several micro-batches together; empty without document masks.
 
     Raises:
         TrainingError: if the job asks for document masks, and the data has no documents.
@@ -139,21 +139,21 @@ class PlainPasses:
                 with self._autocast():
                     outputs = bare(batch.tokens, **document_inputs((batch,), self.job))
                 total += _local(self.loss(outputs, batch.labels, 1.0))
-            del outputs  # before the next micro-batch's are made
+            del outputs  # before those of the next micro-batch are made
         return total
 
     def _timed(self) -> AbstractContextManager[object]:
         return nullcontext() if self.watch is None else self.watch.running()
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """DDP has no mixed precision of its own, nor has a single rank; FSDP's is in its policy."""
+        """Use autocast for DDP and for a single rank, which have no mixed precision; FSDP has it in its policy."""
         if self.job.precision.compute == "float32" or isinstance(self.module, FSDPModule):
             return nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.job.precision.compute])
 
     @contextmanager
     def _gradient_sync(self, *, last: bool) -> Iterator[None]:
-        """Sum gradients after the last micro-batch, or after each where they do not stay whole (zero2, zero3).
+        """Sum gradients after the last micro-batch, or after each one if gradients do not stay whole (zero2, zero3).
 
         Between whole replicas (``dp_replicate``) they are summed once in any case, unless pending sums would be in less
         than float32.
@@ -175,7 +175,7 @@ class PlainPasses:
 
 
 def marking_last(batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, bool]]:
-    """Yield micro-batches with whether each is the last. The next one is asked for before, so they may end early."""
+    """Yield each micro-batch, and whether it is the last. Reads one ahead, so the batches may end early."""
     following = iter(batches)
     batch = next(following, None)
     while batch is not None:

@@ -1,7 +1,7 @@
-"""Keep what tensor parallelism gathers along the sequence as this rank's part; gather it again in the backward pass.
+"""Keep only a rank's part of what tensor parallelism gathers along the sequence; regather it in the backward pass.
 
 Korthikanti et al. 2022, section 4.2.2: column-cut matrices need their whole input twice, forward and for the gradient
-of their weights; in between ``1 / tp`` of it is enough. Selective and full recomputation do so by themselves.
+of their weights; in between ``1 / tp`` of it is enough. Selective and full recomputation already do this.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def regather_compiled() -> None:
 
 
 class Regather(CustomGraphPass):
-    """Marks gathers of a forward pass, and what puts their pieces together, as never kept for the backward pass."""
+    """Marks gathers of a forward pass, and operations that join their pieces, as never kept for the backward pass."""
 
     def __call__(self, graph: Graph) -> None:
         """Mark them; see ``torch._functorch.partitioners``."""
@@ -72,7 +72,7 @@ def _of_backward(graph: Graph) -> set[Node]:
 
 
 def _mark(node: Node) -> None:
-    """Mark a gather, the wait for it, and views and concatenations of what has come."""
+    """Mark a gather, the wait for it, and views and concatenations of its result."""
     node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     for user in node.users:
         if _only_moves(user):
@@ -114,14 +114,14 @@ class _Inputs:
 
 
 class _Again:
-    """Stands for the whole input, with another shape, among saved tensors."""
+    """A marker for the whole input among saved tensors, with the shape of one use."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
 
 
 class _Kept:
-    """This rank's part of an input, from which saved copies of the whole are made again, once for all of them."""
+    """This rank's part of an input, from which the whole is gathered once for all saved copies."""
 
     def __init__(self, part: DTensor, whole: Tensor) -> None:
         self._part = part
@@ -142,7 +142,7 @@ class _Kept:
         return tensor.is_contiguous() and tensor.numel() == self._elements and _place(tensor) == self._place
 
     def unpack(self, kept: Tensor | _Again) -> Tensor:
-        """Gather for the first that asks, and forget after the last."""
+        """Gather at the first request, and forget after the last."""
         if not isinstance(kept, _Again):
             return kept
         if self._whole is None:
@@ -155,7 +155,7 @@ class _Kept:
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Return what tells the memory of a tensor's local part, which may still be on its way."""
+    """Return an identity of the memory of a tensor's local part, which may still be in flight."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     storage = (local.elem if isinstance(local, AsyncCollectiveTensor) else local).untyped_storage()
     return storage._cdata, storage.nbytes()  # noqa: SLF001  # identity of a storage; no public name

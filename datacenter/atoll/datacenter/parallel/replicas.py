@@ -1,7 +1,7 @@
 """Check that replicas are equal: compare a checksum of each parameter's bits over ranks.
 
-Replicas diverge by a hook that gives ranks different bits, by memory errors, or by code that draws random numbers. The
-check costs one pass over the parameters and an all-gather of 8 bytes for each of them.
+Replicas diverge because of a hook that gives ranks different bits, memory errors, or code that draws random numbers.
+The check costs one pass over the parameters and an all-gather of 8 bytes for each of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def checksum(values: Tensor) -> Tensor:
     """Return the sum of each element's bits times an odd number that depends on its position, modulo 2^64.
 
-    Changing one element always changes it; swapping two does so unless they are equal.
+    Changing one element always changes the sum; swapping two does so unless they are equal.
 
     Returns:
         int64 scalar on the same device.
@@ -49,7 +49,7 @@ def check_replicas(named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup
     Args:
         named: parameters and buffers, the same names on each rank; of DTensors the local parts are compared.
         group: process group of the ranks that hold copies.
-        step: the last step made, for the message.
+        step: the last completed step, for the message.
 
     Raises:
         TrainingError: on every rank, naming the first parameter that differs and the ranks that differ from the

@@ -1,13 +1,14 @@
-"""Ring attention (Liu et al. 2023): keys and values go round the ranks; each rank adds their effect on its queries.
+"""Ring attention (Liu et al. 2023): keys and values circulate; each rank adds their effect on its queries.
 
 Blocks are computed by fused kernels and merged by their log-sum-exp, see ``parallel.attention_blocks``. The backward
-pass goes round again, so that only inputs, outputs and one float32 per query and head are kept.
+pass circulates them again, so that only inputs, outputs and one float32 per query and head are kept.
 
 In zig-zag order (rank r of n has pieces r and 2n - 1 - r of 2n) causality leaves each rank half of every block except
-its own: the first piece of keys from earlier ranks, and the queries of the second piece for keys from later ranks.
+its own. Of keys from earlier ranks it needs the first piece; for keys from later ranks it needs only the queries of its
+second piece.
 
-The whole ring is one operator of PyTorch: the compiler does not look inside, and selective checkpointing keeps its
-result alone instead of each block's.
+The whole ring is one operator of PyTorch: the compiler does not look inside, and selective checkpointing keeps only its
+result, not that of each block.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, str, bool], output: tuple[Tens
 
 
 def _backward(ctx: Any, gradient: Tensor, of_logs: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
-    del of_logs  # nothing is computed from them
+    del of_logs  # no result depends on them
     found = ring_attention_backward(gradient, *ctx.saved_tensors, ctx.group, ctx.fused)
     return *found, None, None
 
@@ -167,7 +168,7 @@ ring_attention.register_autograd(_backward, setup_context=_keep)
 
 
 def _needed(step: int, rank: int, length: int) -> tuple[slice, slice]:
-    """Return the queries of this rank, and the keys from the rank ``step`` before, that causality lets meet."""
+    """Return the queries of this rank, and the keys from the rank ``step`` before it, that causality combines."""
     half, every = length // 2, slice(None)
     if step == 0:
         return every, every

@@ -1,4 +1,4 @@
-"""Sum DDP's gradients. DDP by itself averages, which is wrong for unequal shares of a batch."""
+"""Sum DDP's gradients. DDP's default is to average, which is wrong for unequal shares of a batch."""
 
 # DDP compares a hook's annotations with the classes themselves: no ``from __future__ import annotations`` here.
 

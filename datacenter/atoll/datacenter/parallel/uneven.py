@@ -1,7 +1,7 @@
-"""Replicas of uneven speed: assign each as many sequences of the global batch as it can process in the same time.
+"""Replicas of uneven speed: give each a share of the global batch that it can process in the same time.
 
 The gradient stays the exact mean of the global batch: each loss is divided by the tokens of the whole batch, gradients
-are summed, and all but a rank's last micro-batch go without synchronisation (Li et al. 2020, section 3.2.4), so ranks
+are summed, and only a rank's last micro-batch is followed by synchronisation (Li et al. 2020, section 3.2.4), so ranks
 may have different numbers of micro-batches.
 """
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 EVERY_STEPS = 20
 """Steps between measurements of the speeds."""
 _NEW = 0.5
-"""Weight of the newest measurement; earlier ones have the rest."""
+"""Weight of the newest measurement; earlier ones share the rest."""
 
 
 def shares(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class Balance:
         self.counts = shares(total, [1.0] * group.size())
 
     def after_step(self, device: torch.device) -> tuple[int, ...] | None:
-        """Count a step. Collective every few steps.
+        """Count a step. Collective every ``every_steps`` steps.
 
         Returns:
             Sequences of each rank from the next step on; None if they do not change.

@@ -36,7 +36,7 @@ class Activations:
         working: added while one block's backward pass runs: what it recomputes, and gradients.
         last: kept by the last norm and the output projection.
         logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass. With a loss in
-            chunks hidden states in their place.
+            chunks, hidden states instead.
         loss: while the loss's backward pass begins, or while a chunk's gradient is computed.
         boundary: one hidden state, as sent between stages.
     """

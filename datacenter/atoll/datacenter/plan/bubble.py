@@ -1,9 +1,9 @@
 """Pipeline schedules: how long ranks wait, how many micro-batches they hold, and which numbers they support.
 
 Times are of one micro-batch through all stages of one rank: ``F`` forward, ``I`` backward to the input, ``W`` backward
-to the weights. ``P`` ranks of ``v`` stages each process ``m`` micro-batches. The formulas are those of the papers where
-PyTorch's schedules follow them, and of PyTorch's own orders where they do not; ``tests/datacenter/plan/test_bubble.py``
-simulates those orders action by action and compares.
+to the weights. ``P`` ranks of ``v`` stages each process ``m`` micro-batches. Where PyTorch's schedules follow the
+papers, the formulas are the papers'; elsewhere they describe PyTorch's own orders.
+``tests/datacenter/plan/test_bubble.py`` simulates those orders action by action and compares.
 """
 
 from __future__ import annotations

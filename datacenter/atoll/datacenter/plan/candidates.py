@@ -1,4 +1,4 @@
-"""Candidate layouts: every way to divide the job that its sizes allow, without those that others always beat."""
+"""Candidate layouts: every way to divide the job that its sizes allow, except those that another one always beats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIN_LOCAL_SEQUENCE = 2048
 MAX_MICRO_BATCH = 16
 MAX_STAGES_PER_RANK = 8
 BEATEN: frozenset[PipelineSchedule] = frozenset({"gpipe", "looped_bfs"})
-"""Schedules that wait as long as ``1f1b`` and ``interleaved`` and hold more; only considered on request."""
+"""Schedules that wait as long as ``1f1b`` and ``interleaved`` but hold more; considered only on request."""
 RECOMPUTATION: tuple[Checkpointing, ...] = ("none", "gathered", "selective", "full")
 """From fastest to smallest: the first that fits is the best."""
 

@@ -37,7 +37,7 @@ _KINDS = {
 """Operators of ``c10d`` and ``_c10d_functional`` by kind of collective."""
 _MOVING = {"c10d", "_c10d_functional"}
 _INSIDE: Mapping[Any, Callable[..., Any]] = {RING: attend, RING_BACKWARD: attend_backward}
-"""Operators of ours that make collectives, and what they run."""
+"""Our own operators that call collectives, and what they run."""
 _SHAPES_ONLY = "_propagate_tensor_meta_non_cached"
 _WHOLE_IS_RESULT = {"all_gather_into_tensor"}
 """Functional collectives whose whole buffer is the result, not an argument."""
@@ -68,7 +68,7 @@ class Counts:
     peak_bytes: int = 0
 
     def taken(self) -> Counts:
-        """Return a copy of the present values."""
+        """Return a copy of the current values."""
         return Counts(self.calls.copy(), self.whole_bytes.copy(), self.live_bytes, self.peak_bytes)
 
     def forget_peak(self) -> None:
@@ -175,7 +175,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
 
 class _Within(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Goes on counting while an operator of ours runs, whose own operators PyTorch hides."""
+    """Continues counting within our own operators, whose inner operators PyTorch hides."""
 
     def __init__(self, counting: Counting) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped

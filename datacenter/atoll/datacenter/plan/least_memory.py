@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
 
 MAX_LOOKED_AT = 2000
-"""Layouts to look at: as many take about a second."""
+"""Maximum number of layouts to try: this many take about a second."""
 
 
 def needed_bytes(task: Task, layout: Layout) -> float:
-    """Return the bytes that parameters and states take on the fullest rank: every step needs more than these."""
+    """Return the bytes that parameters and states take on the fullest rank: every step needs more."""
     return max(kept(task, layout, share) for share in shares(layout, task.job.model.layers))
 
 
 def fitting_layout(task: Task, ranks: int, ranks_per_node: int, memory_bytes: float) -> Layout | None:
-    """Return the first layout of this many ranks that is predicted to fit; None if there is none among those looked at.
+    """Return the first layout of this many ranks that is predicted to fit; None if none of those tried fits.
 
     Layouts that only divide data and states come before those that cut the model.
     """

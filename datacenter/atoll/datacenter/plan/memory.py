@@ -34,7 +34,7 @@ class Memory:
         parameters: this rank's shard.
         gradients: shards, or whole gradients where they wait for the last micro-batch.
         states: states of the optimiser.
-        activations: of micro-batches in flight, and of the present block.
+        activations: of micro-batches in flight, and of the current block.
         logits: logits and the temporaries of the loss.
         buffers: gathered parameters, and gradients being sent.
     """

@@ -56,7 +56,7 @@ predicted within 3 %: docs/datacenter/planning.md."""
 OF_LIMITED_H100 = Efficiency(matmul=0.46, float8=0.40, attention=0.30, memory=0.50, network=0.70)
 """Shares of an H100 that is limited to 500 W: fitted to torchtitan's tables (``benchmarks.silo.published``)."""
 OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9, network=0.95)
-"""Shares of rates measured by ``atoll silo bench``, which large operators reach by themselves: assumed."""
+"""Shares of rates measured by ``atoll silo bench``, assuming that large operators reach them."""
 
 
 FRAGMENTED = 0.05
@@ -236,7 +236,7 @@ def _during(sent: list[tuple[Message, Figure]], when: str) -> Figure:
 
 
 def _overlapped(sent: list[tuple[Message, Figure]], when: str, products: Figure, tp: int) -> Figure:
-    """Async TP: of gathers and scatters in as many pieces as ranks, the first piece and what outlasts the products."""
+    """Async TP cuts gathers and scatters into a piece per rank; the first, and what outlasts the products, counts."""
     pieces = given("pieces", tp)
     along = [
         spent

@@ -89,7 +89,7 @@ def _unit_elements(task: Task, tp: int, ep: int) -> Figure:
 
 
 def spared_by_float8(task: Task, layout: Layout) -> Figure:
-    """Bytes by which a block's matrices are smaller where FSDP gathers them in float8; 0 where it does not."""
+    """Bytes that gathering a block's matrices in float8 saves; 0 if FSDP does not gather in float8."""
     if not task.job.precision.float8_gather:
         return Figure(0.0)
     matrices = (task.shape.attention + task.shape.dense) / given("tp", layout.dims.tp)
@@ -115,7 +115,7 @@ def _root_elements(task: Task, cut: int, first: bool, last: bool) -> Figure:
 
 
 def dealt_elements(task: Task, layout: Layout) -> Figure:
-    """Parameters of one block's routed experts on one rank, if ``ep`` distributes them: a unit of FSDP of their own."""
+    """Parameters of one block's routed experts on one rank, if ``ep`` distributes them: a separate FSDP unit."""
     if layout.dims.ep == 1:
         return Figure(0.0)
     return (task.shape.experts / given("tp", layout.dims.tp) / given("ep", layout.dims.ep)).called(

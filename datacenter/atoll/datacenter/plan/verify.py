@@ -114,9 +114,9 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
 def refusal(task: Task, layout: Layout) -> str | None:
     """Return why a layout cannot be run on the fake backend; None if it can."""
     if layout.plain_ddp and layout.dims.world_size > 1:
-        return "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
+        return "ddp cannot be verified: PyTorch's reducer needs real memory; it sends the bytes of its gradients"
     if layout.dims.ep > 1:
-        return "expert parallel cannot be verified: how many rows travel is known only from real tokens"
+        return "expert parallel cannot be verified: the number of rows sent is known only from real tokens"
     if task.job.data.document_masks:
         return "document masks cannot be verified: on a CPU their scores are computed in another way than on a GPU"
     if layout.dims.pp > 1:
@@ -134,7 +134,7 @@ def _eager(job: SiloJob) -> SiloJob:
 
 @contextmanager
 def fake_world(ranks: int) -> Iterator[None]:
-    """Make a world of this many ranks with this process as the first; nothing is sent."""
+    """Make a world of this many ranks with this process as rank 0; nothing is sent."""
     if dist.is_initialized():
         raise LayoutError("this process is already in a world: verify in a process of its own")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)

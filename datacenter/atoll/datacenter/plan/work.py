@@ -21,7 +21,7 @@ _FLOAT32 = 4
 _ATTENTION_BACKWARD = 2.5
 _EAGER_PASSES, _COMPILED_PASSES = (10, 4, 14), (6, 3, 2)
 """Times that elements are read or written in a forward pass: hidden states (two norms, two sums), the gate's layer,
-queries and keys (turned in float32); each operator by itself, or fused by the compiler."""
+queries and keys (rotated in float32); each operator separately, or fused by the compiler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from atoll.datacenter.privacy.budget import opacus_module
 
 
 def register() -> None:
-    """Give Opacus the rule; again has no effect.
+    """Register the rule with Opacus; a second call has no effect.
 
     Raises:
         MissingExtraError: if Opacus is not installed.

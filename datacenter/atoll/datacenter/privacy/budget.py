@@ -81,5 +81,5 @@ class Budget:
 
     @property
     def tag(self) -> str:
-        """Identifies the mechanism: a checkpoint of another one is refused, because its steps cost something else."""
+        """Identifies the mechanism: a checkpoint of another one is refused, because its steps have another cost."""
         return f"{self.noise_multiplier:.6g}/{self.sample_rate:.6g}"

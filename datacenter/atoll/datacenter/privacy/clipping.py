@@ -22,7 +22,7 @@ _TINY = 1e-6
 class Clipper(Protocol):
     """Computes the sum of clipped gradients and leaves it in the parameters.
 
-    A sample whose gradient is not finite contributes nothing, as no factor clips it: 0 times infinity is not a number.
+    A sample whose gradient is not finite contributes nothing, because no factor clips it: 0 times infinity is NaN.
     """
 
     def backward(self, losses: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Gaussian noise on sharded gradients: each rank draws only what belongs to its shard.
 
-The noise depends on secret, step, name and position in the whole parameter. So replicas of a shard draw the same noise,
-shards draw independently, and together they hold exactly what one process would have drawn.
+The noise depends on secret, step, name and position in the whole parameter. Replicas of a shard therefore draw the same
+noise, shards draw independent noise, and all shards together hold exactly what one process would have drawn.
 """
 
 from __future__ import annotations

@@ -42,9 +42,10 @@ class Mechanism:
 class PrivatePasses:
     """Leaves ``(sum of clipped gradients + noise) / expected samples`` in the parameters.
 
-    A sample is a row of a micro-batch. Its loss is divided by its length, a constant, so that the clipping norm means
-    the same for all lengths. The sum is divided by the expected number of samples of a step, never by the actual one,
-    which is private. Micro-batches only bound memory: noise is added once, to the sum over all of them and all ranks.
+    A sample is a row of a micro-batch. Its loss is divided by its length, a constant, so that the clipping norm has the
+    same meaning for all lengths. The sum is divided by the expected number of samples of a step, never by the actual
+    one, which is private. Micro-batches only bound memory: noise is added once, to the sum over all of them and all
+    ranks.
 
     Args:
         module: module that is whole on this rank, or sharded by FSDP2.

@@ -1,7 +1,6 @@
 """Poisson sampling: each step includes each sequence with the same probability, independently of all others.
 
-Accountants assume this. A shuffle, in which each sequence comes once in an epoch, is different: the bounds do not hold
-for it.
+Accountants assume this. Their bounds do not hold for a shuffle, in which each sequence comes once in an epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class PoissonSource:
 
     @property
     def digest(self) -> str:
-        """Digest of sequences and mechanism, not of the secret, which is new after each start."""
+        """Digest of sequences and mechanism; it leaves out the secret, which is new at every start."""
         return f"{self.sequences.digest}/poisson/{self._tag}/{self.global_batch}"
 
     def sampled(self, step: int) -> Ints:
@@ -70,7 +69,7 @@ class PoissonSource:
 
 
 def rate(sequences: Sequences, global_batch: int) -> float:
-    """Return the probability of a sequence to be in a step.
+    """Return the probability that a sequence is in a step.
 
     Raises:
         DataError: if there are fewer sequences than one step expects.
@@ -85,12 +84,12 @@ def rate(sequences: Sequences, global_batch: int) -> float:
 
 @dataclass(frozen=True)
 class PoissonStep(Step):
-    """The sequences of one step, distributed evenly to any number of ranks."""
+    """The sequences of one step, distributed evenly over any number of ranks."""
 
     source: PoissonSource
 
     def counted_share(self, rank: int, counts: Sequence[int]) -> Batch:
-        """Return a rank's sequences and rows that do not count: all ranks get the same multiple of a micro-batch."""
+        """Return a rank's sequences, padded to the same multiple of a micro-batch on all ranks."""
         found = self.source.sampled(self.number)
         dealt = even_counts(found.size, len(counts))
         start = sum(dealt[:rank])
@@ -106,7 +105,7 @@ def _filled(part: NDArray[Any], rows: int, value: int) -> torch.Tensor:
 
 
 class PoissonBatches(Batches):
-    """Steps of Poisson samples in sequence."""
+    """Consecutive steps of Poisson samples."""
 
     source: PoissonSource
 

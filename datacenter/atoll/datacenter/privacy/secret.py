@@ -33,8 +33,8 @@ class Secret:
     def generator(self, purpose: str) -> np.random.Generator:
         """Return random numbers for one purpose, independent of those for other purposes.
 
-        Philox takes 128 bits of key; PyTorch's generator on the CPU would take 32, few enough to try all. Even so it is
-        not a cryptographic generator.
+        Philox takes a key of 128 bits; PyTorch's generator on the CPU takes 32, few enough to try all of them. Philox
+        is not a cryptographic generator either.
         """
         digest = hashlib.blake2b(f"{self.words}/{purpose}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -1,8 +1,8 @@
 """The ledger of a job with ``[privacy]`` outside a federation: what its steps have cost the data, on disk.
 
 It is the ledger that rounds of a federation are charged to (``atoll.client.silo.Ledger``), so one file can have both.
-Blocks of steps are charged before they touch the data. Steps that are made again after a crash are charged once: none
-of their first results left the silo. A job that begins anew is charged anew.
+Blocks of steps are charged before they touch the data. Steps that are repeated after a crash are charged once: none of
+their first results left the silo. A new job is charged again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from atoll.datacenter.privacy.budget import Budget
 
 BLOCK = 100
-"""Steps that are charged together, with one write to disk. After a kill as many may be charged that were not made."""
+"""Steps that are charged together, with one write to disk. If the process is killed, up to this many steps may be
+charged that did not run.
+"""
 
 
 class StepLedger:
@@ -51,7 +53,7 @@ class StepLedger:
         self._run, self._charged, self._before = "", 0, 0
 
     def begin(self, step: int, *, resumed: bool) -> None:
-        """Begin a job, or go on from a step.
+        """Begin a job, or continue from a step.
 
         Raises:
             LayoutError: if its limit does not allow the steps that are left.
@@ -85,7 +87,7 @@ class StepLedger:
         self._charged = until
 
     def end(self, step: int) -> None:
-        """Pay charged steps back that were not made."""
+        """Refund charged steps that did not run."""
         made = max(step, self._before)
         if made < self._charged:
             self._ledger.settle(self._key(), self._release(self._charged), made)

@@ -30,9 +30,9 @@ HUBER = 1e-3
 LEAST_RUNS, LEAST_VALUES = 6, 3
 """Five constants need more than five runs; a curve is distinguished from a line by three values of N and of D."""
 STARTS = 24
-"""Descents start at this many of the best points of the grid."""
+"""Number of the grid's best points from which descents start."""
 FINISHED = 3
-"""This many of the lowest descents are run to convergence."""
+"""Number of the lowest descents that are run to convergence."""
 RESAMPLES, MAX_DRAWS = 100, 2000
 INTERVAL = 0.8
 """Share of the resampled fits within an interval."""

@@ -101,8 +101,8 @@ class KaplanLaw:
     """``L(N, D) = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D`` (Kaplan et al. 2020, equation 1.5).
 
     N is without embeddings. The constants are those of their table 2; the best size, ``N = 1.3e9 (C / PF-day)^0.73``,
-    is from their table 6. They trained every model on one schedule regardless of its tokens, which is why its best
-    models are larger and see fewer tokens than Hoffmann's.
+    is from their table 6. They trained every model on one schedule regardless of its tokens; that is why the best
+    models of this law are larger and see fewer tokens than Hoffmann's.
     """
 
     critical_parameters: float = 6.4e13

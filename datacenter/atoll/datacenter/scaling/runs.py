@@ -1,7 +1,7 @@
 """Measured runs, from files written by training (``metrics.json_lines``) or from your own lines.
 
 A file is JSON lines. A file written by training has a line ``{"run": facts}`` and one line per record; it is one run.
-Any other line is a run by itself, with the keys of ``MeasuredRun``.
+Any other line is one run, with the keys of ``MeasuredRun``.
 """
 
 from __future__ import annotations

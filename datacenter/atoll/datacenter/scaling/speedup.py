@@ -11,7 +11,7 @@ from atoll.datacenter.scaling.runs import MeasuredRun
 
 Kind = Literal["strong", "weak"]
 ALIKE = 0.01
-"""Relative difference up to which tokens of a step count as the same."""
+"""Relative difference up to which tokens of a step count as equal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def train_group(job: SiloJob, folder: Path, timeout_s: float) -> None:
     """Train as one rank of a replica group, whose other ranks are this process's world.
 
     Raises:
-        LayoutError: if another launcher than ours has started this process.
+        LayoutError: if a launcher other than ours started this process.
     """
     ticket = Ticket.of_environment()
     with (

@@ -15,7 +15,7 @@ class Brake:
     """Ends passes between two micro-batches.
 
     Attributes:
-        is_needless: asked before each micro-batch, on every rank; gives the same answer on each.
+        is_needless: asked before each micro-batch, on every rank; returns the same on each.
         pulled: whether passes have ended early.
     """
 

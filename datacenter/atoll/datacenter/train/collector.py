@@ -1,8 +1,8 @@
 """Python's garbage collector, at the same steps on every rank.
 
-Left to itself it runs when a process has made enough objects: on another rank at another step, and each time all ranks
-wait for one. So it is off within steps, and young objects are collected every so many steps by all ranks together
-(torchtitan's ``GarbageCollection``, 2024).
+By default it runs when a process has created enough objects: at a different step on each rank, and each time all ranks
+wait for one. So it is off within steps, and all ranks collect young objects together every few steps (torchtitan's
+``GarbageCollection``, 2024).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _YOUNG = 1
-"""Generation up to which a collection looks: what lived through earlier ones is rarely garbage."""
+"""Oldest generation that is collected: objects that survived earlier collections are rarely garbage."""
 
 
 class Collector:
-    """Collects young garbage every so many steps.
+    """Collects young garbage every ``every_steps`` steps.
 
     Args:
         every_steps: steps between collections; 0 leaves it to Python.
@@ -27,7 +27,7 @@ class Collector:
 
     @contextmanager
     def running(self) -> Iterator[Collector]:
-        """Take over from Python, after a whole collection, and give back at the end what was found."""
+        """Take over from Python after a full collection; at the end restore the settings found."""
         if not self._every or not gc.isenabled():
             yield self
             return
@@ -39,7 +39,7 @@ class Collector:
             gc.enable()
 
     def after_step(self, made: int) -> None:
-        """Collect if it is due and Python does not do so itself.
+        """Collect if a collection is due and Python does not collect itself.
 
         Args:
             made: number of steps since the job began.

@@ -1,4 +1,4 @@
-"""Loss on held-out data while a job trains. It changes nothing that training depends on."""
+"""Loss on held-out data while a job trains. An evaluation changes nothing that training depends on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Evaluator:
         return made % self.every_steps == 0 or made == self.job.job.steps
 
     def __call__(self, step: int) -> Evaluation:
-        """Evaluate the model as it is.
+        """Evaluate the current model.
 
         Args:
             step: optimiser steps since the job began.
@@ -89,7 +89,7 @@ class Evaluator:
 
 @contextmanager
 def _undisturbed(parts: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """Evaluation mode, no gradients; afterwards modes, random generators and shards are as before."""
+    """Set evaluation mode without gradients; afterwards restore modes, random generators and shards."""
     modules = [module for part in parts for module in part.modules()]
     training = [module.training for module in modules]
     gpus = [device] if device.type == "cuda" else []
@@ -102,4 +102,4 @@ def _undisturbed(parts: Sequence[nn.Module], device: torch.device) -> Iterator[N
             for module, was in zip(modules, training, strict=True):
                 module.training = was
                 if isinstance(module, FSDPModule):
-                    module.reshard()  # without a backward pass gathered parameters stay, and would not see updates
+                    module.reshard()  # without a backward pass gathered parameters stay, and would miss updates

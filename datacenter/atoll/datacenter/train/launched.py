@@ -1,4 +1,4 @@
-"""A step whose work is queued on the device, and its figures once they are read."""
+"""A step whose work is queued on the device, and its metrics once they are read."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class StepResult:
 
 
 class Launched:
-    """A step in work; ``result`` waits for its figures.
+    """A queued step; ``result`` waits for its figures.
 
     The figures are copied to page-locked memory in the order of the device's work, and an event follows them: reading
-    waits for this step alone, not for a later one that is queued as well.
+    waits for this step only, not for a later one that is also queued.
 
     Args:
         number: number of the step, from 0.
         lr: its learning rate.
         figures: float64 ``[4]``: loss, gradient norm, counted tokens, expert load (0 without experts).
         may_be_empty: whether a batch without counted tokens is allowed.
-        may_skip: whether a gradient that is not finite makes a step that was skipped, instead of an error.
+        may_skip: whether a gradient that is not finite means that the step was skipped, instead of an error.
     """
 
     def __init__(self, number: int, lr: float, figures: Tensor, *, may_be_empty: bool, may_skip: bool) -> None:

@@ -2,7 +2,7 @@
 
 Muon replaces a matrix's momentum by the nearest matrix with orthogonal rows or columns (Jordan 2024, Liu et al. 2025,
 arXiv:2502.16982), so it needs the whole matrix. Momentum and weights stay sharded; each matrix is gathered once in a
-step, orthogonalised on every rank alike, and each rank applies its part.
+step, orthogonalised on every rank, and each rank applies its part.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MuonAdamW(torch.optim.Optimizer):
         """Update all parameters that have a gradient; collective over the ranks that shard a matrix.
 
         Raises:
-            ValueError: for a closure, which no caller has.
+            ValueError: for a closure, which is not supported.
         """
         if closure is not None:
             raise ValueError("a closure is not supported")

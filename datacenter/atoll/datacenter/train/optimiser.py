@@ -25,8 +25,8 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """Make the job's optimiser over the trained parameters; matrices decay, vectors do not.
 
-    AdamW is fused: over DTensors the loop over parameters, which PyTorch takes otherwise, costs more of the host's time
-    than the GPU needs for the update. One fused operation takes tensors of one mesh.
+    AdamW is fused: with DTensors, PyTorch's default loop over parameters takes more time on the host than the update
+    takes on the GPU. One fused operation takes tensors of one mesh.
 
     Args:
         parameters: all parameters.
@@ -111,7 +111,7 @@ def clip(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None
 
 
 def _by_mesh(parameters: Iterable[nn.Parameter]) -> dict[DeviceMesh | None, list[nn.Parameter]]:
-    """Group parameters with gradients that one operation can take together."""
+    """Group parameters whose gradients one operation can take together."""
     found: dict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         if (gradient := parameter.grad) is not None:

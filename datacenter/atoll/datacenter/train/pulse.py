@@ -1,4 +1,4 @@
-"""Interface between a job and its watch: reports where a rank is, and learns when the job shall stop."""
+"""Interface between a job and its watch: reports where a rank is, and learns when the job should stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Pulse(Protocol):
         ...
 
     def stopping(self) -> bool:
-        """Return, between rounds, whether a stop was requested. Ranks may learn of it one after another."""
+        """Return, between rounds, whether a stop was requested. Ranks may learn of it at different times."""
         ...
 
 

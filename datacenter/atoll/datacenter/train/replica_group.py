@@ -44,18 +44,18 @@ class ReplicaGroup:
 
     @property
     def resumes(self) -> bool:
-        """Whether this group continues from the last checkpoint by itself."""
+        """Whether this group continues from the last checkpoint, without a live group's state."""
         return self.member.resumes
 
     @property
     def leads(self) -> bool:
-        """Whether this group writes records and checkpoints of the step just made."""
+        """Whether this group writes records and checkpoints of the step just finished."""
         return self.member.leads
 
     def enter(self, state: TrainingState) -> None:
         """Take part from the next step on; see ``Member.enter``.
 
-        Random generators are seeded anew, by step and group: a group that has a peer's state must not draw the peer's
+        Random generators are seeded again, by step and group: a group with a peer's state must not draw the peer's
         numbers.
         """
         self.member.enter(state)
@@ -74,7 +74,7 @@ class ReplicaGroup:
 
         Raises:
             DatacenterError: if they cannot be opened when the job begins. Later that is a warning: another leader may
-                still hold a port, and training goes on without records.
+                still hold a port, and training continues without records.
         """
         if self.leads and not self._writes:
             try:
@@ -114,7 +114,7 @@ class OtherRows:
 
 @dataclass(frozen=True)
 class GroupPulse:
-    """The pulse of a rank whose job stops with all groups: the request travels with the mean of a step."""
+    """The pulse of a rank whose job stops with all groups: the request is sent with the mean of a step."""
 
     watch: Watch
     member: Member
@@ -124,7 +124,7 @@ class GroupPulse:
         self.watch.enter(step, phase)
 
     def stops_after(self, step: int) -> bool:  # noqa: ARG002  # as ``Pulse`` has it
-        """Return whether the job ends with the step just made; pass on a request that a signal made."""
+        """Return whether the job ends with the step just finished; pass on a signal's request."""
         if self.watch.asked:
             self.member.ask_stop()
         return self.member.stops
@@ -135,7 +135,7 @@ class GroupPulse:
 
 
 def group_job(job: SiloJob, member: Member | None) -> SiloJob:
-    """Return the job of this rank's world: a replica group makes its part of the global batch."""
+    """Return the job of this rank's world: a replica group computes its part of the global batch."""
     if member is None:
         return job
     batch = job.batch.model_copy(update={"global_batch": job.batch.global_batch // member.groups})
@@ -146,7 +146,7 @@ def group_dims(job: SiloJob, whole: ParallelDims, member: Member | None) -> Para
     """Return the degrees of this rank's world: of one replica group with recovery in place.
 
     Raises:
-        LayoutError: if the job wants recovery in place, and its caller does not offer that.
+        LayoutError: if the job asks for recovery in place and its caller does not support it.
     """
     if member is not None:
         return replace(whole, dp_replicate=1)

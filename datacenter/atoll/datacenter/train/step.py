@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Step:
-    """Makes steps. Collective: every rank calls it with its own micro-batches.
+    """Runs steps. Collective: every rank calls it with its own micro-batches.
 
     Attributes:
         member: this rank in its replica group, with recovery in place: gradients then become means over groups.
@@ -58,7 +58,7 @@ class Step:
         return self.scale.dynamic or self.member is not None
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
-        """Make one step, and wait for its result before the update.
+        """Run one step, and wait for its result before the update.
 
         Args:
             number: number of the step, from 0; selects the learning rate.
@@ -80,9 +80,9 @@ class Step:
     def launch(self, number: int, batches: Sequence[MicroBatch]) -> Launched:
         """Queue one step on the device, update included, without waiting for anything; arguments as of a call.
 
-        ``Launched.result`` raises what a call raises, but then the parameters have been updated: the caller asks for it
-        before it keeps or sends anything of them. Skipping the update on the device would need a kernel of each
-        optimiser that knows how; a job with such a step ends in any case.
+        ``Launched.result`` raises what a call raises, but by then the parameters have been updated: the caller must ask
+        for it before it keeps or sends them. Skipping the update on the device would need a special kernel for each
+        optimiser; a job with such a step ends in any case.
 
         Raises:
             ValueError: if the loss scale is dynamic: the next step depends on this one's result.
@@ -95,7 +95,7 @@ class Step:
         return launched
 
     def _gradient(self, number: int, batches: Sequence[MicroBatch]) -> tuple[Launched, float, Tensor]:
-        """Queue the passes and the sums of their figures; return these, the learning rate and the gradient norm."""
+        """Queue the passes and the sums of their figures; return the sums, the learning rate and the gradient norm."""
         lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
         if self.member is None:
             loss, tokens = self._passes(batches)
@@ -132,7 +132,7 @@ class Step:
         return scaled, torch.tensor(mean.quorum.tokens, device=self.device)
 
     def _run_for(self, member: Member, number: int, late: int) -> tuple[int, float] | None:
-        """Compute the gradient of a late group; None if the step was made meanwhile. Only plain passes break off."""
+        """Compute the gradient of a late group; None if the step was made meanwhile. Only plain passes stop early."""
         if self.rows_of is None:
             raise ValueError("a step with speculation needs the rows of other replica groups: set rows_of")
         self.optimiser.zero_grad(set_to_none=True)
@@ -165,7 +165,7 @@ class Step:
         return [parameter for part in self.passes.parts for parameter in part.parameters()]
 
     def update(self, lr: float, norm: Tensor) -> None:
-        """Clip the gradients, whose norm is given, and take a step of the optimiser."""
+        """Clip the gradients by the given norm, and take a step of the optimiser."""
         parameters = self.parameters
         if self.scale.scale != 1.0:
             for parameter in parameters:

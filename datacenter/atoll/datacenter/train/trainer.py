@@ -1,4 +1,4 @@
-"""The training loop: reads batches, makes steps, writes records and checkpoints."""
+"""The training loop: reads batches, runs steps, writes records and checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Summary:
 
     Attributes:
         steps: steps since the job began, including earlier processes.
-        total_steps: steps that the job asks for; fewer were made if it was stopped.
+        total_steps: steps that the job asks for; fewer were run if it was stopped.
         tokens: tokens counted since the job began.
         loss: loss of the last step; None if no step was left.
         resumed_at: step of the checkpoint resumed from; None for a new job.
@@ -67,7 +67,7 @@ class Summary:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were made; a checkpoint may have more than the job now asks for."""
+        """Whether all steps have run; a checkpoint may have more than the job now asks for."""
         return self.steps >= self.total_steps
 
 
@@ -76,7 +76,7 @@ class Trainer:
     """One rank's part of a job. ``train`` runs it; use ``open_trainer`` to drive it step by step.
 
     Attributes:
-        step: makes steps.
+        step: runs steps.
         loader: this rank's batches.
         state: the state that a checkpoint keeps.
         checkpoints: writes and reads checkpoints.
@@ -108,10 +108,10 @@ class Trainer:
     _last: StepResult | None = None
 
     def run(self, ledger: StepLedger | None = None) -> Summary:
-        """Make steps until the last one or until a stop is requested; then write a last checkpoint.
+        """Run steps until the last one or until a stop is requested; then write a last checkpoint.
 
         Loss and norm of a step are read after the next one has been queued, so that the device never waits for this
-        process; at once where something depends on them, see ``queue``.
+        process. If something depends on them, they are read at once (see ``queue``).
 
         Args:
             ledger: counts the steps, on rank 0 of a job with ``[privacy]``.
@@ -149,7 +149,7 @@ class Trainer:
         return resumed_at
 
     def _make_step(self) -> None:
-        """Make a step; a replica group that has missed too many steps gets a whole state instead."""
+        """Run a step; a replica group that has missed too many steps gets a whole state instead."""
         try:
             self.queue()
         except BehindError as error:
@@ -166,7 +166,7 @@ class Trainer:
         return self.group is None or self.group.leads
 
     def advance(self) -> StepResult:
-        """Make one step and wait for it; write a record and begin a checkpoint if they are due."""
+        """Run one step and wait for it; write a record and begin a checkpoint if they are due."""
         number = self.state.step
         self.settle()
         batches = self._next_batches(number)
@@ -177,14 +177,15 @@ class Trainer:
         return self._last
 
     def queue(self) -> list[StepResult]:
-        """Queue one step, then read the figures of the step before.
+        """Queue one step, then read the figures of the previous step.
 
-        A record, an evaluation, a checkpoint and a dynamic loss scale need the figures of this step: then it is waited
-        for. So nothing is ever written of a step, or of one after it, whose loss or gradient were not finite. The
-        caller calls ``settle`` before it sends, changes or saves weights itself.
+        A record, an evaluation, a checkpoint and a dynamic loss scale need the figures of this step; if one is due, the
+        call waits for the step. So nothing is ever written of a step whose loss or gradient is not finite, nor of later
+        ones. The caller calls ``settle`` before it sends, changes or saves weights itself.
 
         Returns:
-            Results that were read in this call, in the order of their steps: of the step before, of this one, or both.
+            Results that were read in this call, in the order of their steps: of the previous step, of this one, or
+            both.
 
         Raises:
             TrainingError: for a step whose figures were read, as ``Step`` raises it.

@@ -34,7 +34,7 @@ class Copies:
 
 @dataclass
 class Upkeep:
-    """Work of one rank between steps.
+    """The work that one rank does between steps.
 
     Attributes:
         copies: what to compare over which ranks, if the job asks for it.
@@ -59,7 +59,7 @@ class Upkeep:
         return cls(_copies(passes.parts, job, meshes) if every else (), every, balance, loader, device)
 
     def after_step(self, made: int) -> None:
-        """Do what is due; collective.
+        """Do the work that is due; collective.
 
         Args:
             made: number of steps since the job began.

@@ -1,4 +1,4 @@
-"""Families of ``…ForCausalLM`` checkpoints whose blocks are ours: what each implies, and which fits a ``[model]``."""
+"""Families of ``…ForCausalLM`` checkpoints that our blocks support: what each implies, and which fits a ``[model]``."""
 
 from __future__ import annotations
 
@@ -63,20 +63,22 @@ FAMILIES: Mapping[str, Family] = {
     "mistral": Family("MistralForCausalLM", written=False),  # without a sliding window the same as llama
 }
 
-_SOFT_CAPS = "its attention scores and logits have soft caps, its blocks norms after each part and sliding windows"
+_SOFT_CAPS = (
+    "its attention scores and logits have soft caps, and its blocks have norms after each part and sliding windows"
+)
 LACKING: Mapping[str, str] = {
     "gemma2": _SOFT_CAPS,
     "gemma3_text": "its blocks have norms after each part, sliding windows and two bases of rotary positions",
     "gemma3": "it reads images; its blocks have norms after each part and sliding windows",
     "qwen2_moe": "its shared expert has a gate",
-    "qwen3_moe": "its experts are routed beside norms of queries and keys, which [model.moe] is not written with",
+    "qwen3_moe": "it combines experts with norms of queries and keys, which [model.moe] does not support",
     "phi3": "its matrices are fused, and its rotary positions are scaled in another way",
 }
-"""Well-known relatives that our blocks cannot be, and why."""
+"""Well-known related families that our blocks do not support, and why."""
 
 
 def family_of(model: ModelSection) -> str:
-    """Return the ``model_type`` as which a model is written.
+    """Return the ``model_type`` under which a model is written.
 
     Raises:
         LayoutError: if no family has this combination of settings; names it.

@@ -1,4 +1,4 @@
-"""Measure how much of a step a rank of a pipeline waits: the bubble that its schedule predicts."""
+"""Measure for how much of a step a pipeline rank waits: the bubble that its schedule predicts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BusyClock:
         self._step: tuple[_Mark, _Mark] | None = None
 
     def listen(self, stage: object) -> None:
-        """Record when the stage computes."""
+        """Start to record when the stage computes."""
         for name in _PASSES:
             setattr(stage, name, self._noted(getattr(stage, name)))
 

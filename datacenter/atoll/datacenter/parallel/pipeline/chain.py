@@ -1,7 +1,7 @@
 """Forward passes through pipeline stages without gradients, one micro-batch after another.
 
-PyTorch's schedules keep the outputs of all micro-batches until the end of a step, also without a backward pass; with
-large vocabularies that is more than training needs. Here a rank holds those of one.
+PyTorch's schedules keep the outputs of all micro-batches until the end of a step, even without a backward pass; with
+large vocabularies that takes more memory than training. Here a rank holds the outputs of one micro-batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_DIMS = 8
 
 
 class Chain:
-    """Passes micro-batches through the stages of all ranks along ``pp``. All ranks call it equally often.
+    """Passes micro-batches through the stages of all ranks along ``pp``. All ranks call it the same number of times.
 
     Every rank sends and receives in the order of (micro-batch, stage). One order for all ranks cannot deadlock,
     whichever rank holds which stages.
@@ -51,7 +51,7 @@ class Chain:
             The last stage's output; None on ranks that do not have it.
 
         Raises:
-            TrainingError: if a stage returns something else than one tensor.
+            TrainingError: if a stage returns anything but one tensor.
         """
         carried: Tensor | None = None
         for number, module in sorted(self._modules.items()):
@@ -76,7 +76,7 @@ class Chain:
             self._sent = None
 
     def _send(self, number: int, made: Tensor) -> None:
-        """Send without waiting; at most one tensor is under way."""
+        """Send without waiting; at most one tensor is in flight."""
         self.close()
         made, to = made.contiguous(), self._deal.ranks[number + 1]
         if number not in self._shape_sent:

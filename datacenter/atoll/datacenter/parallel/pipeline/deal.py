@@ -43,7 +43,7 @@ class Deal:
 
 
 def stages_per_rank(section: PipelineSection) -> int:
-    """Return the stages on each rank: two for V schedules, otherwise as the job says."""
+    """Return the stages on each rank: two for V schedules, otherwise as the job sets it."""
     return 2 if KINDS[section.schedule].v_shaped else section.stages_per_rank
 
 
@@ -60,7 +60,7 @@ def stage_ranks(section: PipelineSection, ranks: int) -> tuple[int, ...]:
 
 
 def deal_job(job: SiloJob, spec: ModelSpec, blocks: int, ranks: int, device: torch.device) -> Deal:
-    """Assign the blocks of a model as the job says; collective if costs are measured.
+    """Assign the blocks of a model as the job asks; collective if costs are measured.
 
     Raises:
         LayoutError: if there are fewer blocks than stages.

@@ -1,4 +1,4 @@
-"""Pipeline schedules: their names in PyTorch, and their requirements of a job."""
+"""Pipeline schedules: their names in PyTorch, and what they require of a job."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The order in which each rank computes under a schedule, as in PyTorch, and a simulation of how long it takes.
 
-Nothing is sent or computed: this is for prediction, comparison and drawing.
+Nothing is sent or computed: this serves prediction, comparison and drawing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def order_of(schedule: PipelineSchedule, ranks: int, stages: int, micro_batches:
 
 
 def play(order: Order, stages: int, forward: float, to_input: float, to_weights: float) -> Played:
-    """Start every action as soon as its rank is free and its input is there; sending takes no time.
+    """Start every action as soon as its rank is free and its input is available; sending takes no time.
 
     Args:
         order: actions of each rank.
@@ -140,7 +140,7 @@ def _needs(action: Action, stages: int) -> list[tuple[int, str, int]]:
 
 
 def _single(schedule: PipelineSchedule, rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """Write out the order of the two schedules that PyTorch has as loops."""
+    """Return the order of the two schedules that PyTorch implements as loops."""
     ahead = micro_batches if schedule == "gpipe" else min(micro_batches, ranks - rank)
     actions = [Action(rank, "F", number) for number in range(ahead)]
     for number in range(micro_batches):

@@ -82,7 +82,7 @@ class PipelinePasses:
         """See ``parallel.passes.Passes``.
 
         Raises:
-            TrainingError: if there are more or fewer micro-batches than the schedule was made for.
+            TrainingError: if the number of micro-batches is not the one that the schedule was made for.
         """
         if len(batches) != self._micro_batches:
             raise TrainingError(

@@ -4,7 +4,7 @@ A worker's clock is the number of updates that it has pushed. It may read and be
 
     own clock - clock of the slowest worker <= staleness
 
-So it reads all updates of clocks below (own clock - staleness). Staleness 0 is synchronous training.
+It therefore sees all updates of clocks below (own clock - staleness). Staleness 0 is synchronous training.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Clocks:
             self._changed.notify_all()
 
     def leave(self, worker: int) -> None:
-        """Remove a worker that is done, so that no other waits for it."""
+        """Remove a worker that is done, so that no other worker waits for it."""
         with self._changed:
             self._left.add(worker)
             self._changed.notify_all()

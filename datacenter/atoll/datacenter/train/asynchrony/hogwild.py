@@ -1,8 +1,8 @@
 """Hogwild (Niu et al. 2011): processes of one machine change the same parameters without locks.
 
-The parameters are in a memory-backed file that every process maps: there are no copies and no waits. Of two
-simultaneous additions to an element one may be lost, and a gradient may be of parameters that changed while it was
-computed. That does little harm if gradients are sparse or steps are small; no two runs are equal.
+The parameters are in a memory-backed file that every process maps: there are no copies and no waits. If two processes
+add to an element at the same time, one addition may be lost; and parameters may change while a gradient is computed
+from them. This does little harm if gradients are sparse or steps are small. No two runs are equal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _told_by_first(name: str) -> Path:
     return Path(bytes(message.tolist()).rstrip(b"\0").decode())
 
 
-def _everywhere(here: bool) -> bool:  # one answer, no option
+def _everywhere(here: bool) -> bool:  # returns one value, and has no option for this
     seen = torch.tensor([int(here)])
     dist.all_reduce(seen, op=dist.ReduceOp.MIN)
     return bool(seen.item())

@@ -1,6 +1,7 @@
 """Run an asynchronous job on this rank: ``[asynchrony]`` instead of gradients that are summed at every step.
 
-Workers run the loop of synchronous training (``Trainer``), each by itself; the server has threads that wait for them.
+Each worker runs the loop of synchronous training (``Trainer``) on its own; the server has threads that wait for
+workers.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def run_hogwild(
     """Run one rank with Hogwild. Each rank has its own optimiser states.
 
     Returns:
-        What made its steps, and how it ended.
+        The step that it ran, and how it ended.
     """
     step = make_worker_step(job, meshes, world.device, lambda _: ToSharedMemory(world.size))
     share_decay(step.optimiser, world.size)

@@ -33,7 +33,7 @@ class Server:
         updates: applies the workers' updates.
         clocks: decide when a worker may read.
         group: gloo; rank 0 is the server, the others are workers. Its timeout bounds every message.
-        timeout_s: how long a worker waits for the slowest at most; equal to the group's timeout.
+        timeout_s: maximum time that a worker waits for the slowest; equal to the group's timeout.
         heard: called with worker, clock and update for each update. From any thread, one call at a time.
     """
 
@@ -56,7 +56,7 @@ class Server:
 
         Raises:
             TrainingError: if a worker is lost or hangs, naming it and its clock; at the latest after twice the timeout,
-                because the other workers learn of it at their next read.
+                because the other workers find out at their next read.
         """
         workers = range(self._group.size() - 1)
         threads = [threading.Thread(target=self._serve, args=(worker,), name=f"worker-{worker}") for worker in workers]

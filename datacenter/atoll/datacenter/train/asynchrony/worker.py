@@ -1,4 +1,4 @@
-"""A worker's steps: those of a trainer by itself, but where the parameters come from and where the gradient goes."""
+"""A worker's steps: those of a single trainer, except where parameters come from and where the gradient goes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Exchange(Protocol):
     """What a worker does with its gradient instead of summing it over ranks."""
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Called before the passes: may change the parameters."""
+        """Prepare for the passes; may change the parameters."""
         ...
 
     def end(self, step: WorkerStep, result: StepResult, norm: Tensor) -> None:
-        """Called after the passes, with the gradient of the mean over this worker's tokens in the parameters."""
+        """Finish after the passes, with the gradient of the mean over this worker's tokens in the parameters."""
         ...
 
 
@@ -61,11 +61,11 @@ class WorkerStep(Step):
 
     @property
     def waits(self) -> bool:
-        """Each step is waited for: the next one may need what others have made of it."""
+        """True: the next step may need what other workers have made of this one."""
         return True
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
-        """Make one step.
+        """Run one step.
 
         Raises:
             TrainingError: if the gradient is not finite, or as the exchange raises it.
