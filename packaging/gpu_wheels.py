@@ -1,8 +1,8 @@
 """Download the wheels that a GPU machine without a network lacks: ``python packaging/gpu_wheels.py FOLDER``.
 
-Takes Atoll's requirements for silo training as this environment has them. Images for GPUs bring PyTorch and its
-companions, which must stay as they are; ``--have`` names what is there besides. Atoll's own wheel is ``make dist``'s.
-There: ``pip install --no-index --no-deps FOLDER/*.whl``.
+Takes the versions of Atoll's requirements for silo training from this environment. GPU images contain PyTorch and its
+companions, which must not be replaced; ``--have`` names further packages that they contain. ``make dist`` builds
+Atoll's own wheel. On the GPU machine, run ``pip install --no-index --no-deps FOLDER/*.whl``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 EXTRAS = frozenset({"silo", "privacy", "float8"})
 IN_THE_IMAGE = ("torch", "numpy", "scipy", "protobuf", "grpcio", "safetensors", "rich", "click", "prometheus-client")
 _GLIBC_MINORS = (34, 31, 28, 27, 26, 24, 17, 12, 5)
-"""pip takes a wheel only for a platform that is named; these are what wheels are made for."""
+"""Platforms that wheels are built for; pip downloads only wheels for platforms that are named."""
 
 
 def main() -> int:
@@ -28,7 +28,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default="3.12", metavar="VERSION", help="the machine's; default: 3.12")
-    parser.add_argument("--have", nargs="*", default=[], metavar="NAME", help="further packages that are there")
+    parser.add_argument(
+        "--have", nargs="*", default=[], metavar="NAME", help="further packages that the GPU machine has"
+    )
     given = parser.parse_args()
     there = frozenset(canonicalize_name(name) for name in (*IN_THE_IMAGE, *given.have))
     names = sorted(_closure("atoll", EXTRAS, there, set()) - {"atoll"})
@@ -40,7 +42,7 @@ def main() -> int:
 
 
 def _closure(name: str, extras: frozenset[str], there: frozenset[str], found: set[str]) -> set[str]:
-    """Return the package and what it needs, without what is there; requirements of those are taken to be there."""
+    """Return the package and its requirements, leaving out packages that are there, with all that they require."""
     found.add(name)
     for needed in _needs(name, extras):
         key = canonicalize_name(needed.name)

@@ -1,8 +1,8 @@
-"""Hooks of ``properdocs``: pages of the repository's root join the site, and links out of ``docs/`` lead somewhere.
+"""Hooks of ``properdocs``: add the repository's root pages to the site, and resolve links out of ``docs/``.
 
 Documents link to each other, to README and to files such as ``deploy/server.toml`` by relative paths, which work in a
-checkout too. On the site the root's pages stand beside those of ``docs/``, linked files lie under ``files/``, and
-a link to a folder becomes its path as text.
+checkout too. On the site, the root's pages are placed beside those of ``docs/``, linked files are placed under
+``files/``, and a link to a folder becomes its path as text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead the links of a page to where their targets stand on the site."""
+    """Rewrite the links of a page to the locations of their targets on the site."""
     home = _home(page.file)
 
     def moved(link: re.Match[str]) -> str:
@@ -67,7 +67,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _home(file: File) -> Path:
-    """The folder in the repository of a page, relative to its root."""
+    """The folder of a page, relative to the repository's root."""
     return Path() if file.src_uri in ROOT_PAGES else ("docs" / Path(file.src_uri)).parent
 
 
@@ -80,7 +80,7 @@ def _in_root(home: Path, target: str) -> str | None:
 
 
 def _on_site(path: str) -> str:
-    """Where a file or page of the repository stands on the site."""
+    """The location of a repository's file or page on the site."""
     if path in ROOT_PAGES:
         return path
     inside = path.removeprefix("docs/")

@@ -10,10 +10,10 @@ import hypothesis
 import pytest
 
 SEEDS = 2
-"""How many seeds a test of random faults gets unless ``--seeds`` says otherwise."""
+"""Number of seeds of a test of random faults, unless ``--seeds`` sets it."""
 
-# Before anything loads a library that reads them, and for every process that a test starts: models this small are
-# slowed down by threads that wait for each other, most of all where two halves of the suite share the cores.
+# Set before a library that reads them is loaded, and for every process that a test starts: threads that wait for each
+# other slow down models this small, most of all when two halves of the suite share the cores.
 for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(pool, "1")
 
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell the processes that tests start, too, how many steps are wanted."""
+    """Pass the number of steps on to the processes that tests start."""
     if config.getoption("every_step"):
         os.environ["ATOLL_TESTS_EVERY_STEP"] = "1"
 
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the modules and tests, which stay to the end: a tenth of the processor's time."""
+    """Exclude modules and tests, which stay until the end, from garbage collection: a tenth of the processor time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -21,7 +21,7 @@ def kept(took_s: float, promised_s: float) -> bool:
     """Whether a promise in seconds was kept, on a machine as busy as this one is just now.
 
     Commands, connections and processes that are part of what was timed take longer on a busy machine. The time to start
-    a Python process that imports numpy, measured if the promise seems broken, stands for that.
+    a Python process that imports numpy, measured if the promise seems broken, is the allowance for that.
     """
     return took_s < promised_s or took_s < promised_s + _STARTS * _start_s()
 

@@ -329,7 +329,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
     async def CheckInOnce(  # noqa: N802
         self, request: part.CheckInOnceRequest, context: Context
     ) -> part.CheckInOnceResponse:
-        """Answer with what was pushed; while nothing is, a call that may be held waits."""
+        """Answer with the pushed messages; while there are none, a call that may be held waits."""
         if self.faults.bar is not None:
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, self.faults.bar)
         self.unary.put_nowait(request)

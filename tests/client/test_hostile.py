@@ -40,7 +40,7 @@ def says(**message: part.Welcome | part.ComeBack | part.Participate) -> bytes:
 async def test_no_word_on_a_certificate_makes_renewals_without_a_pause(
     secure: SecureFederation, tmp_path: Path, remaining_s: float, renewals: int
 ) -> None:
-    """Three rounds pass meanwhile; the certificates live for ten minutes."""
+    """Three rounds pass meanwhile; the certificates are valid for ten minutes."""
     identity = await enrol(secure.token(), tmp_path)
     secure.remaining_s = remaining_s
     run = running(secure, AddOne(), tmp_path, endpoint=Endpoint(secure.address, identity))
@@ -81,7 +81,7 @@ async def test_a_place_for_transfers_that_cannot_be_ends_the_session(tmp_path: P
 
 
 async def test_a_server_that_invites_and_never_reads_is_left(tmp_path: Path) -> None:
-    """Answers do not pile up: it gets 1,000 and more to write, and the stream is given up."""
+    """Answers do not pile up: with more than 1,000 left to write, the participant gives up the stream."""
     message = Federation(MODEL).participate()
     message.settings["x" * 1000].SetInParent()
     invitations = []

@@ -143,7 +143,7 @@ def clipped_sum(samples: TensorDataset, norm: float, without: int | None = None)
 
 @pytest.mark.parametrize("micro_batch", [None, 8, 3, 1])
 def test_each_samples_gradient_is_clipped(monkeypatch: pytest.MonkeyPatch, micro_batch: int | None) -> None:
-    """However few gradients are held at once."""
+    """This holds however few gradients are held at once."""
     taken, expected = one_step(monkeypatch, micro_batch=micro_batch), clipped_sum(data(8), 0.05)
     for name, values in taken.items():
         np.testing.assert_allclose(values, expected[name] / 8, atol=1e-5)
@@ -174,7 +174,7 @@ def test_noise_has_the_stated_size_and_is_divided_by_the_expected_batch() -> Non
 
 
 def test_samples_are_poisson() -> None:
-    """Each index by itself with the same chance; batch sizes are binomial."""
+    """Each index is drawn independently with the same probability; batch sizes are binomial."""
     batches = list(PoissonSampler(50, 0.1, 4000, Keystream(bytes(32))))
     sizes = np.array([len(batch) for batch in batches])
     assert min(sizes) == 0  # chance 0.9^50 = 0.5 % each
@@ -289,7 +289,7 @@ def test_steps_that_time_did_not_allow_are_taken_off(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_was_spent_meanwhile_is_not_overspent(tmp_path: Path) -> None:
-    """Two clients on one data set: both were let in, the second finds the budget spent, and does not train."""
+    """Two clients share a data set: both accept the round; the second finds the budget spent, and does not train."""
     shared = privacy(limit=Limit(13.0, 1e-5), ledger=tmp_path / "shared.json")
     first, second = participant(shared), participant(shared)
     task = make_task(max_weight=SAMPLES)

@@ -32,7 +32,7 @@ def test_terms_are_compared_with_the_demand(demand: PrivacyDemand, expected: str
 
 
 def test_noise_is_compared_over_the_sensitivity() -> None:
-    """One participant for another moves a sum by twice what one can have in it."""
+    """Replacing one participant by another moves a sum by twice the most that one can add to it."""
     terms = replace(TERMS, adjacency=PrivacyAdjacency.REPLACE_ONE)
     assert PrivacyDemand(min_noise_multiplier=0.55).objection(make_task(privacy=terms)) is None
     assert PrivacyDemand(min_noise_multiplier=0.56).objection(make_task(privacy=terms)) == (

@@ -22,7 +22,7 @@ def examples(seed: int, count: int, rate: float) -> tuple[npt.NDArray[np.bool_],
 
 
 def test_the_summed_histograms_give_the_auc_of_all_examples_within_the_bound() -> None:
-    """Three hospitals with other rates of disease, one of them without a sick patient, so without an AUC of its own."""
+    """Three hospitals have different rates of disease; one has no sick patient, and therefore no AUC of its own."""
     parts = [examples(1, 400, 0.5), examples(2, 3000, 0.03), examples(3, 250, 0.0)]
     histograms = [ScoreHistogram.of(*part) for part in parts]
     assert histograms[2].auc is None

@@ -16,9 +16,9 @@ from atoll.client.torch import to_array, travelling
 from atoll.client.torch_batched import BatchedTorchParticipant
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
-"""Tolerance of float32 after some tens of steps, whose sums are made in another order."""
+"""Tolerance of float32 after some tens of steps, whose sums are added in another order."""
 SIZES = (23, 8, 40, 1)
-"""Examples of the participants: other numbers of batches, and last batches of other sizes."""
+"""Examples of the participants: different numbers of batches, and last batches of different sizes."""
 OPTIMISERS: dict[str, Callable[[Any, Settings], torch.optim.Optimizer]] = {
     "sgd": lambda parameters, _: torch.optim.SGD(parameters, lr=0.1),
     "momentum": lambda parameters, _: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01),
@@ -50,7 +50,7 @@ def participant(number: int, optimiser: str = "sgd", module: torch.nn.Module | N
 
 
 def travelled() -> dict[str, Any]:
-    """The first weights of a net."""
+    """The initial weights of a net."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         return {name: to_array(tensor) for name, tensor in travelling(net(), "average").items()}

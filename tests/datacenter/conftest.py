@@ -17,7 +17,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have ranks forked from a process that has imported the modules whose tests start them: some take a second."""
+    """Import the modules whose tests start ranks in the process that ranks are forked from: some take a second."""
     modules = [item.getparent(pytest.Module) for item in session.items if item.get_closest_marker("ranks")]
     if names := sorted({module.obj.__name__ for module in modules if module is not None}):
         sys.modules["tests.datacenter.ranks"].preload(names)  # these modules have imported it, and torch with it

@@ -191,7 +191,7 @@ def test_settings_that_do_not_exist_are_named(sections: dict[str, Any], message:
 
 
 def _cut() -> dict[str, str]:
-    """What a plain module that is to be cut along each axis is refused with."""
+    """The errors that refuse to cut a plain module along each axis."""
     refused = {}
     for axis in ("tp", "pp", "cp"):
         with pytest.raises(LayoutError) as error:
@@ -243,7 +243,7 @@ def test_the_pages_script_runs(launcher: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 def test_the_pages_job_trains_the_same(tmp_path: Path) -> None:
-    """Word for word but for fewer steps: the module beside the job file is found, by the command and by its ranks."""
+    """The job is the page's with fewer steps; the command and its ranks find the module beside the job file."""
     page = PAGE.read_text(encoding="utf-8")
     (mine,) = re.findall(r"```python\n(# mine\.py\n.*?)```", page, re.DOTALL)
     (job,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)

@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 }
 
 TWO_BLOCKS: dict[str, Any] = {"model": {"layers": 2}, "optimiser": {"epsilon": 1e-6}}
-"""AdamW divides by almost nothing where a gradient is about its epsilon: with 1e-8 rounding shows in one element of a
+"""Where a gradient is about AdamW's epsilon, AdamW amplifies rounding: with 1e-8 it shows in one element of a
 tensor-parallel layout."""
 
 

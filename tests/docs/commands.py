@@ -57,7 +57,7 @@ def typed_in(path: Path) -> list[Typed]:
 
 
 def _blocks(path: Path, text: str) -> Iterator[str]:
-    """Lines of code, one for each command: a backslash joins it with the next."""
+    """Lines of code, one for each command: a backslash joins a line with the next."""
     text = text.replace("\\\n", " ")
     if path.suffix != ".md":
         yield from text.replace("ExecStart=", "").splitlines()
@@ -102,7 +102,7 @@ def arguments_of(words: list[str]) -> list[str] | None:
 
 
 def check(command: Typed) -> None:
-    """Walk down the groups as the command line does, and run nothing.
+    """Resolve groups and options as the command line does, without running anything.
 
     Raises:
         click.UsageError: for a command or option that does not exist, a value missing or of the wrong kind, a word too

@@ -28,7 +28,7 @@ _FOURTH = 3  # where retry_after_s stands among the arguments
 
 @dataclass(frozen=True)
 class Entry:
-    """One way in which a code comes about."""
+    """One place in the source that raises a code."""
 
     code: str
     status: str
@@ -36,7 +36,7 @@ class Entry:
     meaning: str
 
 
-_DETAILS = (  # codes that no class of their own stands behind
+_DETAILS = (  # codes that have no error class of their own
     Entry("server.internal", "INTERNAL", "repeat", "An error of the server's own; its log says which"),
     Entry("wire.invalid", "INVALID_ARGUMENT", "change", "Something breaks the wire contract, named in the message"),
 )

@@ -1,4 +1,4 @@
-"""Arguments that cannot be are refused by name before a call."""
+"""Invalid arguments are refused by name before a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a server that is away is waited for, by a clock of the test's own."""
+"""How long commands wait for a server that is away, by the test's own clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answers = list[control_pb2.WatchRunResponse | None]
 
 
 class Time:
-    """Time that passes in sleeps alone."""
+    """A clock that advances only in sleeps."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

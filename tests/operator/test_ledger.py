@@ -1,4 +1,4 @@
-"""Questions to the ledger that take more than one answer."""
+"""Queries of the ledger that take more than one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in for ``torch.cuda`` on a machine without a GPU: how many there are, and who limited its memory to what."""
+"""A stand-in for ``torch.cuda`` on a machine without a GPU: its number of GPUs, and each process's limit of memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pretend(patch: pytest.MonkeyPatch, folder: Path, devices: int) -> None:
 
 
 def limiting(folder: Path) -> Callable[[float], None]:
-    """What stands for ``set_per_process_memory_fraction``: it writes what a process sees and may take, once."""
+    """A stand-in for ``set_per_process_memory_fraction`` that records, once, what a process sees and may take."""
 
     def limit(share: float) -> None:
         with (folder / f"{os.getpid()}.json").open("x") as file:

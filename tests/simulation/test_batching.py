@@ -15,7 +15,7 @@ from tests.simulation.test_federation import MODEL, Stepping
 
 
 class Together(Stepping):
-    """Notes who is trained together, and steps as each alone does."""
+    """Records which participants are trained together; each steps as it does alone."""
 
     calls: ClassVar[list[list[int]]] = []
 

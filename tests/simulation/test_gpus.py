@@ -1,4 +1,4 @@
-"""Worker processes with a share of a GPU each. No GPU is needed: ``pretended_gpus`` stands for PyTorch's."""
+"""Worker processes with a share of a GPU each. No GPU is needed: ``pretended_gpus`` replaces PyTorch's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB = Job(rounds=2, cohort=Cohort(size=PEOPLE, seed=1))
 
 
 class Seeing(Stepping):
-    """Says which GPU its process sees, when it is made and when it works."""
+    """Reports which GPU its process sees, when it is created and when it trains."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

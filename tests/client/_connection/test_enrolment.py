@@ -67,7 +67,7 @@ async def test_an_identity_that_is_there_spends_no_token(server: SecureFederatio
 async def test_an_identity_of_another_federation_is_not_taken_for_one_of_the_tokens(
     server: SecureFederation, tmp_path: Path
 ) -> None:
-    """It could only fail to connect, over and over."""
+    """Such an identity would fail to connect, over and over."""
     first = await enrol(server.token(1), tmp_path)
     elsewhere = JoinToken("127.0.0.1:7401", Authority().pem, "t2", "s3cret").encode()
     with pytest.raises(UsageError, match=f"identity of {first.participant} in another federation .* another --state"):
@@ -93,7 +93,7 @@ async def test_the_key_outlives_an_enrolment_that_was_given_up(server: SecureFed
 async def test_a_server_that_is_busy_with_others_is_asked_again(
     server: SecureFederation, tmp_path: Path, retry_after_s: float | None
 ) -> None:
-    """Without a detail it is gRPC itself that refuses, or a connection that was closed to make room."""
+    """A refusal without a detail comes from gRPC itself, or from a connection that was closed to make room."""
     server.put_off_enrolments = 3
     server.put_off_s = retry_after_s
     assert (await enrol(server.token(), tmp_path)).participant == "p1"
@@ -124,7 +124,7 @@ async def test_a_token_that_was_mistyped_reaches_nobody(server: SecureFederation
 async def test_only_the_authority_in_the_token_is_trusted(
     server: SecureFederation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not tried again: another try cannot make the server trusted."""
+    """The client does not retry: another try cannot make the server trusted."""
     token = JoinToken(f"127.0.0.1:{server.enrolment_port}", Authority().pem, "t1", "s3cret").encode()
     with pytest.raises(UnreachableError, match="belongs to another federation than the token"):
         await enrol(token, tmp_path, timeout_s=WAIT_S)
@@ -269,7 +269,7 @@ async def test_a_server_that_gives_out_expired_certificates_is_not_asked_without
 async def test_a_clock_that_is_an_hour_fast_does_not_make_a_certificate_expire(
     server: SecureFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten minutes of life are left by the server's word; by this machine's clock it ended fifty minutes ago."""
+    """By the server's clock ten minutes of its life are left; by this machine's clock it expired fifty minutes ago."""
     identity = await enrol(server.token(), tmp_path)
     run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
     await run.saw(Connected)

@@ -63,7 +63,7 @@ def test_normals_are_normal() -> None:
 
 
 def test_tails_go_as_far_as_they_should() -> None:
-    """The expected largest of a million is 4.86 (within 1.0 with chance 1 - 1e-3); nothing is beyond the bound."""
+    """The expected largest of a million is 4.86 (within 1.0 with probability 1 - 1e-3); none is beyond the bound."""
     drawn = np.abs(Keystream(KEY).normals(0, SIZE))
     assert 4.4 < drawn.max() < 6.5 < LARGEST_NORMAL
     for sigmas in (3.0, 3.5, 4.0, 4.5):

@@ -1,4 +1,4 @@
-"""The ledger: charged before use, durable, never forgetful."""
+"""The ledger: charges come before use, are durable, and are never lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_charges_add_up_over_rounds_runs_and_restarts(tmp_path: Path) -> None:
 
 
 def test_entries_keep_the_order_of_their_first_charge(tmp_path: Path) -> None:
-    """The first kind fixes the order of a filter: runs in turns must not choose it anew at each charge."""
+    """The first kind fixes the order of a filter: alternating runs must not change it at each charge."""
     ledger = sample_ledger(tmp_path / "samples.json", Limit(6.0, 1e-6), "rdp")
     kinds = [dp_sgd_release(0.7, 0.001, 100), dp_sgd_release(6.0, 0.3, 1)]
     spent = []
@@ -175,7 +175,7 @@ def test_limits_that_cannot_be(epsilon: float, delta: float) -> None:
 
 
 def test_two_that_share_a_ledger_never_overspend_together(tmp_path: Path) -> None:
-    """Each has a handle of its own, as two processes do; the limit has room for 30 of 2 x 30."""
+    """Each has its own handle, as two processes do; the limit allows 30 of the 2 x 30 charges."""
     refused = []
 
     def charge(name: str) -> None:

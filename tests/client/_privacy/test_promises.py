@@ -1,4 +1,4 @@
-"""Promises of all runs: recorded before training, summed, never removed; a full sum ends participation."""
+"""Promises of all runs: recorded before training, summed, never removed; reaching the limit ends participation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spent(folder: Path) -> Total:
 
 
 def test_runs_add_up_over_restarts_and_populations_until_the_limit(tmp_path: Path) -> None:
-    """Three runs below max_epsilon = 8 each, as a reader had them; the fourth is one too many."""
+    """Each of three runs is below max_epsilon = 8; the fourth exceeds the limit on their sum."""
     for run, epsilon in (("r1", 6.5), ("r2", 0.25), ("r3", 0.25)):
         assert opened(tmp_path, 7.1).objection(task(run, epsilon)) is None
         opened(tmp_path, 7.1).keep(task(run, epsilon))

@@ -56,7 +56,7 @@ MECHANISMS = [Gaussian(1.0, 1e-5, 2.0), Sphere(1.0, 2.0)]
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1000])
 def test_a_chunk_that_is_sent_again_has_the_same_noise(mechanism: Mechanism, chunk: int) -> None:
-    """This holds for another cut too: two different copies would average to less noise than was charged."""
+    """This also holds if it is cut differently: two different copies would average to less noise than was charged."""
     values = np.random.default_rng(1).normal(size=300)
     np.testing.assert_array_equal(randomised(mechanism, values, chunk=chunk), randomised(mechanism, values))
     assert not np.array_equal(randomised(mechanism, values, seed=1), randomised(mechanism, values))
@@ -82,7 +82,7 @@ def test_gaussian_noise_is_normal_around_the_clipped_update(length: float) -> No
 
 
 def test_what_is_sent_lies_on_a_grid() -> None:
-    """Low bits of floating-point sums reveal what was added (Mironov 2012); they do not travel."""
+    """Low bits of floating-point sums reveal what was added (Mironov 2012), so they are not sent."""
     mechanism = Gaussian(1.0, 1e-5, 1.0)
     sent = randomised(mechanism, np.random.default_rng(1).normal(size=1000))
     grid = 2.0 ** (math.floor(math.log2(mechanism.std)) - 20)
@@ -117,7 +117,7 @@ def test_the_spheres_mean_and_error_are_as_stated(length: float) -> None:
 
 
 def test_the_sphere_keeps_its_epsilon_and_uses_it() -> None:
-    """Opposite updates differ most: the chance of any half of the sphere changes by e^epsilon, and no more."""
+    """Opposite updates differ most: the probability of any half of the sphere changes by e^epsilon, and no more."""
     mechanism, draws = Sphere(1.0, 1.0), 10_000
     axis = np.eye(3)[0]
     above = [sum(randomised(mechanism, sign * axis, seed)[0] > 0 for seed in range(draws)) for sign in (1, -1)]
@@ -149,7 +149,7 @@ def test_nothing_is_beyond_reach(mechanism: Mechanism, elements: int) -> None:
 
 
 def test_gaussians_add_up_exactly() -> None:
-    """A hundred of noise 4 are one of noise 0.4: 13.2067 at 1e-5, the exact figure."""
+    """A hundred updates with noise 4 cost as much as one with noise 0.4: exactly 13.2067 at delta 1e-5."""
     assert cost([Release("gaussian", noise_multiplier=4.0, count=100)], 1e-5) == pytest.approx(13.2067, abs=5e-5)
     halves = [Release("gaussian", noise_multiplier=4.0, count=50)] * 2
     assert cost(halves, 1e-5) == pytest.approx(13.2067, abs=5e-5)

@@ -152,7 +152,7 @@ def test_evaluations_and_noise_that_does_not_fit_are_declined(tmp_path: Path) ->
 
 
 def test_a_limit_that_was_reached_meanwhile_is_kept(tmp_path: Path) -> None:
-    """Two clients on one ledger: both were let in, the second finds the budget spent."""
+    """Two clients share a ledger: both accept the round, and the second finds the budget spent."""
     first, second = (LocalProtection(local(Sphere(1.0, 1.0), epsilon=1.5), tmp_path) for _ in range(2))
     task = make_task(max_abs=1e3)
     assert first.objection(task) is second.objection(task) is None

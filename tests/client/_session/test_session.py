@@ -354,7 +354,7 @@ async def test_another_run_waits_for_work_that_is_not_wanted_any_more(server: Fe
     await trainer.training()
     server.stop(0)
     server.invite(4, run="r2")
-    server.invite(9, run="r3")  # which is one too many: its answer tells that the others have arrived
+    server.invite(9, run="r3")  # one too many: its answer shows that the others have arrived
     assert (await server.reply()).reason == "busy with run r1 round 1"
     trainer.release.set()
     await accepted(server)
@@ -398,13 +398,13 @@ async def test_stop_ends_training_and_nothing_is_sent(server: Federation, start:
 
 @pytest.fixture
 async def small() -> AsyncIterator[Federation]:
-    """A federation whose model and updates are small enough to come along with other messages."""
+    """A federation whose model and updates are small enough to be sent inside other messages."""
     async with Federation({"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}) as federation:
         yield federation
 
 
 async def small_round(small: Federation, tmp_path: Path, **changes: Any) -> Trained:
-    """One round of it; the invitation holds the model as ``changes`` say."""
+    """One round of that federation; ``changes`` set how the invitation contains the model."""
     invitation = small.participate(0)
     del invitation.inputs[:]
     invitation.inputs.append(small.inline(**changes))
@@ -649,7 +649,7 @@ async def test_a_stop_that_comes_with_the_reconnect_ends_the_delivery(server: Fe
 
 
 async def test_a_restarted_process_trains_again(server: Federation, start: Start) -> None:
-    """The update died with the first process: the server asks again, and a new upload takes its place."""
+    """The update was lost with the first process: the server asks again, and a new upload replaces it."""
     server.faults.lose_report_ack = 10_000
     first = start(AddOne())
     server.invite(0)
@@ -737,7 +737,7 @@ async def test_leaving_says_nothing_of_the_task_which_a_later_session_takes_up(
 
 @pytest.fixture
 def longest_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every random delay is as long as it could be."""
+    """Make every random delay as long as possible."""
     monkeypatch.setattr(random.Random, "uniform", lambda _self, _low, high: high)
 
 

@@ -88,7 +88,7 @@ async def test_demands_are_made_whatever_the_server_says(server: Federation, sta
 
 
 async def test_what_all_runs_have_promised_ends_taking_part(server: Federation, start: Start, tmp_path: Path) -> None:
-    """Noted once for each run, and before training: it is there while ``fit`` still runs."""
+    """A promise is recorded once for each run, before training: it is on disk while ``fit`` still runs."""
 
     class Looking(AddOne):
         def fit(self, model: Model, task: Task) -> Update:

@@ -157,7 +157,7 @@ class TestOutages:
         assert (await server.reply()).verdict == ACCEPTED
 
     async def test_a_refusal_says_when_to_return_and_nothing_else_does(self, server: Federation, start: Start) -> None:
-        """Not the spread of the last welcome, which knew nothing of the outage."""
+        """The spread of the last welcome does not apply: it was sent before the outage."""
         server.return_after_s, server.return_spread_s = 0.01, 1e6
         run = unary(start, AddOne(), limits=AT_ONCE)
         await run.saw(CheckedIn)

@@ -1,4 +1,4 @@
-"""A mistyped key of ``[training]`` is named in the log of who reads the settings."""
+"""A mistyped key of ``[training]`` is named in the log of the participant that reads the settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_it_is_named_once_a_run(server: Server, start: Start, caplog: pyte
 
 
 class Member(Participant):
-    """Reads as the one above."""
+    """Reads settings as ``Reading`` does."""
 
     def __init__(self, number: int) -> None:
         self.examples = number + 1

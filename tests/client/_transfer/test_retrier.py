@@ -165,7 +165,7 @@ def busy(wait_s: float) -> FailedCall:
 
 
 def test_told_to_wait_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often: the delays are those that the server asks for, and do not grow."""
+    """However often it happens, the delays are those that the server asks for, and do not grow."""
     waits: list[float] = []
     control = TaskControl(3600.0)
     monkeypatch.setattr(control.abandoned, "wait", waits.append)

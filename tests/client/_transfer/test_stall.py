@@ -28,7 +28,7 @@ def test_a_transfer_that_moves_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     watch = StallWatch(cancelled.set, 30.0, "upload")
 
     class Moving:
-        """Stands for the watch's wait: there is progress during each of 30 waits, then the transfer ends."""
+        """Replaces the watch's wait: there is progress during each of 30 waits, then the transfer ends."""
 
         waits = 0
 

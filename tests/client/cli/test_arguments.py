@@ -37,7 +37,7 @@ def test_a_text_becomes_what_the_annotation_says(text: str, annotation: object, 
 
 
 def made(shard: int, rate: float = 0.1, shuffle: bool = False, size: Literal["small", "large"] = "small") -> None:
-    """The annotations of this module are texts, which are read as types."""
+    """The annotations of this module are strings, which are read as types."""
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Run:
         return cls(job, meshes, step, state, Checkpoints.open(job, Path(folder), world, meshes.dims))
 
     def until(self, last: int) -> list[float]:
-        """Make steps up to this number, and return their losses."""
+        """Run steps up to this number, and return their losses."""
         losses = []
         for number in range(self.state.step, last):
             losses.append(self.step(number, share(self.job, self.meshes, number)).loss)

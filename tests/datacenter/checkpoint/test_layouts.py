@@ -1,4 +1,4 @@
-"""A checkpoint of one layout continues in another, with optimiser states, as if nothing had happened."""
+"""A checkpoint of one layout continues in another, with optimiser states, as if the job had not stopped."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SHAPES = [(96, 64), (64,), (64, 160), (160,), (300, 64)]
 
 
 class Odd(nn.Module):
-    """Parameters of many shapes, used in another order than registered, so that DDP rebuilds its buckets."""
+    """Parameters of many shapes, used in a different order than registered, so that DDP rebuilds its buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("hook", LOSSY)
 def test_what_comes_out_and_what_is_left_over_are_all_that_went_in(hook: Hook, found: list[dict[str, Any]]) -> None:
-    """Also across buckets that DDP rebuilds after the first step; and replicas get the same bits."""
+    """This holds across buckets that DDP rebuilds after the first step, and all replicas get the same bits."""
     by_rank = [one[hook] for one in found]
     lossy = 0
     for number, out in enumerate(by_rank[0]["out"]):
@@ -184,7 +184,7 @@ def all_resumed() -> dict[str, list[bool]]:
 
 
 def test_a_resumed_job_sends_what_an_undisturbed_one_sends() -> None:
-    """Bit for bit, although its first step has other buckets."""
+    """Messages are equal bit for bit, although the first step has different buckets."""
     for by_hook in run_ranks(all_resumed, 2):
         for hook, same in by_hook.items():
             assert all(same), hook
@@ -237,7 +237,7 @@ def test_buckets_change_nothing() -> None:
 
 
 def test_a_hook_that_sends_everything_changes_nothing() -> None:
-    """Through the job file: the largest of all elements, which are all of them."""
+    """The hook is set through the job file; it keeps a share of 1, which is all elements."""
     hook = {"hook": "topk", "hook_keep": 1.0, "check_replicas_every": 3}
     alone, found = run_ranks(train, 1, small())[0], run_ranks(train, 2, small(data_parallel=hook))
     for one in found:

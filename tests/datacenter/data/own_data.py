@@ -1,4 +1,4 @@
-"""Data of a user's own, for the tests of ``data.source = "module:function"``."""
+"""User-supplied data, for the tests of ``data.source = "module:function"``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the sections of a job file to batches."""
+"""Batches opened from the sections of a job file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data of the user's own: the page's example, and what is refused."""
+"""User-supplied data: the page's example, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model writes the bytes that it finds likely."""
+"""Generated text consists of the bytes that the model finds likely."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll.datacenter.demo.sample import write_on
 
 
 class Next(nn.Module):
-    """Finds the byte after the last one likely, and records how much it was shown."""
+    """Predicts the value after the last byte's, and records the lengths of its inputs."""
 
     def __init__(self) -> None:
         super().__init__()

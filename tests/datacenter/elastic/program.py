@@ -1,10 +1,10 @@
 """The program of each rank of a launched test job: the trainer, held where a test asks. ``python -m … JOB.toml``.
 
-``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it is there, and stands
-still until a signal comes; step 0: before the ranks have met, when signals still end them. RANK is a number, ``any``,
-or ``alone`` for the rank of a world of one. ``FAIL=RANK:STEP``: before that step, that rank raises. ``SILENT``: no rank
-reports how the job ended. ``LATE=SECONDS``: the watch ends a rank whose collective is late, as on GPUs, and the
-back end does not.
+``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it exists, and stops
+until a signal comes; step 0: before the ranks have met, when signals still end them. RANK is a number, ``any``, or
+``alone`` for the rank of a world of one. ``FAIL=RANK:STEP``: before that step, that rank raises. ``SILENT``: no rank
+reports how the job ended. ``LATE=SECONDS``: the watch ends a rank whose collective is late, as on GPUs, and the back
+end does not.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from atoll.datacenter.elastic.environment import ALLOCATOR_VARIABLES, grow_segme
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the variables; what a test sets is undone."""
+    """Unset all of the variables; changes of a test are undone."""
     for name in ALLOCATOR_VARIABLES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

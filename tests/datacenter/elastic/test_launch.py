@@ -32,7 +32,7 @@ def undisturbed(job: str) -> None:
 
 
 def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> None:
-    """Each time the job continues from the last checkpoint, reports what happened, and ends with the very same bits."""
+    """Each time the job continues from the last checkpoint, reports what happened, and ends with the same bits."""
     killed, hung, asked = (
         Hold(tmp_path / f"fifo-{number}", rank=1, step=step) for number, step in enumerate((3, 5, 5))
     )
@@ -63,7 +63,7 @@ def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> N
 
 
 def test_a_watch_ends_a_rank_whose_collective_is_late_where_the_back_end_does_not(tmp_path: Path) -> None:
-    """As on GPUs, where the main thread waits for the device and no error comes."""
+    """This is the case on GPUs, where the main thread waits for the device and gets no error."""
     hold = Hold(tmp_path / "fifo", rank=1, step=5)
     job = write_job(tmp_path, timeout_s=WAIT_S)
     with launched(job, "--nproc", "2", HOLD=hold.variable, LATE="10") as command:
@@ -118,7 +118,7 @@ def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:
 
 
 def test_an_error_that_a_restart_meets_again_is_not_tried_a_third_time(tmp_path: Path) -> None:
-    """It is the job's own: three restarts, the default, would only repeat it."""
+    """The error is the job's own: the default of three restarts would only repeat it."""
     with launched(write_job(tmp_path), FAIL="0:3") as command:
         assert command.wait() == 1, command.said
     assert "ZeroDivisionError: as the test wants it\nin step 3 of this rank (data)" in command.outcome["error"]
@@ -152,7 +152,7 @@ def free_port() -> int:
 
 
 def until_listening(port: int) -> None:
-    """Wait until the first node is where the second one will meet it."""
+    """Wait until the first node listens where the second one will connect."""
     deadline = time.monotonic() + WAIT_S
     while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
         assert time.monotonic() < deadline, "the first node does not listen"

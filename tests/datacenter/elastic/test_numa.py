@@ -1,4 +1,4 @@
-"""Binding ranks to processors: what torchrun's agent is told, and where it is refused."""
+"""Binding ranks to processors: the options for torchrun's agent, and where binding is refused."""
 
 from __future__ import annotations
 

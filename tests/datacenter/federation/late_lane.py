@@ -1,4 +1,4 @@
-"""A GPU's lane, emulated on the CPU: results are in the host's memory only once a chunk was waited for."""
+"""A GPU's lane, emulated on the CPU: results are in host memory only once a chunk has been waited for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GARBAGE = 0x55
 
 
 class LateLane(Lane):
-    """Copies through the memory of two turns, as beside a GPU; each copy to the host is made when it is waited for."""
+    """Copies through the memory of two turns, as with a GPU; each copy to the host is made when it is waited for."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Inner steps of a round do not wait for the device, and their figures and weights are those of waiting."""
+"""Inner steps of a round do not wait for the device, and give the same metrics and weights as with waiting."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_loss_and_weights_are_those_of_waiting_to_the_bit(tmp_path: Path, ranks:
 
 
 def halted(folder: str, after: int) -> int:
-    """Steps that a round makes which rank 0 halts after this many."""
+    """Number of steps of a round that rank 0 halts after this many."""
     with opened(folder) as (trainer, exchange):
         halt = exchange._orders.halt
         if trainer.world.is_first:

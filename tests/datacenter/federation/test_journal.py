@@ -1,4 +1,4 @@
-"""Rank 0's journal: which update counted last, and what is asked about one in doubt."""
+"""Rank 0's journal: which update counted last, and how one in doubt is settled."""
 
 from __future__ import annotations
 

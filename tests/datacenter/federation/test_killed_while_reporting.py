@@ -1,4 +1,4 @@
-"""A silo is killed at each point of a report: the next update includes what the server lacks, no more and no less."""
+"""A silo is killed at each point of a report: the next update includes exactly what the server lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes: on a CPU values are used where they are; the emulated GPU's gives them only once they were waited for."""
+"""Lanes: a CPU's uses values in place; the emulated GPU's provides them only once they have been waited for."""
 
 from __future__ import annotations
 

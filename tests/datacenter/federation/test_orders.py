@@ -180,7 +180,7 @@ def test_rounds_leave_nothing_behind_but_the_last_two(store: Any, together: Toge
 
 
 def test_a_file_store_lets_ranks_wait_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order is given after the other rank has looked in vain."""
+    """The order is given after the other rank has checked without success."""
     monkeypatch.setattr(orders, "LOOK_S", 0.05)
     store: Any = FileStore(str(tmp_path / "store"), 2)
     first = Orders(World(0, 2, 0, torch.device("cpu")), store.clone(), lambda: False)

@@ -222,7 +222,7 @@ async def test_what_it_cannot_do_is_refused_and_it_goes_on(server: Federation, t
 
 
 async def test_it_stops_when_it_is_told_to_and_when_time_is_up(server: Federation, tmp_path: Path) -> None:
-    """Dropped at once if the result is not wanted; otherwise reported as partial, with the weight of the steps made."""
+    """A round is dropped at once if its result is not wanted, else reported as partial with the weight of its steps."""
     silo = start(server, tmp_path, 2)
     await soon(server.hellos)
     server.invite(0, settings={"inner_steps": ENDLESS})
@@ -243,7 +243,7 @@ async def test_it_stops_when_it_is_told_to_and_when_time_is_up(server: Federatio
 
 
 async def test_a_step_that_fails_beside_an_exchange_ends_the_rank(server: Federation, tmp_path: Path) -> None:
-    """Even though the exchange waits for a next round that does not come."""
+    """This holds although the exchange waits for a next round that never comes."""
     silo = start(server, tmp_path, 2, 1, STEPS + 1)
     await soon(server.hellos)
     server.invite(0)
@@ -253,12 +253,12 @@ async def test_a_step_that_fails_beside_an_exchange_ends_the_rank(server: Federa
 
 
 def spent(steps: int) -> float:
-    """By a privacy filter, which reserves half of delta for steps of another kind."""
+    """Epsilon by a privacy filter, which reserves half of delta for steps of another kind."""
     return Budget(NOISE, RATE, DELTA / 2, "rdp").epsilon(steps)
 
 
 async def test_private_steps_are_charged_to_the_silos_own_ledger(tmp_path: Path) -> None:
-    """Steps are charged before they are made, over restarts too, up to the limit; steps not made are refunded."""
+    """Steps are charged before they run, across restarts, up to the limit; steps that did not run are refunded."""
     limit = spent(3 * STEPS) + 1e-6
     terms = {"noise_multiplier": NOISE, "delta": DELTA, "accountant": "rdp", "limit": limit, "data": "digits"}
     ledger = ledger_path(tmp_path, "digits")

@@ -1,4 +1,4 @@
-"""A timing is that of one call, for any number of calls in a sample."""
+"""A timing is of one call, whatever the number of calls in a sample."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def groups(dims: dict[str, int]) -> tuple[int, list[int], list[int]]:
     ("dims", "count"), [({"dp_shard": 2, "tp": 2}, 5), ({"cp": 2, "tp": 2}, 5), ({"dp_shard": 2, "cp": 2}, 3)]
 )
 def test_losses_are_summed_over_a_group_that_is_there_already(dims: dict[str, int], count: int) -> None:
-    """A 2 x 2 job has the world's group and four of two ranks; it had one more for losses alone."""
+    """A 2 x 2 job has the world's group and four of two ranks; it has none for losses alone."""
     for number, ranks, summed in run_ranks(groups, 4, dims):
         assert number == count
         assert ranks == summed

@@ -57,7 +57,7 @@ def test_only_the_experts_that_a_token_goes_to_count() -> None:
 
 @pytest.mark.parametrize("shared", [0, 1])
 def test_with_experts_too_the_formula_is_what_pytorch_counts(shared: int) -> None:
-    """Routing asks for values, so that these products are really worked out."""
+    """Routing needs values, so these products are actually computed."""
     model = section(moe={"experts": 8, "top_k": 2, "expert_dim": 32, "shared_experts": shared})
     found = llama_flops(model, 16)
     assert (found.per_token, found.parameters) == counted(model, 2, 16, "cpu")

@@ -1,4 +1,4 @@
-"""From the job file to sinks."""
+"""Sinks opened from a job file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document masks: a document's logits are those that it has alone, by either kernel and in every layout."""
+"""Document masks: a document has the same logits as alone, by either kernel and in every layout."""
 
 from __future__ import annotations
 

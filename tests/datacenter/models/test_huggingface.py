@@ -102,7 +102,7 @@ RELATIVES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 32},
     "gemma": {"head_dim": 24, "hidden_act": "gelu_pytorch_tanh"},
 }
-"""Model types whose blocks are Llama's but for what stands here, biases, and what Qwen3 and Gemma have of their own."""
+"""Model types whose blocks are Llama's, except for these settings, biases, and features of Qwen3 and Gemma."""
 
 
 @pytest.mark.parametrize("kind", RELATIVES)
@@ -298,7 +298,7 @@ def test_a_job_that_differs_from_its_checkpoint_is_told_every_key_and_both_value
         ("model_type", "gpt2", "model_type = 'gpt2': supported are"),
         ("model_type", "gemma2", "model_type = 'gemma2' is not possible, because its attention scores .* soft caps"),
         ("model_type", "gemma3_text", "'gemma3_text' is not possible, because .* two bases"),
-        ("model_type", "qwen3_moe", "'qwen3_moe' is not possible, because its experts"),
+        ("model_type", "qwen3_moe", "'qwen3_moe' is not possible, because it combines experts"),
         ("quantization_config", {"bits": 4}, "quantization_config"),
         ("hidden_size", None, "hidden_size missing"),
     ],

@@ -138,7 +138,7 @@ def test_evenly_spread_tokens_cost_the_weight_of_the_loss() -> None:
 
 
 def loads(steps: int, keys: dict[str, Any]) -> list[float]:
-    """Busiest expert's tokens over the mean expert's, by step, of a router that sees the like of the same tokens."""
+    """Busiest expert's tokens over the mean expert's, by step, of a router that sees similar tokens in each step."""
     meshes = Meshes.build(ParallelDims(), "cpu")
     module = routed(**keys)
     with torch.no_grad():  # tokens have a mean of 0.5

@@ -31,7 +31,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def train_digits(sections: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Train on this rank; as ``tests.datacenter.training.train``, and the share of held-out digits named rightly."""
+    """Train on this rank; as ``tests.datacenter.training.train``, and the accuracy on held-out digits."""
     job = SiloJob.model_validate(sections)
     images, labels = digits()
     with join_world(WAIT_S) as world:

@@ -28,8 +28,9 @@ from tests.datacenter.training import (
 RING = {"context_parallel": {"method": "ring"}}
 ZERO2, ZERO3 = method("zero2"), method("zero3")
 FOUR = {"model": {"kv_heads": 4}, "optimiser": {"epsilon": 1e-6}}
-"""AdamW divides by almost nothing where a gradient is about its epsilon, and makes rounding show: with 1e-8 one element
-is off by 1.9e-6 with ``tp`` 2 alone and by 2.3e-6 with ``cp`` 2 and ``tp`` 2; with 1e-6 none by more than 1.3e-7."""
+"""Where a gradient is about AdamW's epsilon, AdamW divides by almost nothing and amplifies rounding: with 1e-8 one
+element is off by 1.9e-6 with ``tp`` 2 alone and by 2.3e-6 with ``cp`` 2 and ``tp`` 2; with 1e-6 none by more than
+1.3e-7."""
 every_layout = pytest.mark.every_layout
 
 

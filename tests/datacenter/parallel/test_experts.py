@@ -150,7 +150,7 @@ def test_biases_of_all_ranks_are_those_of_one_process() -> None:
 
 
 def test_a_checkpoint_of_dealt_out_experts_goes_on_without_them_dealt_out(tmp_path: Path) -> None:
-    """Biases too, which are no parameters."""
+    """This includes the biases, which are not parameters."""
     sections: dict[str, Any] = {"model": {"moe": BIAS, "layers": 2}}
     (alone,) = run_ranks(train, 1, small(**sections), 4)
     dealt = sections_of(**sections, mesh={"ep": 2}, data_parallel=ZERO3)

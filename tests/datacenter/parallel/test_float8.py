@@ -116,7 +116,7 @@ def gradients(sections: dict[str, Any], precision: dict[str, Any]) -> tuple[dict
     ],
 )
 def test_layouts_have_the_gradients_of_one_process(precision: dict[str, Any], sections: dict[str, Any]) -> None:
-    """A rounded activation may differ by one step of float8 where sums are in another order: so in norm only."""
+    """Sums in another order may move a rounded activation by one step of float8, so norms are compared."""
     model = {
         "model": {"layers": 1, "dim": 64, "heads": 4, "kv_heads": 4, "ffn_dim": 128},
         "batch": {"micro_batch": 2},  # a scale is that of a micro-batch
@@ -138,7 +138,7 @@ def go_on_emulated(sections: dict[str, Any], folder: str, last: int) -> dict[str
 
 
 def test_a_checkpoint_of_matrices_gathered_in_float8_goes_on_to_the_bit(tmp_path: Path) -> None:
-    """Such a matrix is a tensor around another one: a copy by its storage, which it lacks, has other memory."""
+    """Such a matrix wraps another tensor and has no storage: a copy by its storage reads unrelated memory."""
     sections = sections_of(
         model={"layers": 1, "dim": 64, "heads": 4, "kv_heads": 4, "ffn_dim": 128},
         batch={"micro_batch": 2},

@@ -73,7 +73,7 @@ def gathers(sections: dict[str, Any]) -> tuple[int, int]:
 
 
 def test_each_input_is_gathered_once_more() -> None:
-    """What is kept meanwhile: ``tests/datacenter/plan/test_verify.py``."""
+    """``tests/datacenter/plan/test_verify.py`` counts what is kept meanwhile."""
     plain, again = (run_ranks(gathers, 2, small_in_two(2, **TP, **one))[0] for one in ({}, GATHERED))
     entries = 2 * TWO_BLOCKS["model"]["layers"]
     assert again == (plain[0], plain[1] + entries)

@@ -54,7 +54,7 @@ def test_too_few_sequences_and_speeds_that_are_none_are_refused() -> None:
 
 
 class Ticks:
-    """A clock: each look at it takes so long."""
+    """A clock that advances by this much at each reading."""
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds = 0.0, seconds

@@ -33,7 +33,7 @@ def test_sharding_makes_room() -> None:
 
 
 def test_states_on_the_host_are_not_counted_on_the_device() -> None:
-    """The search then left layouts out that fit."""
+    """Otherwise the search would leave out layouts that fit."""
     job = small(data_parallel={"method": "zero3", "cpu_offload": True})
     layout = layout_of(job, 2)
     (share,) = shares(layout, job.model.layers)

@@ -18,7 +18,7 @@ def test_within_the_stated_distance(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.missed], ids=lambda row: row.name)
 def test_what_is_further_off_is_slower_than_published(row: Row) -> None:
-    """If it comes within the distance, its excuse has to go."""
+    """If a prediction comes within the distance, its exception must be removed."""
     assert row.tokens_per_s / 1.6 < row.predicted() < row.tokens_per_s * (1 - WITHIN)
 
 

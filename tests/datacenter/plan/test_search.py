@@ -35,7 +35,7 @@ def test_what_is_found_fits_divides_and_is_ranked() -> None:
 
 
 def test_layouts_are_such_as_the_trainer_takes() -> None:
-    """Each way of cutting that is looked at passes the checks that training begins with."""
+    """Each layout that the search considers passes the checks that training begins with."""
     looked_at: dict[tuple[object, ...], Layout] = {}
 
     def wanted(layout: Layout) -> bool:

@@ -163,7 +163,7 @@ def test_noise_is_another_at_each_step_and_in_each_parameter() -> None:
 
 
 def two_steps(sections: dict[str, Any]) -> dict[str, float]:
-    """Correlations of what an all-ignored batch leaves: noise alone, also where a sample is empty."""
+    """Correlations of the gradients of a batch without labels that count: noise alone, even if a sample is empty."""
     job = SiloJob.model_validate(sections)
     with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)

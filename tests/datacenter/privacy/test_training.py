@@ -89,7 +89,7 @@ def lost(folder: str, sections: dict[str, Any], step: int) -> str:
 
 
 def test_steps_are_charged_to_a_ledger_and_once_if_they_are_made_again(tmp_path: Path) -> None:
-    """A stop pays back what was not made; a loss does not, but the steps after the checkpoint are charged already."""
+    """A stop refunds steps that did not run. A crash does not; the steps after the checkpoint are charged already."""
     run_ranks(run, 2, str(tmp_path), PRIVATE, 3)
     assert counted(tmp_path) == [3]
     assert run_ranks(lost, 2, str(tmp_path), PRIVATE, 5) == ["lost", "lost"]

@@ -1,4 +1,4 @@
-"""Runs read from training's files, and from one's own lines."""
+"""Runs read from training's files, and from your own lines."""
 
 from __future__ import annotations
 

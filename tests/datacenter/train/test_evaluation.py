@@ -1,4 +1,4 @@
-"""Loss on held-out data: the same in every layout, that of a plain loop, and without a trace in the training."""
+"""Loss on held-out data: the same in every layout and in a plain loop, and without an effect on training."""
 
 from __future__ import annotations
 

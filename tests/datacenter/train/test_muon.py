@@ -38,7 +38,7 @@ def gradient(name: str, parameter: Tensor, step: int) -> Tensor:
 
 
 def updated(sections: dict[str, Any]) -> dict[str, Tensor]:
-    """Make steps of the optimiser in a layout, from gradients that are the same in each; return whole parameters."""
+    """Run steps of the optimiser in a layout, from gradients that are the same in each; return whole parameters."""
     job = SiloJob.model_validate(sections)
     with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)

@@ -40,7 +40,7 @@ def test_without_decay_it_stays() -> None:
 
 @pytest.mark.parametrize("decay", ["linear", "cosine"])
 def test_beyond_the_last_step_it_stays_at_the_floor(decay: Literal["linear", "cosine"]) -> None:
-    """A silo in a federation makes as many steps as the server asks for."""
+    """A silo in a federation runs as many steps as the server asks for."""
     section = ScheduleSection(decay=decay, floor=0.1)
     assert [lr_at(step, 10, 1.0, section) for step in (10, 15, 1000)] == pytest.approx([0.1] * 3)
 

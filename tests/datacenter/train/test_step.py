@@ -1,4 +1,4 @@
-"""No step waits for the device: figures are read after the next step has been queued, and are those of waiting."""
+"""No step waits for the device: figures are read after the next step is queued, and are the same as with waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulations on a Ray cluster of two nodes: the digests of one process, also if workers and nodes are lost."""
+"""Simulations on a Ray cluster of two nodes give the digests of one process, even if workers and nodes are lost."""
 
 from __future__ import annotations
 

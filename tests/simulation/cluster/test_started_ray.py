@@ -1,4 +1,4 @@
-"""Ray that a simulation starts for itself, and simulations on it that go on after they were killed."""
+"""Ray instances that a simulation starts, and killed simulations that continue on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEVER = 1 << 30
 
 
 def played(folder: Path, append: int) -> subprocess.CompletedProcess[str]:
-    """Play in a process of its own that starts Ray, and is as if killed with an append to the run's journal."""
+    """Play in a separate process that starts Ray, and that ends as if killed at an append to the run's journal."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder), str(append)],

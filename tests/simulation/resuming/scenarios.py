@@ -1,4 +1,4 @@
-"""Simulations with everything that a killed one must get right, small enough to be killed at every write."""
+"""Simulations that use everything a killed one must restore, small enough to be killed at every write."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KILLED = 9
 
 
 class Remembering(Participant):
-    """Steps by a number that follows from how often it has worked, which only its folder knows."""
+    """Steps by a number that depends on how often it has trained, which only its folder records."""
 
     folder: Path
 
@@ -94,7 +94,7 @@ def busy(rounds: int = 4) -> Job:
 
 
 def private(mechanism: str, rounds: int = 3) -> Job:
-    """A private run: draws in secret, or draws that everybody may know with noise that is kept between rounds."""
+    """A private run: secret draws, or public draws with noise that is kept between rounds."""
     bounded: dict[str, Any] = {"mechanism": mechanism, "max_participations": rounds, "min_separation": 1}
     secret = mechanism == "poisson"
     drawn: dict[str, Any] = (
@@ -148,7 +148,7 @@ def facts(result: Result) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def dying(append: int, *, stored: bool) -> Iterator[None]:
-    """Inside, the process ends as if it were killed with this append to the run's journal, from 1.
+    """Within the context, the process ends as if killed at this append to the run's journal, counted from 1.
 
     Args:
         append: it ends with this append.

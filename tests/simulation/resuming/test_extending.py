@@ -1,4 +1,4 @@
-"""A simulation whose run has ended goes on when more rounds are asked for."""
+"""A simulation whose run has ended continues when more rounds are requested."""
 
 from __future__ import annotations
 

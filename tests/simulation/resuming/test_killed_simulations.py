@@ -1,4 +1,4 @@
-"""A simulation that is killed at any moment goes on with the bits of one that was not."""
+"""A simulation that is killed at any moment continues, and ends with the bits of one that was not killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOBS: dict[str, Callable[[], Job]] = {
 }
 SEED = 5
 STEP = 7
-"""One in so many writes is a moment to be killed at, and with --every-fault each."""
+"""A simulation is killed at one in this many writes, and with --every-fault at each."""
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@
 ``KILL=GROUP:POSITION:STEP:POINT …``: that rank kills itself with SIGKILL at that point of that step, once. POINT is a
 phase of the step, ``sum`` (the others are in the sum, and wait for it), ``summed`` (it has the mean, and the others may
 have it too, but it has not voted), ``fetching`` (it has a part of a live group's state) or ``serving`` (it has sent a
-part of its state); STEP is with these two the number of that transfer, 1 at the start. GROUP may be several, with
-commas: the first of them to come there. ``GATE=GROUP:STEP:PHASE:FIFO …``: rank 0 of that group, or of those, waits in
+part of its state); With the last two, STEP is the number of that transfer, 1 at the start. GROUP may be several, with
+commas: the first of them to get there. ``GATE=GROUP:STEP:PHASE:FIFO …``: rank 0 of that group, or of those, waits in
 that phase of that step until the fifo is opened for writing. Each rank appends its group, position and process to
 ``pids``, and at the end writes its state to ``state-GROUP-POSITION.pt``, all in the folder ``FACTS``.
 """
@@ -37,7 +37,7 @@ FACTS = Path(os.environ["FACTS"])
 
 
 def kill_at(group: int, step: int, point: str) -> None:
-    """End this process here if the test asks for it, and has not had it yet."""
+    """Kill this process here if the test asks for it, and it has not happened yet."""
     position = os.environ["RANK"]
     for index, kill in enumerate(os.environ.get("KILL", "").split()):
         who, where, when, what = kill.split(":")
@@ -57,7 +57,7 @@ def gate(group: int, step: int, phase: str) -> None:
 
 
 def instrument(group: int) -> None:
-    """Put the points into the program."""
+    """Insert the points into the program."""
     fill, send, receive, send_all = healing._fill, healing._send, healing.receive_state, healing.send_state
     enter, sum_parts, sum_all, run = Watch.enter, Averager._sum, Averager.sum, Trainer.run
     steps: dict[str, int] = {}

@@ -23,7 +23,7 @@ def parameters(*gradients: float | None) -> list[nn.Parameter]:
 
 
 def test_the_sum_of_weighted_gradients_is_their_mean_by_tokens() -> None:
-    """And what a group holds stays as it was, until the mean counts."""
+    """The gradients that a group holds do not change until the mean counts."""
     mine, theirs = parameters(4.0), parameters(8.0)
     (flat,), (other,) = flats_of(mine), flats_of(theirs)
     mean = flat.weighted(0.25) + other.weighted(0.75)
@@ -52,7 +52,7 @@ def test_formats_do_not_mix() -> None:
 
 
 def test_a_member_that_does_not_come_is_not_waited_for_once_the_attempt_is_void() -> None:
-    """Also if the attempt was void before this rank began with it; the time to connect would be 30 s."""
+    """This also holds if the attempt was void before this rank began it; connecting would take 30 s."""
     averager = Averager(flats_of(parameters(1.0)), 0, 0, HashStore(), WAIT_S)
     broken: list[str] = []
 
@@ -77,7 +77,7 @@ def test_members_vote_before_they_are_taken_for_hung() -> None:
 
 
 def sums_of(quorum: Quorum, gradients: dict[int, float], kept: dict[int, float]) -> list[list[Tensor]]:
-    """Let two groups sum; ``kept``: own gradients of groups whose parameters have those of the other one."""
+    """Let two groups sum; ``kept``: a group's own gradients, if its parameters have those of the other group."""
     store, found = HashStore(), dict[int, list[Tensor]]()
     holders = dict(quorum.held)
 

@@ -32,7 +32,7 @@ def test_the_store_listens_on_the_loopback_alone() -> None:
 
 
 def test_a_child_has_ended_before_and_after_it_is_waited_for() -> None:
-    """Until then the launcher does not let torch look: it would send SIGTERM to the ranks beside one that fails."""
+    """Until then the launcher does not let torch check: torch would send SIGTERM to the ranks beside a failed one."""
     read, write = os.pipe()
     child = subprocess.Popen((sys.executable, "-c", "import os; os.read(0, 1); raise SystemExit(3)"), stdin=read)
     assert not has_ended(child.pid)

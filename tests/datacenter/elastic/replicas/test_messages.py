@@ -45,7 +45,7 @@ def test_a_coordinators_message_arrives_as_it_was(message: Message) -> None:
 
 
 def test_a_loss_that_is_not_finite_arrives() -> None:
-    """The step's own check then names it."""
+    """The step's own check then reports it."""
     found = from_rank(encoded(Arrive(0, 1, math.nan)))
     assert isinstance(found, Arrive)
     assert math.isnan(found.loss)

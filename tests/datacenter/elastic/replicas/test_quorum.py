@@ -40,7 +40,7 @@ TIMEOUT_S = 100.0
 
 @dataclass
 class Script:
-    """Drives a coordinator; ``said`` and ``sent`` hold what came of the last event."""
+    """Drives a coordinator; ``said`` and ``sent`` hold the results of the last event."""
 
     groups: int = 3
     ranks: int = 1
@@ -115,7 +115,7 @@ class Script:
 
 
 def test_all_begin_together_with_the_state_of_the_group_that_has_one() -> None:
-    """Also if it is the last to join."""
+    """This holds even if that group is the last to join."""
     script = Script(groups=2)
     script.quorums.coming(0, 0.0)
     script.quorums.coming(1, 0.0)
@@ -125,7 +125,7 @@ def test_all_begin_together_with_the_state_of_the_group_that_has_one() -> None:
 
 
 def test_a_step_waits_for_all_and_counts_when_all_have_its_mean() -> None:
-    """Tokens weigh the loss."""
+    """The loss is weighted by tokens."""
     script = Script().begin()
     assert script.arrive(2, 0).sent == {}
     sent = script.arrive(1).sent
@@ -149,7 +149,7 @@ def test_a_group_lost_before_it_arrives_is_not_waited_for() -> None:
 
 
 def test_a_mean_with_a_group_lost_before_the_commit_counts_for_no_group() -> None:
-    """Even if that group and another one have voted for it; the survivors sum what they hold, over new connections."""
+    """This holds even if that group and another one have voted; the survivors sum again over new connections."""
     script = Script().begin().arrive(0, 1, 2).vote(2, 0)
     assert script.lose(2).sent == {0: [Decision(1, commit=False)], 1: [Decision(1, commit=False)]}
     sent = script.vote(1, good=False).sent
@@ -226,7 +226,7 @@ def test_groups_that_were_all_lost_connect_anew_although_they_are_the_same() -> 
 
 
 def test_fewer_groups_than_the_least_wait_until_enough_are_ready_to_come_back() -> None:
-    """They join after a step, so that the waiting one is then made without them."""
+    """They join after a step, so the waiting step is made without them."""
     script = Script(least=2).begin().arrive(0)
     script.lose(1)
     assert script.lose(2).sent == {}
@@ -248,7 +248,7 @@ def test_every_rank_of_a_group_counts() -> None:
 
 
 def test_a_step_does_not_wait_for_backups_which_get_its_mean() -> None:
-    """The mean is over the first two of three; the third adds nothing to the sum, and is a member of it."""
+    """The mean is over the first two of three groups; the third is a member of the sum, but adds nothing to it."""
     script = Script(backup=1).begin()
     script.arrive(2, 0)
     assert (script.quorum.members, script.quorum.contributors) == ((0, 1, 2), (0, 2))
@@ -283,7 +283,7 @@ def test_a_group_that_moves_is_not_too_far_behind() -> None:
 
 
 def test_groups_that_do_not_answer_are_ended() -> None:
-    """One that does not arrive while others wait, and one that is in a sum and does not vote."""
+    """This holds for one that does not arrive while others wait, and for one that is in a sum and does not vote."""
     script = Script(groups=2).begin()
     assert script.quorums.deadline_s() is None
     script.arrive(0)
@@ -317,7 +317,7 @@ def test_a_stop_comes_with_a_mean_and_groups_on_their_way_are_not_needed() -> No
 
 
 def test_the_leader_changes_only_when_it_is_lost() -> None:
-    """A late one has the mean of every step, and writes later. One that comes back does not lead again."""
+    """A late leader has the mean of every step, and writes later. A leader that comes back does not lead again."""
     script = Script(backup=1).begin()
     assert script.arrive(1, 2).vote(0, 1, 2).sent[1] == [Decision(1, commit=True, leader=0)]
     script.lose(0)
@@ -354,7 +354,7 @@ def test_a_live_group_that_a_returning_one_waits_for_in_vain_is_ended() -> None:
 
 
 def test_a_started_group_that_is_never_ready_is_ended() -> None:
-    """At the start, after a restart, and when it is too far behind."""
+    """This holds at the start, after a restart, and for a group that is too far behind."""
     script = Script(groups=2)
     script.quorums.coming(0, 0.0)
     script.quorums.coming(1, 5.0)
@@ -371,7 +371,7 @@ def test_a_started_group_that_is_never_ready_is_ended() -> None:
 
 
 def test_a_leader_that_is_left_behind_leads_no_more() -> None:
-    """Else the checkpoint of that step would be written by no group, also if it is the last."""
+    """Otherwise no group would write the checkpoint of that step, not even of the last one."""
     script = Script(backup=1, steps=MAX_BEHIND + 1).begin()
     for _ in range(MAX_BEHIND):
         script.arrive(1, 2).vote(0, 1, 2)
@@ -382,7 +382,7 @@ def test_a_leader_that_is_left_behind_leads_no_more() -> None:
 
 
 def test_a_stop_that_was_asked_for_has_no_last_leader_before_its_step() -> None:
-    """A group lost until then is replaced by another one, also if it leads and others that came too late have left."""
+    """A group lost before then is replaced by another one, even if it leads and others that came too late have left."""
     script = Script(groups=3).begin().arrive(0)
     script.lose(2)
     script.quorums.coming(2, 0.0)
@@ -395,7 +395,7 @@ def test_a_stop_that_was_asked_for_has_no_last_leader_before_its_step() -> None:
 
 
 def test_a_late_groups_micro_batches_are_given_to_the_fastest_group() -> None:
-    """It is late at 1.5 times what half of the groups took; every number is that of a step in which it was not."""
+    """It is late after 1.5 times what half of the groups took; every number is the same as without a late group."""
     script = Script(groups=3, ranks=2, after=1.5).begin()
     script.now_s = 4.0
     assert script.arrive(2).quorums.deadline_s() == TIMEOUT_S + 4.0
@@ -415,7 +415,7 @@ def test_a_late_groups_micro_batches_are_given_to_the_fastest_group() -> None:
 
 
 def test_a_late_group_that_is_first_after_all_adds_its_own_gradient() -> None:
-    """Also if the other one's comes before the sum begins; what comes later is not heard."""
+    """This holds even if the other group's comes before the sum begins; later messages are ignored."""
     script = Script(groups=2, after=1).begin().arrive(0)
     assert script.sent == {0: [Speculate(0, 1)]}
     assert script.arrive(1).quorum.held == ()
@@ -457,7 +457,7 @@ def test_a_group_that_was_late_is_expected_to_be_late_until_it_is_not() -> None:
 
 
 def test_a_group_lost_while_it_ran_a_late_ones_micro_batches_is_replaced_by_the_next() -> None:
-    """And where the late one is lost, the step is without it."""
+    """If the late group is lost, the step is made without it."""
     script = Script(groups=3, after=1).begin().arrive(0, 1)
     assert script.lose(0).sent == {1: [Speculate(0, 2)]}
     assert script.arrive_for(2, 1).quorum.held == ((2, 1),)

@@ -1,4 +1,4 @@
-"""Recovery in place with real processes: ranks killed in each phase, late groups, and the loop that it must equal."""
+"""Recovery in place with real processes: ranks killed in each phase, late groups, the plain loop as reference."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class Gate:
         self.variable = f"{group}:{step}:{phase}:{self._fifo}"
 
     def open(self) -> None:
-        """Let the group go on, once it is there."""
+        """Let the group continue, once it is there."""
         with self.reached():
             pass
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Wait until the group is there, and let it go on at the end."""
+        """Wait until the group is there, and let it continue at the end."""
         with self._fifo.open("w", encoding="utf-8"):
             yield
         self._fifo.unlink()
@@ -178,7 +178,7 @@ def plain_loop(job_file: str, contributors: dict[str, list[int]]) -> dict[str, A
 
 
 def assert_plain_loop(job: Path, folder: Path) -> None:
-    """The run is the loop that leaves a group's gradients out of the steps that it was not in."""
+    """Check that the run equals the loop that leaves a group's gradients out of the steps that it was not in."""
     records = records_of(folder)
     contributors = {str(step): record["replicas"] for step, record in records.items()}
     (wanted,) = run_ranks(plain_loop, 1, str(job), contributors)
@@ -217,7 +217,7 @@ def test_groups_killed_in_sum_vote_and_optimiser_leave_and_come_back(tmp_path: P
 
 @pytest.mark.every_fault
 def test_a_group_killed_in_its_pass_and_again_while_it_heals(tmp_path: Path) -> None:
-    """The live group that sends the state goes on when the other one is gone."""
+    """The live group that sends the state continues when the other group is gone."""
     gates = [Gate(tmp_path, 0, 4), Gate(tmp_path, 0, 6)]
     job = write_job(tmp_path, steps=8)
     with run(job, 3, ("2:0:2:training", "2:0:2:fetching"), gates) as command:
@@ -282,7 +282,7 @@ def test_all_groups_lost_go_on_from_the_last_checkpoint_and_a_stop_stops_all(tmp
 
 @pytest.mark.every_fault
 def test_the_only_group_with_a_state_killed_at_the_start_while_it_sends_it(tmp_path: Path) -> None:
-    """Before the first step: there is no checkpoint either, so the job begins anew."""
+    """This happens before the first step, when there is no checkpoint either, so the job starts over."""
     job = write_job(tmp_path, steps=2, groups=2)
     with run(job, 2, ("0:0:1:serving",), ()) as command:
         outcome = finish(command)
@@ -293,7 +293,7 @@ def test_the_only_group_with_a_state_killed_at_the_start_while_it_sends_it(tmp_p
 
 @pytest.mark.every_fault
 def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) -> None:
-    """All groups then go on from the last checkpoint: they waited for each other for ever."""
+    """All groups then continue from the last checkpoint, instead of waiting for each other for ever."""
     gates = [Gate(tmp_path, 0, 6)]
     job = write_job(tmp_path, steps=7, groups=2)
     with run(job, 2, ("1:0:5:training", "0:0:2:serving"), gates) as command:
@@ -307,7 +307,7 @@ def test_the_only_group_with_a_state_killed_while_it_sends_it(tmp_path: Path) ->
 
 @pytest.mark.every_fault
 def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -> None:
-    """The job does not say that it has finished, and the same command makes the rest."""
+    """The job does not report that it has finished, and the same command runs the rest."""
     gate = Gate(tmp_path, 0, 5)
     job = write_job(tmp_path, steps=5, groups=2)
     with run(job, 2, ("0:0:5:last_checkpoint",), [gate]) as command:
@@ -322,7 +322,7 @@ def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -
 
 
 def test_a_late_group_does_not_set_the_pace_and_catches_up(tmp_path: Path) -> None:
-    """With one backup the others make steps while it stands still in its pass; it applies the means it has missed."""
+    """With one backup, the others run steps while it is stopped in its pass; then it applies the means it missed."""
     late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
     job = write_job(tmp_path, steps=9, faults=BACKUP)
     with run(job, 3, (), [late, later]) as command:
@@ -359,7 +359,7 @@ def test_a_group_that_is_too_late_gets_a_whole_state(tmp_path: Path) -> None:
 
 
 def test_a_group_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
-    """Without backups the others wait for it for as long as the job says, and then go on."""
+    """Without backups the others wait for it as long as the job allows, and then continue."""
     hung = Gate(tmp_path, 1, 3)
     job = write_job(tmp_path, steps=4, groups=2, timeout_s=20.0)
     with run(job, 2, (), [hung]) as command:
@@ -373,7 +373,7 @@ def test_a_group_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
 
 
 def assert_undisturbed(folder: Path, groups: int, nproc: int, **job: Any) -> None:
-    """All groups hold the bits of a run in which no group was late, and none was helped."""
+    """Check that all groups hold the bits of a run in which no group was late or helped."""
     calm = folder / "calm"
     calm.mkdir()
     with run(write_job(calm, groups=groups, **job), nproc, (), ()) as command:
@@ -386,7 +386,7 @@ def assert_undisturbed(folder: Path, groups: int, nproc: int, **job: Any) -> Non
 
 
 def test_a_late_group_does_not_set_the_pace_and_no_digit_changes(tmp_path: Path) -> None:
-    """Its micro-batches run in a faster group while it stands still; so every step is over all rows."""
+    """Its micro-batches run in a faster group while it is stopped, so every step is over all rows."""
     late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
     job = write_job(tmp_path, steps=9, faults=SPECULATIVE)
     with run(job, 3, (), [late, later]) as command:
@@ -415,7 +415,7 @@ _LATE_OF_TWO = [
 
 @pytest.mark.parametrize(("method", "axes"), _LATE_OF_TWO)
 def test_a_late_group_that_is_first_after_all_counts(tmp_path: Path, method: str, axes: str) -> None:
-    """In step 2 the other group breaks off what it ran for it, in step 3 it does not: two ranks do either together."""
+    """In step 2 the other group breaks off its work for the late one, in step 3 it does not; its two ranks agree."""
     late, later = Gate(tmp_path, 0, 2), Gate(tmp_path, 0, 3)
     helping, ahead = Gate(tmp_path, 1, 2, "speculation"), Gate(tmp_path, 1, 4)
     job = write_job(tmp_path, steps=5, groups=2, method=method, axes=axes, faults=SPECULATIVE)
@@ -433,7 +433,7 @@ def test_a_late_group_that_is_first_after_all_counts(tmp_path: Path, method: str
 
 
 def test_a_group_killed_while_it_runs_micro_batches_of_a_late_one_is_replaced(tmp_path: Path) -> None:
-    """By another one that has arrived: the step is over the rows of the late group and without those of the lost."""
+    """Another group that has arrived replaces it: the step has the rows of the late group, not those of the lost."""
     late, survivor = Gate(tmp_path, 2, 2), Gate(tmp_path, "0,1", 4)
     job = write_job(tmp_path, steps=6, faults=SPECULATIVE)
     with run(job, 3, ("0,1:0:2:speculation",), [late, survivor]) as command:

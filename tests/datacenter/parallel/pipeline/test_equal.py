@@ -35,7 +35,7 @@ ZERO_BUBBLE = {"schedule": "interleaved_zero_bubble", "stages_per_rank": 2}
 ZBV = {"schedule": "zbv"}
 DUALPIPEV = {"schedule": "dualpipev"}
 IN_FOUR = {"batch": {"micro_batch": 2}}
-"""Micro-batches enough for a steady state between two ranks; those of a V, whose phases are longer, get eight."""
+"""Enough micro-batches for a steady state between two ranks; V schedules, whose phases are longer, get eight."""
 
 
 def job(layers: int, **sections: dict[str, Any]) -> dict[str, Any]:

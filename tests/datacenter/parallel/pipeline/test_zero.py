@@ -18,7 +18,7 @@ from tests.datacenter.training import method, share, small
 from tests.patience import WAIT_S
 
 GROUPS = 3
-"""Units of sharding on a rank: two blocks, and what is beside them."""
+"""Units of sharding on a rank: two blocks, and the modules outside them."""
 MICRO_BATCHES = 4
 
 

@@ -55,7 +55,7 @@ def served_slowly(staleness: int) -> dict[str, Any]:
 
 
 def test_a_fast_worker_runs_as_far_ahead_as_it_may() -> None:
-    """Two steps ahead, which the slow one waits for; without asynchrony neither would move."""
+    """It runs two steps ahead, and the slow worker waits for that; without asynchrony neither would proceed."""
     found = run_ranks(served_slowly, 3, 2)[0]
     assert found["max_lead"] == 2
     assert found["tokens"] == 10 * (8 * 16 - 4 * 3)
@@ -110,7 +110,7 @@ def served_until_one_is_lost(fifo: str) -> str:
 
 
 def test_a_killed_worker_is_named_at_once(tmp_path: Path) -> None:
-    """Long before its collectives time out; the other worker learns of it too."""
+    """This happens long before collectives time out; the other worker learns of it too."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with started_ranks(served_until_one_is_lost, 3, str(fifo), timeout_s=TIMEOUT_S) as ranks:

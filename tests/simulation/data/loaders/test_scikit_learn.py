@@ -1,4 +1,4 @@
-"""scikit-learn's bundled data sets: shapes, names, and what is said where scikit-learn is missing."""
+"""scikit-learn's bundled data sets: shapes, names, and the error if scikit-learn is missing."""
 
 from __future__ import annotations
 
