@@ -132,7 +132,7 @@ def given_data(_settings: Mapping[str, object], _sequence: int, split: str) -> D
     """``data.source`` of a job that ``fit`` makes.
 
     Raises:
-        DataError: if held-out data is asked for, and there is none.
+        DataError: if held-out data is requested and was not given.
     """
     given = _GIVEN.get()
     if split == "train":

@@ -52,7 +52,7 @@ class Checkpoints:
         dims: ParallelDims,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Open the checkpoints of a job. Creates two gloo process groups, as writing runs beside training.
+        """Open the checkpoints of a job. Creates two gloo process groups, because writing overlaps training.
 
         Args:
             job: the job.

@@ -17,7 +17,7 @@ def check_numa(mode: Numa) -> None:
     """Check that this machine can bind ranks.
 
     Raises:
-        LayoutError: naming what it lacks.
+        LayoutError: naming what is missing.
     """
     if mode == "none":
         return

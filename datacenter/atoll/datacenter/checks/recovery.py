@@ -38,7 +38,7 @@ def _company(job: SiloJob) -> Iterator[str]:
     """Yield settings whose state or sums span all ranks."""
     section = job.data_parallel
     for wrong, setting, reason in (
-        (job.privacy is not None, "[privacy]", "whose noise is made for the whole batch, also for a lost group's part"),
+        (job.privacy is not None, "[privacy]", "whose noise covers the whole batch, including a lost group's part"),
         (job.model.moe is not None, "[model.moe]", "whose router is balanced by counts over all ranks"),
         (
             job.processes.numa != "none",

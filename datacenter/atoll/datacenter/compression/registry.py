@@ -47,7 +47,7 @@ def hook_of(module: nn.Module) -> GradientHook | None:
 
 
 class _Runner:
-    """Runs a hook beside the backward pass.
+    """Runs a hook in parallel with the backward pass.
 
     On a GPU a hook runs in a stream of its own, so that the backward pass continues; on a CPU it blocks. In both cases
     collectives start in the thread and in the order of DDP's calls, which is the same on every rank.

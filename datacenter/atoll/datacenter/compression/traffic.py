@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes counted since the hook was made.
+    """Bytes counted since the hook was created.
 
     Attributes:
         ranks: ranks that take part.

@@ -101,7 +101,7 @@ class Source(Protocol):
 class Shuffled:
     """Sequences in an order that differs in each epoch; epochs follow each other without a gap.
 
-    Row r of step k is element k · global_batch + r of the endless sequence of epochs, so each sequence comes exactly
+    Row r of step k is element k · global_batch + r of the endless sequence of epochs, so each sequence appears exactly
     once in an epoch; a step may begin in one epoch and end in the next.
     """
 

@@ -15,7 +15,7 @@ from atoll.datacenter.errors import FederationError
 from atoll.processes import guarded
 
 ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
-"""The ``atoll`` command of this Python, wherever it is installed."""
+"""The ``atoll`` command of this Python, independent of where it is installed."""
 COMMAND_S = 120.0
 """Timeout of a command that does not wait for participants."""
 

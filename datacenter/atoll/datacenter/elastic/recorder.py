@@ -1,4 +1,4 @@
-"""This rank's collectives from PyTorch's flight recorder: which have begun, and which have not ended.
+"""This rank's collectives from PyTorch's flight recorder: which have begun and which are still in progress.
 
 The recorder keeps the last ``TORCH_FR_BUFFER_SIZE`` of them, for gloo and NCCL alike (NCCL: not run on GPU).
 """
@@ -56,7 +56,7 @@ class Recording:
 
 
 def switch_on() -> None:
-    """Enable the recorder; must be called before the process group is made."""
+    """Enable the recorder; must be called before the process group is created."""
     os.environ.setdefault(_SIZE_VARIABLE, str(SIZE))
 
 

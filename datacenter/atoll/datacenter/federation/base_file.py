@@ -82,7 +82,7 @@ class BaseFile:
         return self.content[self._marks_at : self._marks_at + pieces]
 
     def write(self, file_range: FileRange, position: int, found: Bytes, *, fresh: bool) -> None:
-        """Write bytes of a range, unless they are there already.
+        """Write bytes of a range, unless the file already holds them.
 
         Uses system calls: the first store to a mapped page after the kernel has written it out costs a fault.
 

@@ -1,4 +1,4 @@
-"""Write the model that a federation starts from, as a file for the server: a job's initial weights, or others."""
+"""Write the model that a federation starts from, as a file for the server: from a job's initial weights, or others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 4 << 20
 def write_initial(job: SiloJob, path: Path) -> Layout:
     """Write the tensors that ``layout_of`` names for the job's model; all or nothing. Uses no GPU, hardly any memory.
 
-    The weights are made in a file of the same size beside ``path``, which is removed afterwards.
+    The weights are created in a temporary file of the same size beside ``path``, which is removed afterwards.
 
     Raises:
         LayoutError: if ``model.weights`` is missing, damaged or belongs to another model.

@@ -1,4 +1,4 @@
-"""Copies between host and device beside the device's other work.
+"""Copies between host and device in parallel with the device's other work.
 
 On a GPU, a lane has its own stream and page-locked memory for two chunks, so that one chunk is encoded and copied while
 the previous one is sent. Pageable memory would make each copy wait for the host, and the default stream would queue

@@ -73,7 +73,7 @@ def wanted_tensors(layout: Layout, ranges: Sequence[ElementRange]) -> frozenset[
     """Return the names of the tensors that a round asks for; all names if ``ranges`` is empty.
 
     Raises:
-        LayoutError: naming a tensor of which only a part is requested.
+        LayoutError: naming a tensor if only a part of it is requested.
     """
     if not ranges:
         return frozenset(span.spec.name for span in layout.spans)

@@ -248,7 +248,7 @@ class Orders:
                 self._store.delete_key(gone)
 
     def _wait(self, key: str) -> None:
-        """Wait for a key. If a rank is lost, the others end, so that none waits here for ever."""
+        """Wait for a key. If a rank is lost, the others end, so no rank waits here for ever."""
         while not _arrives(self._store, key, LOOK_S):
             self._stopping()
 
@@ -280,7 +280,7 @@ def _arrives(store: Any, key: str, within_s: float) -> bool:
         store.wait([key], timedelta(seconds=within_s))
     except dist.DistStoreError:
         return False
-    except RuntimeError as error:  # a file store's timeout has no class of its own
+    except RuntimeError as error:  # a file store's timeout has no exception class
         if str(error) != _FILE_STORE_TIMEOUT:
             raise
         return False

@@ -29,7 +29,7 @@ class Piece:
     """This rank's part of one tensor.
 
     Attributes:
-        span: the tensor, and where it lies in the layout.
+        span: the tensor, and its place in the layout.
         local: the part in its own shape, sharing the parameter's memory.
         ranges: ranges of its elements in C order.
         sends: positions [first, last) that this rank sends; other ranks with the same part send the rest.
@@ -47,7 +47,7 @@ class Piece:
 
 
 def pieces_of(tensors: Mapping[str, Tensor], layout: Layout, device: torch.device) -> tuple[Piece, ...]:
-    """Return this rank's parts of a layout; collective over all ranks.
+    """Return this rank's parts of a layout. Collective over all ranks.
 
     Ranks with the same part find each other whatever the cause (replicas, tensor-parallel norms, experts' replicas):
     they exchange digests of what they hold, 8 bytes for each tensor, and share the sending.

@@ -9,11 +9,11 @@ from atoll.client.silo import read_policy
 from atoll.datacenter.errors import LayoutError
 
 MAX_MODEL_BYTES = 1 << 50
-"""Default: the job itself bounds what a silo downloads, as it must be the job's model."""
+"""Default limit of a policy; in fact the job bounds what a silo downloads, since the model must be the job's."""
 
 
 def silo_policy(path: Path | None) -> Policy:
-    """Read a policy that a silo can keep; without a file, the default policy.
+    """Read a policy that a silo can enforce; without a file, the default policy.
 
     Raises:
         PolicyError: naming file, key, value and what is allowed.

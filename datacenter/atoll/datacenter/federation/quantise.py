@@ -1,4 +1,4 @@
-"""Encode an update where its weights are: ``atoll.wire.encoding`` in operations of torch, bit for bit the same.
+"""Encode an update on its weights' device: ``atoll.wire.encoding`` in torch operations, equal bit for bit.
 
 Each operation rounds as IEEE 754 specifies, on GPUs and CPUs alike. Divisors are tensors: on a GPU torch replaces a
 division by a Python number by a product with its reciprocal, which rounds differently.
@@ -25,7 +25,7 @@ class Quantised(NamedTuple):
 
     Attributes:
         payload: its bytes, uint8.
-        received: what its receiver decodes, float32, as long as the values.
+        received: what its receiver decodes: float32, of the same length as the values.
     """
 
     payload: Tensor

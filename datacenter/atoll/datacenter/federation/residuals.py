@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float32]
 FOLDER = "residuals"
 """Name of the folder beside the checkpoints."""
 EXACT = frozenset({Encoding.FLOAT32, Encoding.FLOAT64})
-"""Encodings whose rounding errors are not worth keeping."""
+"""Encodings whose rounding errors are too small to keep."""
 _ITEM_BYTES = 4
 _COPY_BYTES = 8 << 20
 

@@ -193,7 +193,7 @@ class SiloWork(Work):
 
 
 class SessionThread:
-    """Runs a session in a thread beside training; a context manager that reports a stop to the server at its end.
+    """Runs a session in a thread during training; a context manager that reports a stop to the server at its end.
 
     If the ranks will be restarted (one is lost, or a collective hangs), nothing is reported: they continue the round,
     and the connection ends with the process.
@@ -232,7 +232,7 @@ class SessionThread:
         self._thread.join()
 
     def leave(self, reason: str) -> None:
-        """End the session, but keep the current round for the silo's return, without a message to the server."""
+        """End the session, but keep the current round open for the silo's return; the server gets no message."""
         self._session.leave(reason)
         self._thread.join()
 

@@ -78,7 +78,8 @@ class SiloJob(Section):
 def load_job(path: Path) -> SiloJob:
     """Read and validate a job file. ``model.weights``, relative to the file, is returned as an absolute path.
 
-    If the job names functions of its own, modules beside the file can be imported from now on, after all others.
+    If the job names user functions, modules beside the file can be imported from now on; all other modules take
+    precedence.
 
     Raises:
         SettingsFileError: listing every problem: file, line, key, value and what is allowed.

@@ -122,7 +122,7 @@ def _products(rows: Sequence[tuple[float, float]]) -> Iterator[Iterator[tuple[fl
 def _call(
     collective: Collective, elements: int, device: torch.device, group: ProcessGroup | None
 ) -> Callable[[], object]:
-    """Return one call of a collective on buffers of its own. Values do not matter: zeros stay zeros."""
+    """Return one call of a collective on its own buffers. Values do not matter: zeros stay zeros."""
     ranks = dist.get_world_size(group)
     whole = torch.zeros(elements, dtype=torch.float32, device=device)
     part = torch.zeros(elements // ranks, dtype=torch.float32, device=device)

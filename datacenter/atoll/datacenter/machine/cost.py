@@ -193,7 +193,7 @@ def predict(collective: Collective, size_bytes: float, group: Group, rates: Mach
 
 
 def link_of(algorithm: Algorithm, group: Group, rates: MachineRates) -> Link:
-    """Return the link that rings or trees of this group see, as if all its hops were alike.
+    """Return one link that represents all hops of this group's rings or trees.
 
     The startup time is the mean over a ring's hops, of which ``nodes`` lead to another node, or over a tree's levels,
     of which the upper ``ceil(log2 nodes)`` do. Each rank's share of the network carries its own ring (or tree), so the

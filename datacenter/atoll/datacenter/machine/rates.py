@@ -60,7 +60,7 @@ class MachineRates(_Value):
         name: name of the device.
         source: origin of the figures: a data sheet, or the measurement.
         matmul_flops_per_s: rates of dense matrix products.
-        memory_bytes_per_s: memory bandwidth, reads and writes counted alike.
+        memory_bytes_per_s: memory bandwidth; reads and writes both count.
         memory_bytes: memory of one device.
         ranks_per_node: devices joined by ``intra``.
         intra: link between two ranks of one node.

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class ExtraLoss(nn.Module):
-    """Adds a loss to what is trained: hidden states pass through unchanged, and the backward pass includes the loss.
+    """Adds a loss to training: hidden states pass through unchanged, and the backward pass includes the loss.
 
     The loss therefore need not be sent to the last stage of a pipeline (like ``MoEAuxLossAutoScaler`` of Megatron-LM).
-    It is a sum over the sequences at hand, as the model's own loss is, and is divided by the same number: the counted
-    tokens of the global batch. The loss that a step reports does not contain it.
+    Like the model's own loss, it is a sum over the sequences of this call, and is divided by the same number: the
+    counted tokens of the global batch. The loss that a step reports does not contain it.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ def rotations(positions: Tensor, head_dim: int, theta: float, scaling: RopeScali
         positions: int64 ``[sequence]``, or ``[batch, sequence]`` where rows differ.
         head_dim: width of a head, even.
         theta: base of the frequencies.
-        scaling: of the frequencies.
+        scaling: how the frequencies are scaled.
 
     Returns:
         The bits of float32 ``[2, *positions, head_dim / 2]``, cosines and sines, as int32.
@@ -51,7 +51,7 @@ def _scaled(frequencies: Tensor, scaling: RopeScalingSection) -> Tensor:
 
     Args:
         frequencies: float32 ``[head_dim / 2]``, in radians per position.
-        scaling: bounds in turns within the original sequence.
+        scaling: bounds, in rotations within the original sequence.
     """
     turns = scaling.original_sequence * frequencies / (2 * pi)
     kept = ((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)).clamp(0.0, 1.0)
@@ -93,7 +93,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class CausalAttention(nn.Module):
-    """Causal softmax attention. A module of its own, so that context parallelism can replace it."""
+    """Causal softmax attention. A separate module, so that context parallelism can replace it."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: DocumentMask | None = None) -> Tensor:
         """Attend; all tensors are ``[batch, sequence, heads, head_dim]``, keys and values may have fewer heads."""

@@ -32,7 +32,7 @@ _ALIGNMENT_BYTES = 16
 
 
 class Mixing(Protocol):
-    """Runs experts on rows, on whichever rank the experts are."""
+    """Runs experts on rows, on the ranks that hold the experts."""
 
     def __call__(self, rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
         """Return the results in the order of the rows.
@@ -46,7 +46,7 @@ class Mixing(Protocol):
 
 
 class Exchange(Protocol):
-    """Runs experts on rooms of a fixed size, wherever the experts are."""
+    """Runs experts on rooms of a fixed size, on the ranks that hold the experts."""
 
     def __call__(self, rooms: Tensor, experts: Experts) -> Tensor:
         """Map ``[experts of the model, room, dim]`` to the same shape.

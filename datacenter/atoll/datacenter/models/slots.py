@@ -1,7 +1,7 @@
-"""Rooms of a fixed size for the rows that experts get (Lepikhin et al. 2020, section 3.1; Fedus et al. 2021).
+"""Rooms of a fixed size for the rows of experts (Lepikhin et al. 2020, section 3.1; Fedus et al. 2021).
 
 Each expert has as many slots for a sequence as its capacity. All sizes follow from settings, so the host never waits
-for the device to learn how many rows were routed; free slots are zeros, and are computed and sent like others.
+for the device to learn how many rows were routed. Free slots hold zeros, and are computed and sent like others.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def fill_slots(hidden: Tensor, slots: Tensor, count: int) -> Tensor:
 
 
 def pick_slots(mixed: Tensor, slots: Tensor) -> Tensor:
-    """Return ``[*slots.shape, dim]``: what each choice's slot holds, zeros for one that was dropped."""
+    """Return ``[*slots.shape, dim]``: the content of each choice's slot, zeros for a dropped choice."""
     padded = torch.cat((mixed, mixed.new_zeros(1, mixed.shape[1])))
     return padded.index_select(0, slots.flatten()).view(*slots.shape, -1)

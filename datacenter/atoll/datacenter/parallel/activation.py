@@ -30,7 +30,7 @@ _KEPT = {
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
     RING,
 }
-"""Results that ``selective`` keeps: costly to compute, small beside what lies between them, or communicated."""
+"""Results that ``selective`` keeps: costly to compute, small compared to the rest, or communicated."""
 
 
 def checkpoint_blocks(blocks: Iterable[nn.Module], memory: MemorySection) -> None:

@@ -1,7 +1,7 @@
 """Attention of some queries to some keys, with the log-sum-exp that merges such blocks (Dao et al. 2022, section 3.1).
 
 The backward pass of a block takes the result and the log-sum-exp of *all* blocks: softmax and its gradient are then
-those of the whole row, so each block gives its summand of the gradients (algorithm 4 of the same paper).
+those of the whole row, so each block computes its summand of the gradients (algorithm 4 of the same paper).
 
 ========  ==================================================================  ========================
 kernels   where                                                               memory beside the result
@@ -32,9 +32,9 @@ class Kernels(Protocol):
     """Attention of one block, forward and backward.
 
     Queries are ``[batch, heads, queries, head_dim]``; keys and values ``[batch, kv_heads, keys, head_dim]``, with
-    ``kv_heads`` a divisor of ``heads``; ``logs`` float32 ``[batch, heads, queries]``. ``causal`` is for as many keys as
-    queries, at the same positions. The elements of a head must be contiguous (see ``dense``); otherwise fused kernels
-    for the CPU read other memory, without an error.
+    ``kv_heads`` a divisor of ``heads``; ``logs`` float32 ``[batch, heads, queries]``. ``causal`` requires the same
+    number of keys and queries, at the same positions. The elements of a head must be contiguous (see ``dense``);
+    otherwise fused kernels for the CPU read other memory, without an error.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) -> None:
-    """Compile each block of this module, in place; of a block with experts, the parts before and after the experts.
+    """Compile each block of this module, in place; in a block with experts, only the parts around the experts.
 
-    The output of the first modules may still be in flight when it comes out of a collective (tensor parallelism). The
-    compiler would wait for it in a way that autograd does not see, and the gradient would silently be exactly 0. A copy
-    waits for the collective first.
+    The output of the first modules may still be in flight when it is the result of a collective (tensor parallelism).
+    The compiler would wait for it in a way that autograd does not see, and the gradient would silently be exactly 0. A
+    copy waits for the collective first.
 
     Args:
         module: a model or a stage of it.

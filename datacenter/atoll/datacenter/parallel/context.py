@@ -95,7 +95,7 @@ class Ulysses(nn.Module):
     """Attention over whole sequences with some of the heads on each rank (Jacobs et al. 2023, section 3.1).
 
     Each rank sends ``batch * sequence / cp * (2 * heads + 2 * kv_heads) * head_dim * (cp - 1) / cp`` elements in the
-    forward pass, and as many in the backward pass.
+    forward pass, and the same number in the backward pass.
     """
 
     def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
@@ -161,9 +161,9 @@ class Part:
 
     Attributes:
         tokens: int64 ``[batch, sequence / cp]``.
-        labels: likewise.
+        labels: int64 ``[batch, sequence / cp]``.
         documents: of the whole sequences, ``[batch, sequence]``: attention is over these (Ulysses).
-        positions: likewise of the part.
+        positions: of the part, int64 ``[batch, sequence / cp]``.
     """
 
     tokens: Tensor

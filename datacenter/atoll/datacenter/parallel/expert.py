@@ -68,7 +68,7 @@ class AllToAll:
     """Sends each row to the rank of its expert, and the result back.
 
     Bytes sent by each rank in a layer's forward pass: ``2 * tokens * top_k * dim * bytes_per_element * (ep - 1) / ep``;
-    as many in the backward pass.
+    the same number in the backward pass.
 
     Attributes:
         group: process group along ``ep``; rank ``r`` has the experts from ``r * experts / ep``.

@@ -67,7 +67,7 @@ def use_float8(module: nn.Module, spec: ModelSpec, section: PrecisionSection, *,
 def scale_weights(parts: Iterable[nn.Module]) -> None:
     """Compute the scales of all matrices that FSDP gathers in float8, in one sum over ranks; collective.
 
-    Call it whenever weights have changed and before they are gathered: a scale that is too old cuts off large weights.
+    Call it after weights change and before they are gathered: an outdated scale cuts off large weights.
     """
     from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # noqa: PLC0415  # an optional library
 

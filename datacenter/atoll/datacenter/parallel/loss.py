@@ -1,4 +1,4 @@
-"""The loss of a job: from whole logits, or from hidden states and output matrix in chunks of tokens."""
+"""The loss of a job: from whole logits, or in chunks of tokens from hidden states and the output matrix."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def hand_on(head: nn.Linear, tp: DeviceMesh | None, between: Placement) -> None:
     Args:
         head: on the meta device; without a bias.
         tp: device mesh of tensor parallelism, which divides the matrix along the classes.
-        between: placement of the hidden states over ``tp`` that come in.
+        between: placement of the incoming hidden states over ``tp``.
     """
     if tp is not None:
         placed = distribute_tensor(head.weight, tp, [Shard(0)], src_data_rank=None)

@@ -138,7 +138,7 @@ class _Kept:
         return tensor
 
     def _is_whole(self, tensor: DTensor) -> bool:
-        """Return whether it is the whole input, in any shape; a slice of it lies in the same memory."""
+        """Return whether a tensor is the whole input, in any shape; a slice shares the same memory."""
         return tensor.is_contiguous() and tensor.numel() == self._elements and _place(tensor) == self._place
 
     def unpack(self, kept: Tensor | _Again) -> Tensor:

@@ -231,7 +231,7 @@ def _loss(task: Task, tokens: Tokens, chunk: int | None) -> tuple[Figure, Figure
 
 
 def _chunked_loss(task: Task, tokens: Tokens, chunk: int) -> tuple[Figure, Figure]:
-    """Hidden states; a chunk's logits in float32, beside them in the compute dtype, and the gradients made so far.
+    """Hidden states; a chunk's logits in float32 and in the compute dtype; and the gradients computed so far.
 
     The backward pass multiplies both gradients by that of the loss, not in place.
     """

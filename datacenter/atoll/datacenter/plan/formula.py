@@ -1,7 +1,7 @@
 """Numbers with their formulas: arithmetic on ``Figure`` keeps the formula beside the value.
 
-A figure is made by ``given`` (an input) or by arithmetic on figures; ``called`` names a result. So the printed formula
-is what was computed. Figures are immutable, so one figure may be part of many formulas.
+A figure is made by ``given`` (an input) or by arithmetic on figures; ``called`` names a result. The printed formula is
+therefore what was computed. Figures are immutable, so one figure may be part of many formulas.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def least(task: Task, layout: Layout, share: Share) -> float:
 
 
 def kept(task: Task, layout: Layout, share: Share) -> float:
-    """Return the bytes of a rank's parameters and states, wherever they are between steps."""
+    """Return the bytes of a rank's parameters and states, on the device or on the host."""
     unit, root = unit_elements(task, layout).value, root_elements(task, layout, share).value
     dealt = share.all_blocks * dealt_elements(task, layout).value
     elements = (share.all_blocks * unit + root - dealt) / layout.shards + dealt / layout.dims.efsdp
@@ -116,7 +116,7 @@ def _elements(task: Task, layout: Layout, share: Share) -> Figure:
 
 
 def _trained(task: Task, share: Share, elements: Figure) -> Figure:
-    """The trained ones of these parameters."""
+    """Return how many of these parameters are trained."""
     if not task.shape.frozen:
         return elements
     return (share.all_blocks * task.shape.adapters).called("adapters on one rank", "elements")

@@ -60,7 +60,7 @@ OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9,
 
 
 FRAGMENTED = 0.05
-"""Share of a device's memory that the allocator cannot use, because it lies between tensors: assumed."""
+"""Share of a device's memory that the allocator cannot use, because it is between tensors: assumed."""
 
 
 @dataclass(frozen=True, slots=True)

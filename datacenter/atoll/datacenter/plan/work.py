@@ -29,7 +29,8 @@ class BlockWork:
     """One block, one micro-batch, one rank.
 
     Attributes:
-        products: operations of matrix products, forward; the backward pass does them twice, to inputs and to weights.
+        products: operations of matrix products, forward; the backward pass does twice as many, for inputs and for
+            weights.
         attention: operations of attention, forward.
         moved: bytes that everything else reads and writes, forward; the backward pass moves twice as many.
     """

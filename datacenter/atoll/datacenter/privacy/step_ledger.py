@@ -1,8 +1,8 @@
-"""The ledger of a job with ``[privacy]`` outside a federation: what its steps have cost the data, on disk.
+"""The ledger of a job with ``[privacy]`` outside a federation: what its steps have cost, on disk.
 
-It is the ledger that rounds of a federation are charged to (``atoll.client.silo.Ledger``), so one file can have both.
-Blocks of steps are charged before they touch the data. Steps that are repeated after a crash are charged once: none of
-their first results left the silo. A new job is charged again.
+Rounds of a federation are charged to the same ledger (``atoll.client.silo.Ledger``), so one file can serve both. Blocks
+of steps are charged before they touch the data. Steps that are repeated after a crash are charged once: none of their
+first results left the silo. A new job is charged again.
 """
 
 from __future__ import annotations

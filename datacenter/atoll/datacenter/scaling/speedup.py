@@ -58,7 +58,7 @@ GUSTAFSON = "S(p) = p - s * (p - 1)"
 
 
 def amdahl(serial_share: float, ranks: int) -> float:
-    """Return the speed-up of fixed work of which a share cannot be divided (Amdahl 1967).
+    """Return the speed-up of fixed work if a share of it cannot be divided (Amdahl 1967).
 
     Raises:
         ScalingError: for a share outside [0, 1] or less than one rank.

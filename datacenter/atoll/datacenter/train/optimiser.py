@@ -31,7 +31,7 @@ def make_optimiser(
     Args:
         parameters: all parameters.
         section: the job's ``[optimiser]``.
-        hidden: those of them that Muon trains, with ``name = "muon"``; see ``muon.is_hidden_matrix``.
+        hidden: the parameters that Muon trains, with ``name = "muon"``; see ``muon.is_hidden_matrix``.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     by_muon = {id(parameter) for parameter in hidden} if section.name == "muon" else set()

@@ -1,4 +1,4 @@
-"""Convert between ``config.json`` and ``[model]``, and refuse features that our blocks lack."""
+"""Convert between ``config.json`` and ``[model]``, and refuse features that our blocks do not have."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
 
     Args:
         model: ``[model]``.
-        dtype: dtype of the tensors beside it.
+        dtype: dtype of the checkpoint's tensors.
 
     Raises:
-        LayoutError: if no such checkpoint can hold the model: experts balanced by a bias, a combination of settings
-            that no family has.
+        LayoutError: if no such checkpoint can hold the model: experts are balanced by a bias, or no family has its
+            combination of settings.
     """
     if model.moe is not None and model.moe.balance == "bias":
         raise LayoutError('model.moe.balance = "bias": a Mixtral checkpoint has no place for the bias')

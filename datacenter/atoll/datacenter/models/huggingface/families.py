@@ -60,7 +60,7 @@ FAMILIES: Mapping[str, Family] = {
         head_dim=256,
         tied=True,
     ),
-    "mistral": Family("MistralForCausalLM", written=False),  # without a sliding window the same as llama
+    "mistral": Family("MistralForCausalLM", written=False),  # the same as llama if there is no sliding window
 }
 
 _SOFT_CAPS = (

@@ -24,7 +24,7 @@ class _Instant:
         self._at = clock()
 
     def seconds_until(self, other: _Instant) -> float:
-        return other._at - self._at  # of its own kind
+        return other._at - self._at  # another event of this kind
 
 
 class _Event:

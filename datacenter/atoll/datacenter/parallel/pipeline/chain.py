@@ -22,8 +22,8 @@ _MAX_DIMS = 8
 class Chain:
     """Passes micro-batches through the stages of all ranks along ``pp``. All ranks call it the same number of times.
 
-    Every rank sends and receives in the order of (micro-batch, stage). One order for all ranks cannot deadlock,
-    whichever rank holds which stages.
+    Every rank sends and receives in the order of (micro-batch, stage). The same order on all ranks cannot deadlock,
+    however stages are assigned to ranks.
 
     Args:
         modules: stages of this rank by number.

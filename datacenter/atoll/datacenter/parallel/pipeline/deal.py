@@ -77,7 +77,7 @@ def deal(costs: Sequence[float], stages: int, *, first: float, last: float) -> t
     """Divide blocks into contiguous stages of at least one block, minimising the cost of the most expensive stage.
 
     Solves the linear partition problem exactly; among the optima it takes the one with the least sum of squares, which
-    evens out the other stages. Time ``stages * blocks^2``.
+    evens out the other stages. Takes time in proportion to ``stages * blocks^2``.
 
     Args:
         costs: cost of each block, at least 0.
@@ -99,7 +99,7 @@ def deal(costs: Sequence[float], stages: int, *, first: float, last: float) -> t
 
     @cache
     def dearest(stage: int, begin: int) -> float:
-        """Return the least possible maximum cost of this stage and later ones, given the remaining blocks."""
+        """Return the minimum of the maximum cost over this stage and later ones, given the remaining blocks."""
         if stage == stages - 1:
             return cost(stage, begin, blocks)
         ends = range(begin + 1, blocks - (stages - 1 - stage) + 1)

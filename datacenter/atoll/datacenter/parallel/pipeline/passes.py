@@ -93,7 +93,7 @@ class PipelinePasses:
         target = torch.cat([batch.labels for batch in batches]) if self._is_last else None
         documents: dict[str, Any] = dict(
             document_inputs(batches, self._job)
-        )  # every stage gets those of its micro-batch
+        )  # every stage gets the inputs of its micro-batch
         losses: list[Tensor] = []
         with self._clock.step(), self._loss_of.context():
             self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False, **documents)
@@ -108,7 +108,7 @@ class PipelinePasses:
                 outputs = chain(batch.tokens, document_inputs((batch,), self._job))
                 if outputs is not None:
                     total += _local(self._loss_of(outputs, batch.labels, 1.0))
-                del outputs  # before the next micro-batch's are made
+                del outputs  # before those of the next micro-batch are made
         chain.close()
         return total
 
