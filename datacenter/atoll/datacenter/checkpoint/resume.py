@@ -103,7 +103,7 @@ def resume(destination: Destination, state: TrainingState) -> Resumed | None:
 
 
 def _verified(destination: Destination, found: Path) -> tuple[Manifest | None, list[str]]:
-    """Read the manifest and check digests, each rank those of some files; returns None and the reasons if damaged."""
+    """Read the manifest and verify digests, divided over the ranks; return None and the reasons if damaged."""
     manifest, mine = None, []
     try:
         manifest = read_manifest(found)

@@ -52,7 +52,7 @@ class DatasetSequences:
         """Return the items with these indices (int64 [b]), in that order.
 
         Raises:
-            DataError: if an item is not a pair, or its shape is not that of the others; names its index.
+            DataError: if an item is not a pair, or its shape differs from the others; names its index.
         """
         pairs = [self._pair(int(index)) for index in indices]
         for index, (inputs, labels) in zip(indices, pairs, strict=True):

@@ -10,7 +10,7 @@ from atoll.client import RoundKey
 
 @dataclass
 class CurrentRound:
-    """The round whose inner steps are being made, or were made last.
+    """The round whose inner steps are running, or ran last.
 
     Attributes:
         run, round, attempt: key of the round; the run is empty before the first round.

@@ -72,7 +72,7 @@ class Exchange:
         self._ended: tuple[int, int] | None = None
 
     def close(self) -> None:
-        """Remove the file, and close those of rounding errors."""
+        """Remove the model's file, and close the files of rounding errors."""
         self._close_base()
         self._residuals.close()
 

@@ -74,9 +74,9 @@ class MemoryCheck:
 
 
 def held_bytes(job: SiloJob, parts: Sequence[nn.Module]) -> int:
-    """Return the bytes of this rank's parameters, and of the optimiser's states of those that are trained.
+    """Return the bytes of this rank's parameters, and of the optimiser's states for the trained ones.
 
-    A lower bound with Muon: as if it trained every matrix.
+    With Muon this is a lower bound: it counts as if Muon trained every matrix.
     """
     total = 0
     for parameter in (one for part in parts for one in part.parameters()):

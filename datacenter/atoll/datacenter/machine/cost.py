@@ -82,7 +82,7 @@ class Cost:
         algorithm: algorithm of the call.
         seconds: predicted duration; 0 on one rank.
         sent_bytes: bytes that the busiest rank sends.
-        inter_bytes: those of them that leave its node (for a ring: its share of the node's network traffic).
+        inter_bytes: bytes that leave its node (for a ring: its share of the node's network traffic).
         formula: formula of the seconds.
     """
 

@@ -219,7 +219,7 @@ def rates_of(name_or_path: str) -> MachineRates:
     """Return rates by a name of ``DATA_SHEETS``, or from a file if the name ends in ``.json``.
 
     Raises:
-        RatesError: if there is no such name, listing those there are; see also ``load_rates``.
+        RatesError: if there is no such name, listing the known names; see also ``load_rates``.
         OSError: if the file cannot be read.
     """
     if name_or_path.endswith(".json"):

@@ -36,8 +36,8 @@ class Timing:
 def measure(work: Callable[[], object], device: torch.device, *, together: bool = False) -> Timing:
     """Time ``work``.
 
-    On a GPU, CUDA events enclose each sample, whose calls are queued without waiting in between. So the device's time
-    is measured, and the host's only where the host is slower. On a CPU the clock is used.
+    On a GPU, CUDA events enclose each sample, whose calls are queued without waiting in between. This measures the
+    device's time, and the host's only if the host is slower. On a CPU the clock is used.
 
     Args:
         work: called several times; must not depend on the number of calls.

@@ -1,6 +1,6 @@
 """Degrees of the mesh axes: one frozen value whose product is the number of ranks.
 
-Axes from outermost to innermost, so that those with the most traffic lie within a node::
+Axes from outermost to innermost, so that the axes with the most traffic stay within a node::
 
     pp            pipeline stages
     dp_replicate  whole replicas

@@ -88,7 +88,7 @@ def host_group(timeout_s: float) -> dist.ProcessGroup:
 
 
 def backend_of(device_type: str, *, on_host: bool) -> str:
-    """Return the backend of the world's process group, by the devices whose tensors its collectives take."""
+    """Return the backend of the world's process group, by the devices whose tensors its collectives support."""
     if device_type == "cpu":
         return "gloo"
     return "cuda:nccl,cpu:gloo" if on_host else "nccl"

@@ -68,8 +68,8 @@ class Meter:
         """End the interval.
 
         Waiting and memory are maxima over all ranks, if they are together: a collective, if there is a process group.
-        On a GPU this waits for the work queued on the device, so that the seconds are those of the work, not of
-        queueing it.
+        On a GPU this waits for the work queued on the device, so that the seconds cover the work, not only its
+        queueing.
         """
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

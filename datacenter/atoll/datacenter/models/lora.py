@@ -132,7 +132,7 @@ def merged(
 
 @torch.no_grad()
 def save_adapters(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
-    """Write the adapters alone, in PEFT's format; collective, rank 0 writes.
+    """Write only the adapters, in PEFT's format; collective, rank 0 writes.
 
     Args:
         module: model whose parameters are plain or ``DTensor``.

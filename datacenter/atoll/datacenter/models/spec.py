@@ -54,7 +54,7 @@ class ModelSpec:
     """How to build a model and how to cut it.
 
     Attributes:
-        build: builds the whole module; called on the meta device, must not draw random numbers that matter.
+        build: builds the whole module; called on the meta device, must not depend on random numbers.
         initial: initial distribution of each parameter and each buffer.
         blocks: name of the ``ModuleDict`` or ``ModuleList`` of repeated blocks, which are the units of sharding,
             checkpointing, compilation and pipeline stages; keys of a ``ModuleDict`` are "0", "1", … Empty: the

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> nn.Module:
-    """Build the job's model, cut for this rank, with its initial weights or those that it starts from.
+    """Build the job's model, cut for this rank, with its initial weights, or the weights that the job starts from.
 
     Args:
         job: validated against the mesh.

@@ -1,4 +1,4 @@
-"""Bytes that one micro-batch leaves on a rank between its forward and its backward pass.
+"""Bytes that one micro-batch keeps on a rank between its forward and its backward pass.
 
 These are the tensors that autograd saves in ``models.llama`` (compare Korthikanti et al. 2022, section 4.1):
 

@@ -72,7 +72,7 @@ class Counts:
         return Counts(self.calls.copy(), self.whole_bytes.copy(), self.live_bytes, self.peak_bytes)
 
     def forget_peak(self) -> None:
-        """Restart from what is live now; resets counts of collectives too."""
+        """Restart from the memory that is live now; also resets the counts of collectives."""
         self.peak_bytes = self.live_bytes
         self.calls.clear()
         self.whole_bytes.clear()

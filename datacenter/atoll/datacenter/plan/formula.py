@@ -191,7 +191,7 @@ def _written(figure: Figure, leaf: _Leaf, *, outermost: bool = False) -> str:
 
 
 def _side(operand: Figure, within: Figure, leaf: _Leaf, *, right: bool = False) -> str:
-    """Write an operand, in brackets where the formula would otherwise mean something else."""
+    """Write an operand, in brackets if the formula would otherwise have another meaning."""
     text = _written(operand, leaf)
     if operand.name or operand.operation not in _BINDING:
         return text

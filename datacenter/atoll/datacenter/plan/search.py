@@ -117,7 +117,7 @@ def _lightest_that_fits(
     """Return the layout with the least recomputation that fits, with its memory.
 
     The most recomputation is tried first: if that does not fit, nothing else does, unless a rank has a single block,
-    which it holds whole while it recomputes it.
+    which it holds whole during recomputation.
     """
     room = machine.usable_bytes - CONTEXT_BYTES
     lightest: tuple[Layout, Peak] | None = None

@@ -61,7 +61,7 @@ def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
 
 
 def collectives(task: Task, layout: Layout, share: Share) -> list[Message]:
-    """Return all but the sends of a pipeline: those that do not depend on its schedule."""
+    """Return all messages except a pipeline's sends: they do not depend on its schedule."""
     found = list(_sharding(task, layout, share))
     if layout.dims.tp > 1:
         found += _tensor(task, layout, share)

@@ -89,7 +89,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """Logarithms, those of N and D relative to their means."""
+    """Logarithms; N's and D's are relative to their means."""
 
     parameters: Floats
     tokens: Floats

@@ -78,7 +78,7 @@ def gustafson(serial_share: float, ranks: int) -> float:
 
 
 def speedup_of(runs: Sequence[MeasuredRun], kind: Kind | None = None) -> Speedup:
-    """Return the scaling table of measured runs; of several runs with equal ranks the fastest counts.
+    """Return the scaling table of measured runs; of several runs on the same number of ranks, the fastest counts.
 
     Args:
         runs: runs with ``ranks``, ``tokens_per_s`` and ``tokens_per_step``, at least two numbers of ranks.

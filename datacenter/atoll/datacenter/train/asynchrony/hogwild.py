@@ -27,7 +27,7 @@ _PATH_BYTES = 4096
 def shared_parameters(parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
     """Put the parameters of all ranks into the same memory, filled with rank 0's. Collective.
 
-    The file has been unlinked when this returns, so nothing is left behind, however the processes end.
+    The file has been unlinked when this returns, so no file remains, however the processes end.
 
     Gives:
         float32 vector: all parameters.
