@@ -97,7 +97,7 @@ def test_a_policy_that_wants_whole_updates_noised(job: Path, tmp_path: Path) -> 
     policy.write_text(
         '[local_privacy]\nmechanism = "sphere"\nepsilon = 1.0\nclip_norm = 1.0\nmax_epsilon = 8.0\n', encoding="utf-8"
     )
-    assert "a silo sends it in parts" in refusal(job, *INSECURE, "--policy", str(policy))
+    assert "each rank of a silo sends a part" in refusal(job, *INSECURE, "--policy", str(policy))
 
 
 def test_a_state_that_another_process_works_in(job: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_steps_that_were_made_stay_charged_when_the_rest_cannot_be_taken_off(
     with monkeypatch.context() as broken:
         broken.setattr("atoll.client._state.records.replace_file", full)
         spending.settle(task, 5, 2)
-    assert "3 steps that were not made remain charged" in caplog.text
+    assert "3 steps that did not run remain charged" in caplog.text
     spending.check(5)
 
 

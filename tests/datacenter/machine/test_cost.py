@@ -90,7 +90,7 @@ def test_what_crosses_the_network_is_counted() -> None:
 
 
 def test_what_cannot_be_is_refused_with_the_numbers() -> None:
-    with pytest.raises(CostError, match="10 ranks do not lie evenly on 4 nodes"):
+    with pytest.raises(CostError, match="10 ranks cannot be divided evenly among 4 nodes"):
         Group(10, 4)
     with pytest.raises(CostError, match="all_gather by double_tree: no such cost model; there are ring, tree"):
         cost("all_gather", "double_tree", 1.0, Group(2), H100)

@@ -157,7 +157,7 @@ def _takes_over(destination: Destination, manifest: Manifest) -> bool:
     if not same and destination.rank == 0:
         extras = {name.split(".")[2] for name in manifest.tensors if name.startswith(RANK)}
         log.warning(
-            "the checkpoint was written by %d ranks (%s), this job has %d (%s): each rank's own %s start anew",
+            "the checkpoint was written by %d ranks (%s), this job has %d (%s): these start over on each rank: %s",
             manifest.world,
             manifest.layout,
             dist.get_world_size(destination.group),

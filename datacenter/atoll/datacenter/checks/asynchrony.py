@@ -49,9 +49,9 @@ def _left_out(job: SiloJob) -> Iterator[str]:
     if job.evaluation is not None:
         yield "[evaluation] is not available with [asynchrony], whose ranks have no common model: leave one of them out"
     if job.precision != type(job.precision)(compute=job.precision.compute) or job.precision.compute not in _FORMATS:
-        yield f"[precision] with [asynchrony] has compute alone, one of {', '.join(_FORMATS)}: leave the rest out"
+        yield f"[precision] with [asynchrony] supports only compute, one of {', '.join(_FORMATS)}: leave the rest out"
     if job.memory.checkpointing == "gathered":
-        yield 'memory.checkpointing = "gathered" with [asynchrony]: no tp gathers anything; set "none" or another value'
+        yield 'memory.checkpointing = "gathered" with [asynchrony]: there is no tp; set "none" or another value'
     if job.optimiser.name == "muon":
         yield 'optimiser.name = "muon" is not available with [asynchrony]: set "adamw" or "sgd"'
     if job.privacy is not None:

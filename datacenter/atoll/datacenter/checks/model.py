@@ -70,7 +70,7 @@ def check_documents(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterat
         )
     if job.privacy is not None:
         yield (
-            "data.document_masks = true with [privacy]: a sample there is a row, so that its documents are protected "
+            "data.document_masks = true with [privacy]: a sample is a row there, so that its documents are protected "
             "together; set data.packing = false for one document in a row, and document_masks = false"
         )
 

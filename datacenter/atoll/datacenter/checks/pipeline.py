@@ -84,7 +84,7 @@ def _company(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
             "set model.tied_embeddings = false, or mesh.pp = 1"
         )
     if job.data_parallel.uneven:
-        yield "data_parallel.uneven = true: replicas of a pipeline run equally many micro-batches; leave it out"
+        yield "data_parallel.uneven = true: replicas of a pipeline run the same number of micro-batches; leave it out"
     if kind.splits_backward and job.data_parallel.method == "zero3":
         yield (
             f'data_parallel.method = "zero3" frees parameters before the backward pass, and schedule '

@@ -31,8 +31,8 @@ def check_privacy(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             yield f"mesh.{axis} = {degree} with [privacy]: {reason}; set it to 1"
     if job.model.moe is not None:
         yield (
-            "[model.moe] with [privacy]: Opacus has no rule for routers and stacked experts, and what balances them "
-            "follows the load of all sequences, unclipped; use a dense model"
+            "[model.moe] with [privacy]: Opacus has no rule for routers and stacked experts, and their balance "
+            "depends on the load of all sequences, unclipped; use a dense model"
         )
     else:
         yield from _layers(job)

@@ -17,7 +17,7 @@ def check_recovery(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     if dims.dp_replicate < 2:
         yield (
             'faults.recovery = "in-place" needs at least two replica groups, and mesh.dp_replicate is '
-            f"{dims.dp_replicate}: a model cut by dp_shard, tp, pp or cp alone has no second copy to go on with; raise "
+            f"{dims.dp_replicate}: a model cut by dp_shard, tp, pp or cp alone has no second copy to use; raise "
             'dp_replicate, or set faults.recovery = "restart"'
         )
         return

@@ -31,7 +31,9 @@ def export(*, job_file: Path, out: Path, step: int | None, model: Path | None, j
     job = load_job(job_file)
     if model is not None:
         if step is not None:
-            raise click.UsageError("--step is of a checkpoint, --model of a federation: give one of them")
+            raise click.UsageError(
+                "--step selects a checkpoint and --model a federation's model: give only one of them"
+            )
         tensors = export_released(job, model, out)
         sentence, answer = f"{tensors} tensors of {model} written to {out}", {"tensors": tensors, "folder": str(out)}
     else:

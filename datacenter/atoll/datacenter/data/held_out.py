@@ -129,6 +129,6 @@ def _texts(path: Path) -> Iterator[bytes]:
     if pieces.size_bytes > MAX_TEXT_BYTES:
         raise DataError(
             f"evaluation.path = {path} has {pieces.size_bytes:,} bytes of text; at most {MAX_TEXT_BYTES:,} are "
-            'tokenised into memory: name less, or use token files ("atoll silo tokens") for both'
+            'tokenised into memory: give less text, or use token files ("atoll silo tokens") for both'
         )
     return (text for number in range(len(pieces)) for text in pieces.documents(number))

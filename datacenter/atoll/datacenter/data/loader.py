@@ -114,7 +114,9 @@ class Loader:
             return DataError(f"step {self._batches.position}: data cannot be read: {self._failure}")
         if self._closed:
             return DataError("the loader is closed")
-        return DataError(f"step {self._batches.position}: no data within {self._timeout_s:g} s: is the disk there?")
+        return DataError(
+            f"step {self._batches.position}: no data within {self._timeout_s:g} s: check the disk and its mount"
+        )
 
     def _start_over(self) -> None:
         self._ready.clear()

@@ -289,7 +289,7 @@ def _bounded(weight: int, task: Task) -> int:
     """Bound the weight by what the server accepts; this silo has declared at least the longest round's weight."""
     if weight > task.max_weight:
         log.warning(
-            "%s counts for %d instead of %d: that is the server's aggregation.max_weight",
+            "%s has weight %d instead of %d: the server's aggregation.max_weight limits it",
             task.key,
             task.max_weight,
             weight,

@@ -43,12 +43,12 @@ def check_spending(job: SiloJob) -> None:
     problems = []
     if job.privacy.most is None:
         problems.append(
-            "[privacy] in a federation needs a limit, because the server decides how many steps are made: set "
+            "[privacy] in a federation needs a limit, because the server decides how many steps run: set "
             "privacy.limit to the epsilon that may ever be spent on the data, or privacy.epsilon"
         )
     if job.federation.overlap_steps:
         problems.append(
-            f"federation.overlap_steps = {job.federation.overlap_steps} with [privacy]: steps would be made, and their "
+            f"federation.overlap_steps = {job.federation.overlap_steps} with [privacy]: steps would run, and their "
             "epsilon spent, before a round asks for them; set it to 0"
         )
     if problems:
@@ -128,7 +128,7 @@ class Spending:
         try:
             self.ledger.settle(task.key, self._release(charged), made)
         except ClientError as error:
-            log.warning("%s: %d steps that were not made remain charged: %s", task.key, charged - made, error)
+            log.warning("%s: %d steps that did not run remain charged: %s", task.key, charged - made, error)
 
     def _release(self, steps: int) -> Release:
         return dp_sgd_release(self.budget.noise_multiplier, self.budget.sample_rate, steps)

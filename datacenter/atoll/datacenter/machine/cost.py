@@ -49,7 +49,7 @@ class Group:
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.nodes < 1 or self.ranks % self.nodes:
-            raise CostError(f"{self.ranks} ranks do not lie evenly on {self.nodes} nodes")
+            raise CostError(f"{self.ranks} ranks cannot be divided evenly among {self.nodes} nodes")
 
     @property
     def ranks_per_node(self) -> int:

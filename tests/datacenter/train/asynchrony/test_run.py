@@ -78,10 +78,18 @@ def test_a_job_learns_tells_and_leaves_its_weights(
         ({"asynchrony": {}, "batch": {"global_batch": 2}}, 4, "less than one sequence for each of 3 workers"),
         ({"asynchrony": {}, "mesh": {"tp": 2}}, 4, "[mesh] has no effect with [asynchrony]"),
         ({"asynchrony": {}, "data_parallel": {"method": "ddp"}}, 4, "[data_parallel] has no effect"),
-        ({"asynchrony": {}, "memory": {"checkpointing": "gathered"}}, 4, "no tp gathers anything"),
+        ({"asynchrony": {}, "memory": {"checkpointing": "gathered"}}, 4, "with [asynchrony]: there is no tp"),
         ({"asynchrony": {}, "privacy": {"noise_multiplier": 1.0}}, 4, "[privacy] is not available with [asynchrony]"),
-        ({"asynchrony": {}, "precision": {"compute": "float16"}}, 4, "[precision] with [asynchrony] has compute alone"),
-        ({"asynchrony": {}, "precision": {"reduce": "bfloat16"}}, 4, "[precision] with [asynchrony] has compute alone"),
+        (
+            {"asynchrony": {}, "precision": {"compute": "float16"}},
+            4,
+            "[precision] with [asynchrony] supports only compute",
+        ),
+        (
+            {"asynchrony": {}, "precision": {"reduce": "bfloat16"}},
+            4,
+            "[precision] with [asynchrony] supports only compute",
+        ),
         (
             {"asynchrony": {}, "model": {**DIGITS["model"], "kind": "llama", "lora": {}}},
             4,

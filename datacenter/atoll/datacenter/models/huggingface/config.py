@@ -160,7 +160,7 @@ def _lacking(config: Config, path: Path) -> Iterator[str]:
 def _lacking_rope(rope: Config, path: Path) -> Iterator[str]:
     scaling = rope.get("rope_type", rope.get("type", "default"))
     if scaling not in {"default", "llama3"}:
-        yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are scaled as Llama 3's, or not"
+        yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are scaled as in Llama 3, or not at all"
     elif scaling == "llama3" and (missing := [key for key in _SCALING.values() if key not in rope]):
         yield f"{path}: rope scaling 'llama3' without {', '.join(missing)}"
 
