@@ -25,7 +25,7 @@ def silo_policy(path: Path | None) -> Policy:
     policy = read_policy(path, defaults)
     if policy.local_privacy is not None:
         raise LayoutError(
-            f"{path}: [local_privacy] adds noise to a whole update, but each rank of a silo sends a part; leave it out, "
-            "and protect single sequences with [privacy] of the job"
+            f"{path}: [local_privacy] adds noise to a whole update, but each rank of a silo sends a part; "
+            "leave it out, and protect single sequences with [privacy] of the job"
         )
     return policy
