@@ -1,4 +1,4 @@
-"""The imports inside a package, read from the source: also those within functions and under ``TYPE_CHECKING``."""
+"""The imports inside a package, read from the source, including those within functions and under ``TYPE_CHECKING``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Package:
                         yield Import(name, getattr(node, "lineno", 0), target)
 
     def against(self, layers: Layers) -> list[str]:
-        """Imports of a sub-room that lies in the same layer or in a higher one, as sentences."""
+        """Imports of a sub-room in the same layer or a higher one, as sentences."""
         height = {room: number for number, layer in enumerate(layers) for room in layer}
         found = []
         for one in self.imports():

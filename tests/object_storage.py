@@ -1,4 +1,4 @@
-"""A real S3 service (moto's) in a process of its own; ``conftest.py`` of a folder imports the fixtures."""
+"""A real S3 service (moto's) in a separate process; ``conftest.py`` of a folder imports the fixtures."""
 
 import http.client
 import itertools

@@ -13,7 +13,7 @@ import time
 WAIT_S = 300.0
 """Seconds until a wait for an event, a process or a call gives up."""
 _STARTS = 20
-"""Starts of a Python process that a step may take besides the time that it promises."""
+"""Allowance for a step beyond the time that it promises, in starts of a Python process."""
 _LEAST_WINDOW_S = 4.0
 
 

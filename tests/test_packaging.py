@@ -24,7 +24,7 @@ WHEEL = [ROOT / folder for folder in PYPROJECT["tool"]["hatch"]["build"]["target
 
 
 def declared() -> list[Requirement]:
-    """Everything that pyproject.toml asks for: dependencies, extras, groups, but for Atoll's own extras."""
+    """Everything that pyproject.toml asks for: dependencies, extras, groups, except Atoll's own extras."""
     extras = [text for texts in PROJECT["optional-dependencies"].values() for text in texts]
     groups = [text for texts in PYPROJECT["dependency-groups"].values() for text in texts]
     found = [Requirement(text) for text in (*PROJECT["dependencies"], *extras, *groups)]
@@ -32,7 +32,7 @@ def declared() -> list[Requirement]:
 
 
 def brought_along(requirement: Requirement, seen: set[str]) -> Iterator[str]:
-    """Names of a requirement and of everything that it needs here, once each."""
+    """Names of a requirement and of everything that it needs in this environment, once each."""
     name = canonicalize_name(requirement.name)
     key = f"{name}[{','.join(sorted(requirement.extras))}]"
     if key in seen:

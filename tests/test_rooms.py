@@ -322,7 +322,7 @@ def test_other_rooms_import_only_public_modules_of_the_client() -> None:
 
 
 def imported_in(folder: Path) -> set[str]:
-    """The full names that the modules in a folder import, also within functions and under ``TYPE_CHECKING``."""
+    """The full names that the modules in a folder import, even within functions and under ``TYPE_CHECKING``."""
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py")))
     return {name for tree in trees for node in ast.walk(tree) for name in imported_by(node)}
 

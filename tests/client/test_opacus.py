@@ -169,7 +169,7 @@ def test_noise_has_the_stated_size_and_is_divided_by_the_expected_batch() -> Non
         assert [(batch, steps.step()) for batch in steps] == [(None, None)] * 2
     moved = np.concatenate([(start(module)[name] - before[name]).ravel() for name in before])
     drawn = moved / (3.0 * 0.5 / 20 * math.sqrt(2))
-    assert stats.kstest(drawn, "norm").pvalue > 1e-8  # of noise that is drawn anew each time
+    assert stats.kstest(drawn, "norm").pvalue > 1e-8  # of noise that is drawn again each time
     assert steps.made == 2
 
 

@@ -87,7 +87,7 @@ def assert_same_together(found: Sequence[dict[str, Any]], wanted: dict[str, Any]
 
 
 def assert_same_gradients(found: Sequence[dict[str, Tensor]], wanted: dict[str, Tensor]) -> None:
-    """Check that shared gradients are equal on all ranks, and that together they have that of every parameter."""
+    """Check that shared gradients are equal on all ranks, and that together they have every parameter's."""
     assert {name for one in found for name in one} == set(wanted)
     for name, gradient in ((name, gradient) for one in found for name, gradient in one.items()):
         off = RELATIVE * wanted[name].abs().max().item()

@@ -81,7 +81,7 @@ def words_of(line: str) -> Iterator[list[str]]:
                 found = []
             else:
                 found.append(word)
-    except ValueError:  # a quotation that ends on another line: no command of ours
+    except ValueError:  # a quotation that ends on another line: not one of our commands
         return
     yield found
 
@@ -92,7 +92,7 @@ def arguments_of(words: list[str]) -> list[str] | None:
     if not places or places[-1] == len(words) - 1:
         return None
     rest = words[places[-1] + 1 :]
-    if words[0] == "kubectl":  # `--namespace atoll` is none of ours
+    if words[0] == "kubectl":  # `--namespace atoll` is not one of our commands
         return rest if words[places[-1] - 1] == "--" else None
     if words[0] == "docker":
         if words[1] == "run" and "--entrypoint" not in words:
@@ -142,7 +142,7 @@ def _leaf(arguments: list[str]) -> tuple[click.Command, click.Context, list[str]
 
 
 def _is_given(value: object) -> bool:
-    """Click's parser leaves out what was not typed, or says None, or a sentinel of its own."""
+    """Click's parser leaves out what was not typed, or sets it to None or to its own sentinel."""
     return value is not None and value != () and type(value).__name__ != "Sentinel"
 
 

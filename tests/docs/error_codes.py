@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "protocol.md"
 BEGIN, END = "<!-- errors: begin -->\n", "<!-- errors: end -->\n"
 _CODE = re.compile(r"[a-z]+\.[a-z_]+")
 _LOCAL = ("demo",)  # areas whose errors never leave the command that raised them
-_FOURTH = 3  # where retry_after_s stands among the arguments
+_FOURTH = 3  # the position of retry_after_s among the arguments
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def page_with(text: str) -> str:
 
 
 def unresolved() -> list[str]:
-    """Errors whose code is put together where they are raised, so that the table cannot name it."""
+    """Errors whose code is composed where they are raised, so that the table cannot name it."""
     return [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in _sources()

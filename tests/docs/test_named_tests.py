@@ -1,4 +1,4 @@
-"""Every test file and test that a page names exists, also where the page leaves the folder out."""
+"""Every test file and test that a page names exists, even if the page leaves out the folder."""
 
 from __future__ import annotations
 

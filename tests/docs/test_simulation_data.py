@@ -46,7 +46,7 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(
 
 
 def test_the_pictures_are_what_the_code_draws() -> None:
-    """``python -m tests.docs.partition_pictures`` writes them anew."""
+    """``python -m tests.docs.partition_pictures`` writes them again."""
     drawn = dict(pictures())
     assert {path.name for path in FOLDER.iterdir()} == drawn.keys()
     for name, picture in drawn.items():

@@ -45,7 +45,7 @@ def change(ended: bool = False) -> control_pb2.WatchRunResponse:
 
 
 def away(times: int) -> list[Answers]:
-    """Answers of a server that is UNAVAILABLE so many times."""
+    """Answers of a server that is UNAVAILABLE this many times."""
     return [[None] for _ in range(times)]
 
 

@@ -17,7 +17,7 @@ from tests.simulation.test_federation import Stepping
 
 
 def pretend(patch: pytest.MonkeyPatch, folder: Path, devices: int) -> None:
-    """Have PyTorch see so many GPUs in this process and its forks; limits of memory are written into ``folder``."""
+    """Make PyTorch see this many GPUs in this process and its forks; limits of memory are written into ``folder``."""
     patch.setattr("torch.cuda.device_count", lambda: devices)
     patch.setattr("torch.cuda.set_per_process_memory_fraction", limiting(folder))
 

@@ -48,7 +48,7 @@ size = 3
 
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Calls the command in a folder of its own, whose participants no other test has imported."""
+    """Calls the command in a separate folder, whose participants no other test has imported."""
     monkeypatch.chdir(tmp_path)
     module = f"people_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(PEOPLE)

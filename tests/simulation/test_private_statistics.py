@@ -32,7 +32,7 @@ class Ward(Participant):
 
 
 class Heap(Ward):
-    """A ward of which one has fifty times as many rows, all the same."""
+    """Ward 0 has fifty times as many rows as the others; all rows are the same."""
 
     def table(self) -> dict[str, Any]:
         rows = 50 * ROWS if self.number == 0 else ROWS

@@ -9,7 +9,7 @@ KEY = ("run", 0, 0)
 
 
 def queue(seconds: Sequence[float], known: int = 1) -> TaskQueue:
-    """A queue of one task for each number; those of the first ``known`` participants have taken so long before."""
+    """A queue of one task for each number; the first ``known`` participants have taken this long before."""
     made = TaskQueue()
     for number, took in enumerate(seconds[:known]):
         made.took(f"p{number}", took)

@@ -61,7 +61,7 @@ async def test_an_identity_that_is_there_spends_no_token(server: SecureFederatio
     first = await enrol(server.token(1), tmp_path)
     assert await enrol(server.token(2), tmp_path) == first
     assert list(server.spent) == ["t1"]
-    assert await enrol(f"  {server.token(3)[:-4]}", tmp_path) == first  # not whole, and not needed
+    assert await enrol(f"  {server.token(3)[:-4]}", tmp_path) == first  # an incomplete token, which is not needed
 
 
 async def test_an_identity_of_another_federation_is_not_taken_for_one_of_the_tokens(

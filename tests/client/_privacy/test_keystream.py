@@ -33,7 +33,7 @@ def test_keys_are_drawn_and_decide_everything() -> None:
 
 
 def test_words_are_the_ciphers() -> None:
-    """AES-256-CTR of zeros: NIST SP 800-38A counts blocks; here the key's first block, by another path."""
+    """Words are AES-256-CTR of zeros (NIST SP 800-38A): a block equals the cipher applied to its number."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415
 
     block = Cipher(algorithms.AES256(KEY), modes.ECB()).encryptor().update((5).to_bytes(16, "big"))  # noqa: S305

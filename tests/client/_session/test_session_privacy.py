@@ -1,4 +1,4 @@
-"""Privacy in whole sessions, also with network faults: tasks are declined, updates clipped, noised and charged."""
+"""Privacy in whole sessions, even with network faults: tasks are declined, updates clipped, noised and charged."""
 
 from __future__ import annotations
 

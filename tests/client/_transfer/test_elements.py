@@ -75,7 +75,7 @@ def test_any_cut_gives_the_bytes_of_the_whole(encoding: Encoding, chunk: int, se
 
 @given(st.integers(0, 20), st.integers(1, 6), st.integers(0, 5), st.integers(1, 6), plain_encodings)
 def test_strided_ranges(offset: int, block: int, gap: int, count: int, encoding: Encoding) -> None:
-    """Read like a tensor-parallel rank: in blocks, also across the borders of tensors."""
+    """Read like a tensor-parallel rank: in blocks, even across the borders of tensors."""
     span = ElementRange(offset, block, block + gap, count)
     if span.stop > LAYOUT.size:
         return

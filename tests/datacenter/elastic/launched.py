@@ -72,7 +72,7 @@ class Launched:
                 self.changed.notify_all()
 
     def until(self, text: str, times: int = 1) -> None:
-        """Wait until so many lines have the text."""
+        """Wait until this many lines have the text."""
         with self.changed:
             found = self.changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, WAIT_S)
         assert found, f"{text!r} did not come {times} times:\n{self.said}"

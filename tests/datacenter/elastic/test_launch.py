@@ -100,7 +100,7 @@ def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Pat
 
 
 def test_a_stop_while_ranks_are_started_ends_them(tmp_path: Path) -> None:
-    """None is left behind, wherever the start is just then."""
+    """No rank is left behind, at whatever point of the start the stop comes."""
     held = Hold(tmp_path / "fifo", rank="any", step=0)
     with launched(write_job(tmp_path), "--nproc", "2", HOLD=held.variable, SIGNALLED="1") as command, held.allowed():
         assert command.wait() == 128 + signal.SIGINT, command.said

@@ -241,7 +241,7 @@ def test_shards_are_read_and_written_with_their_index(tmp_path: Path) -> None:
 
 
 def start(sections: dict[str, Any]) -> dict[str, Tensor]:
-    """Make the job's model on this rank and give its whole parameters."""
+    """Build the job's model on this rank and return its whole parameters."""
     job = SiloJob.model_validate(sections)
     with join_world(WAIT_S) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)

@@ -1,4 +1,4 @@
-"""Predictions against one step on PyTorch's fake backend, each in a process of its own: bytes and memory."""
+"""Predictions against one step on PyTorch's fake backend, each in a separate process: bytes and memory."""
 
 from __future__ import annotations
 

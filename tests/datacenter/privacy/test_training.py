@@ -104,7 +104,7 @@ def test_steps_are_charged_to_a_ledger_and_once_if_they_are_made_again(tmp_path:
 
 
 def test_a_limit_over_all_jobs_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    """Before the first step, with what is spent and the file; the file may be that of a silo in a federation."""
+    """The refusal comes before the first step, and names the spending and the file, which may be a federated silo's."""
     privacy = {"noise_multiplier": 1.0, "delta": 1e-5, "accountant": "rdp", "ledger": "state/ours.json"}
     job = {**PRIVATE, "checkpoint": {}, "privacy": {**privacy, "limit": 4.0}}
     run_ranks(run, 1, str(tmp_path), job, -1)

@@ -97,7 +97,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def added(cluster: Cluster, address: str, **options: Any) -> Any:
-    """A new node of two cores; on a busy machine Ray gives it up after 30 s, and it is started anew."""
+    """A new node of two cores; on a busy machine Ray gives up after 30 s, and the node is started again."""
     until = time.monotonic() + WAIT_S
     while True:
         try:

@@ -47,7 +47,7 @@ def played(folder: Path, append: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_on_a_ray_of_its_own_a_killed_simulation_ends_with_the_bits_of_one_process(tmp_path: Path) -> None:
-    """Late reports are carried, so updates that wait are made again by other workers."""
+    """Late reports are carried, so waiting updates are computed again by other workers."""
     federation = Federation(participants=Random, population=8, behaviour=RESTLESS)
     expected = federation.run(asynchronous(), initial=MODEL).digest
     killed = played(tmp_path, 20)

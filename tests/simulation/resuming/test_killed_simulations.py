@@ -56,7 +56,7 @@ def test_killed_at_any_write_a_simulation_ends_with_the_same_bits(name: str, tmp
 
 @pytest.mark.parametrize("name", ["busy", "late reports"])
 def test_killed_again_and_again_it_goes_on_where_it_was(name: str, tmp_path: Path) -> None:
-    """Each process gets at least to the next commit, so the second one does not begin anew."""
+    """Each process gets at least to the next commit, so the second one does not start from the beginning."""
     expected, deaths = facts(played(JOBS[name]())), 0
     while killed_at(14, partial(played, JOBS[name](), folder=tmp_path), stored=True) == KILLED:
         deaths += 1
@@ -68,7 +68,7 @@ def test_killed_again_and_again_it_goes_on_where_it_was(name: str, tmp_path: Pat
 def test_late_reports_are_carried_over_a_kill_to_another_number_of_workers(
     tmp_path: Path, workers: tuple[int, int]
 ) -> None:
-    """Updates that wait for a later round are made again, where the sum that takes them will look for them."""
+    """Updates that wait for a later round are computed again, in the worker whose sum will include them."""
     before, after = workers
     job = asynchronous(8)
     expected = facts(played(job))

@@ -34,7 +34,7 @@ def test_the_sum_of_weighted_gradients_is_their_mean_by_tokens() -> None:
 
 
 def test_a_parameter_has_a_gradient_where_any_group_has_one() -> None:
-    """Where none has one, the optimiser leaves the parameter alone, as without groups; frozen ones are not sent."""
+    """If none has one, the optimiser skips the parameter, as without groups; frozen parameters are not sent."""
     mine, theirs = parameters(4.0, None, None), parameters(2.0, 6.0, None)
     frozen = nn.Parameter(torch.zeros(100), requires_grad=False)
     (flat,), (other,) = flats_of([*mine, frozen]), flats_of(theirs)

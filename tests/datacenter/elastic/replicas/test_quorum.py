@@ -214,7 +214,7 @@ def test_when_all_are_lost_they_go_on_together_from_the_state_that_one_has() -> 
 
 
 def test_groups_that_were_all_lost_connect_anew_although_they_are_the_same() -> None:
-    """With the old epoch one could find its lost neighbour's address in the store, and dial in vain."""
+    """With the old epoch a group could find a lost neighbour's address in the store, and fail to connect."""
     script = Script(groups=2).begin().arrive(0, 1)
     epoch = script.quorum.epoch
     script.vote(0, 1)

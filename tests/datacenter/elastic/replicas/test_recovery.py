@@ -117,7 +117,7 @@ def run(job: Path, nproc: int, kills: Sequence[str], gates: Sequence[Gate]) -> A
 
 
 def open_once_kept(gate: Gate, folder: Path, step: int) -> None:
-    """Let the group at a gate go on once the checkpoint of a step, which a thread writes, can be read."""
+    """Let the group at a gate continue once the checkpoint of a step, which a thread writes, can be read."""
     until_s = time.monotonic() + WAIT_S
     with gate.reached():
         while step not in steps_in(folder / "kept"):
@@ -189,7 +189,7 @@ def assert_plain_loop(job: Path, folder: Path) -> None:
 
 
 def test_groups_killed_in_sum_vote_and_optimiser_leave_and_come_back(tmp_path: Path) -> None:
-    """The group that never dies keeps its process, also while it is alone; the leader may be the one that dies."""
+    """The group that never dies keeps its process even while it is alone; the leader may be the one that dies."""
     kills = ("1:0:2:sum", "0:0:3:summed", "1:0:7:optimiser")
     gates = [Gate(tmp_path, 2, 5), Gate(tmp_path, 2, 9)]
     job = write_job(tmp_path, steps=11)

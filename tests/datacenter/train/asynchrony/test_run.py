@@ -31,7 +31,7 @@ DIGITS: dict[str, Any] = {
 
 
 class Noting(Unwatched):
-    """Notes whether Python collects garbage by itself within steps of this rank's trainer."""
+    """Records whether Python's automatic collection is on within steps of this rank's trainer."""
 
     python_collects = False
 

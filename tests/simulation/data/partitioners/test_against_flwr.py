@@ -1,6 +1,6 @@
 """Each partitioner keeps the promises of its counterpart in flwr-datasets 0.6.1 on the same labels.
 
-``reference/flwr_facts.json`` holds what flwr-datasets made; ``reference/make_flwr_facts.py`` wrote it.
+``reference/flwr_facts.json`` holds the results of flwr-datasets; ``reference/make_flwr_facts.py`` wrote it.
 """
 
 from __future__ import annotations

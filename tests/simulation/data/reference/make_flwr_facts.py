@@ -1,6 +1,6 @@
-"""Write ``flwr_facts.json``: what flwr-datasets 0.6.1 makes of the same labels.
+"""Write ``flwr_facts.json``: the results of flwr-datasets 0.6.1 for the same labels.
 
-Needs an environment of its own with ``flwr-datasets==0.6.1``; the tests need the file alone::
+Needs a separate environment with ``flwr-datasets==0.6.1``; the tests need only the file::
 
     python tests/simulation/data/reference/make_flwr_facts.py
 
