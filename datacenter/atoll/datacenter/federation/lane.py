@@ -72,7 +72,7 @@ class Lane:
         return room.to(self.device, non_blocking=True)
 
     def fetch(self, name: str, values: Tensor) -> Tensor:
-        """Copy values from the device to the host; they are there once ``mark`` has been waited for."""
+        """Copy values from the device to the host; they are valid once the wait of ``mark`` has returned."""
         if self._stream is None:
             return values.cpu()
         room = self._memory(name, values.numel(), values.dtype)

@@ -27,7 +27,7 @@ class Collector:
 
     @contextmanager
     def running(self) -> Iterator[Collector]:
-        """Take over from Python after a full collection; at the end restore the settings found."""
+        """Take over from Python after a full collection, and hand back to Python at the end."""
         if not self._every or not gc.isenabled():
             yield self
             return

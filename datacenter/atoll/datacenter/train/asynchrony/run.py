@@ -140,7 +140,7 @@ def run_hogwild(
     """Run one rank with Hogwild. Each rank has its own optimiser states.
 
     Returns:
-        The step that it ran, and how it ended.
+        The rank's ``WorkerStep``, and how the job ended.
     """
     step = make_worker_step(job, meshes, world.device, lambda _: ToSharedMemory(world.size))
     share_decay(step.optimiser, world.size)
