@@ -47,7 +47,7 @@ def begin(writing: Path) -> None:
     """Create an empty folder for a checkpoint; removes what earlier writers left.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: if a file operation fails.
     """
     writing.parent.mkdir(parents=True, exist_ok=True)
     for path in writing.parent.glob("writing-*"):
@@ -65,7 +65,7 @@ def publish(folder: Path, writing: Path, manifest: Manifest, keep: int) -> None:
         keep: number of checkpoints to keep.
 
     Raises:
-        OSError: if the system refuses; the checkpoint then does not exist.
+        OSError: if a file operation fails; the checkpoint then does not exist.
     """
     write_durable(writing / NAME, manifest.encoded())
     sync_folder(writing)
@@ -79,7 +79,7 @@ def publish(folder: Path, writing: Path, manifest: Manifest, keep: int) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Remove the manifest first: what remains after an interrupted removal is not a checkpoint."""
+    """Remove the manifest first: after an interruption, the remaining files are not a checkpoint."""
     try:
         (place / NAME).unlink(missing_ok=True)
         shutil.rmtree(place)
@@ -91,7 +91,7 @@ def set_aside(place: Path) -> Path:
     """Rename a damaged checkpoint so that it is not read again.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: if a file operation fails.
     """
     aside = place.with_name(f"{place.name}.damaged")
     if aside.exists():

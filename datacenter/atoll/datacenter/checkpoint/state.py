@@ -29,10 +29,10 @@ Values: TypeAlias = dict[str, dict[str, Value]]
 
 
 class Stateful(Protocol):
-    """Numbers and words that a checkpoint keeps, the same on every rank; ``data.Loader`` is one."""
+    """Numbers and strings that a checkpoint keeps, the same on every rank; ``data.Loader`` is one."""
 
     def state(self) -> Mapping[str, Value]:
-        """Return the present values."""
+        """Return the current values."""
         ...
 
     def load(self, state: Mapping[str, Value]) -> None:

@@ -43,8 +43,8 @@ class GradientHook(Protocol):
 class HalfHook:
     """Sums in half precision, which halves the bytes; no error feedback.
 
-    PyTorch's own hooks divide by the number of ranks first, to avoid overflow. Here gradients are parts of a mean
-    already, so that would lose log2(N) bits to underflow; and gloo does not support its bfloat16 hook.
+    PyTorch's own hooks divide by the number of ranks first, to avoid overflow. Here gradients are already parts of a
+    mean, so dividing would lose log2(N) bits to underflow. And gloo does not support PyTorch's bfloat16 hook.
 
     Args:
         dtype: float16 (11 bits of precision, up to 65504) or bfloat16 (8 bits, float32's range).

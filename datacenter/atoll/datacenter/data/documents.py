@@ -62,7 +62,7 @@ def token_dtype(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 def in_memory(documents: Iterable[Tokens], vocab: int, name: str) -> Documents:
-    """Collect documents from an iterable, without empty ones. Memory: twice their tokens, and once afterwards."""
+    """Collect documents from an iterable, without empty ones. Memory: twice the size of their tokens, then once."""
     parts = [part for part in documents if part.size]
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([part.size for part in parts], out=offsets[1:])

@@ -41,7 +41,7 @@ class Steps:
 
 
 class Text(TorchParticipant):
-    """Makes ``inner_steps`` steps per round. Optimiser states stay here and carry over from round to round.
+    """Runs ``inner_steps`` steps per round. Optimiser states stay here and carry over from round to round.
 
     Args:
         job: a silo's job file; its layout is ignored.

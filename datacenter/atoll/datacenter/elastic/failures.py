@@ -43,14 +43,14 @@ class Failure:
 
 
 def cause(failures: Sequence[Failure]) -> Failure:
-    """Return the root cause: preferably not a lost connection, and among the first to end."""
+    """Return the root cause: one of the first ranks to end, and if possible not a lost connection."""
     return min(failures, key=lambda failure: (failure.status == Exit.LOST_PEER, not failure.first, failure.rank))
 
 
 def is_repeated(failure: Failure, before: Failure | None) -> bool:
     """Return whether an attempt failed like the previous one: with the same error and trace in the same step.
 
-    Such an error comes from the job's code or data, and a further restart would meet it again.
+    Such an error comes from the job's code or data, and a further restart would hit it again.
     """
     return before is not None and failure.trace != "" and _comparable(failure.trace) == _comparable(before.trace)
 

@@ -88,7 +88,7 @@ class Watch:
                 signal.signal(one, handler)
 
     def enter(self, step: int, phase: str) -> None:
-        """Set this rank's position, which errors of the ranks that wait for it show. Takes less than a microsecond."""
+        """Set this rank's position, for errors of ranks that wait for it. Takes less than a microsecond."""
         self._place, self._since_s = (step, phase), time.monotonic()
 
     def stops_after(self, step: int) -> bool:
@@ -99,7 +99,7 @@ class Watch:
         publishing rank entered after it had published. So all ranks find the same answer.
 
         Args:
-            step: the step just made.
+            step: the step just finished.
         """
         if self._asked and not self._store.check(["stop"]):
             self._store.compare_set("stop", "", str(step + 2))

@@ -140,7 +140,7 @@ class Difference:
         """Store the rounding errors after this update durably under its id; all its elements must have been read.
 
         Raises:
-            OSError: if the system refuses.
+            OSError: if a file operation fails.
         """
         self._residuals.keep(upload)
 

@@ -104,7 +104,7 @@ class Exchange:
         self._base = Base(self._scratch / f"atoll-{secrets.token_hex(8)}.base", pieces)
 
     def fetch(self, now: Round) -> None:
-        """Fetch what this rank lacks of the model. Does not change the weights. From any thread.
+        """Fetch the chunks of the model that this rank lacks. Does not change the weights. From any thread.
 
         Raises:
             RoundError: on every rank, if it failed on one.
@@ -195,7 +195,7 @@ class Exchange:
         return Trained(steps, tokens_of_round, sums.metrics, now_s() - began)
 
     def difference(self, order: Order) -> Difference:
-        """Return what to send of the present weights.
+        """Return what to send of the current weights.
 
         Raises:
             LayoutError: on every rank, if the order's ranges cut a tensor.

@@ -240,7 +240,7 @@ class Orders:
             watcher.join()
 
     def _set(self, number: int, key: str, value: bytes) -> None:
-        """Set a key and delete those of two rounds before, which every rank has read by now."""
+        """Set a key, and delete the keys of two rounds before, which every rank has read by now."""
         self._store.set(key, value)
         self._mine.setdefault(number, []).append(key)
         for old in [one for one in self._mine if one < number - 1]:

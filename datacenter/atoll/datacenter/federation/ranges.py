@@ -1,8 +1,8 @@
 """Positions of a rank's part of a tensor in the flat element space, and copying bytes between them. Pure; numpy only.
 
-A *part* is a box of an n-dimensional tensor: what tensor, expert and data parallelism leave one rank. In the flat space
-it is a list of strided ranges; concatenated, they give the elements of the box in C order. Positions in the box are
-counted in that order.
+A *part* is a box of an n-dimensional tensor: the part that tensor, expert and data parallelism leave to one rank. In
+the flat space it is a list of strided ranges; concatenated, they give the elements of the box in C order. Positions in
+the box are counted in that order.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Residuals:
         """Store the new errors durably under their update's id; drop those that no update can need any more.
 
         Raises:
-            OSError: if the system refuses.
+            OSError: if a file operation fails.
         """
         if self._next is None:
             return

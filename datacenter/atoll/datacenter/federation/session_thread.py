@@ -130,7 +130,7 @@ class SiloWork(Work):
         return reported
 
     def _settled(self) -> Reported | None:
-        """Ask about an update in doubt; return its report if it is of this round, which is then done."""
+        """Ask about an update in doubt; return its report if it belongs to this round, which is then done."""
         found = self.journal.settle(self.transfers)
         if found is None:
             return None

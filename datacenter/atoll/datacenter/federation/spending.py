@@ -124,7 +124,7 @@ class Spending:
         self.ledger.charge(task.key, task.run_name, self._release(steps))
 
     def settle(self, task: Task, charged: int, made: int) -> None:
-        """Refund charged steps that were not made and will not be made."""
+        """Refund charged steps that did not run and will not run."""
         try:
             self.ledger.settle(task.key, self._release(charged), made)
         except ClientError as error:

@@ -123,7 +123,7 @@ class FaultsSection(Section):
 
     @property
     def leaves_late_behind(self) -> bool:
-        """Whether a step may be made while a replica group is still in its pass."""
+        """Whether a step may end while a replica group is still in its pass."""
         return self.backup_replicas > 0 or self.speculate_after is not None
 
 

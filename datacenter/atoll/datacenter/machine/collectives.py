@@ -61,7 +61,7 @@ class Point:
 def measure_collective(
     collective: Collective, size_bytes: int, device: torch.device, group: ProcessGroup | None = None
 ) -> Point:
-    """Time a collective on the group, its size rounded up to a multiple of the ranks; all ranks of the world call."""
+    """Time a collective on the group, its size rounded up to a multiple of the ranks; all ranks must call it."""
     ranks = dist.get_world_size(group)
     elements = max(1, -(-size_bytes // (_ELEMENT_BYTES * ranks))) * ranks
     call = _call(collective, elements, device, group)
@@ -108,7 +108,7 @@ def _least_squares(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
     y = (aa * b - ab * a) / determinant if determinant > 0 else -1.0
     if x >= 0 and y >= 0:
         return x, y
-    # The minimum lies on an edge: take the better of the two.
+    # The minimum is on an edge: take the better of the two.
     edges = ((a / aa if aa else 0.0, 0.0), (0.0, b / bb if bb else 0.0))
     return min(edges, key=lambda edge: sum((left * edge[0] + right * edge[1] - 1) ** 2 for left, right in rows))
 

@@ -3,7 +3,7 @@
 ``p`` is the number of ranks, ``alpha`` a link's startup time, ``beta`` = 1 / its bytes per second in one direction, and
 ``n`` the bytes of the whole buffer as NCCL's tests count them: what each rank holds of an all-reduce, broadcast, reduce
 or all-to-all; what each rank ends with of an all-gather; what each rank starts with of a reduce-scatter. The arithmetic
-of reductions (their gamma) is left out: a device adds faster than a link delivers.
+of reductions (gamma) is left out, since a device adds faster than a link delivers.
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"; Sanders,
 Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (NCCL's trees); Bruck et

@@ -18,7 +18,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class RatesError(DatacenterError):
-    """There are no rates of this name, or a file does not hold rates."""
+    """No rates have this name, or a file does not contain rates."""
 
     exit_code = 2
 

@@ -50,7 +50,7 @@ class Meter:
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Enclose work that is not training: its seconds do not count. On a GPU it begins when queued work is done."""
+        """Exclude the enclosed work from the seconds. On a GPU it begins when queued work is done."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         began = self._clock()
@@ -67,8 +67,8 @@ class Meter:
     def lap(self) -> Interval:
         """End the interval.
 
-        Waiting and memory are maxima over all ranks, if they are together: a collective, if there is a process group.
-        On a GPU this waits for the work queued on the device, so that the seconds cover the work, not only its
+        With ``together``, waiting and memory are maxima over all ranks, which is a collective if there is a process
+        group. On a GPU this waits for the work queued on the device, so that the seconds cover the work, not only its
         queueing.
         """
         if self._device.type == "cuda":

@@ -100,7 +100,7 @@ class Tracing:
         return said
 
     def _due(self, number: int) -> int | None:
-        """Return the last step of a trace that begins with this one; None if none does."""
+        """Return the last step of a trace that begins with this one; None if no trace begins."""
         if self._steps is not None and self._steps[0] <= number <= self._steps[1]:
             return min(self._steps[1], number + MAX_STEPS - 1)
         touched_ns = self._touched_ns()

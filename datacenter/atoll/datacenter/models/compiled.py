@@ -1,4 +1,4 @@
-"""Functions that are compiled apart from a model's blocks."""
+"""Functions that are compiled separately from a model's blocks."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ import torch
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the compiled function; not made before it is needed, because that loads the compiler."""
+    """Return the compiled function; created on first use, because that loads the compiler."""
     return torch.compile(function)

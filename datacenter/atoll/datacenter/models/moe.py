@@ -1,4 +1,4 @@
-"""Mixture of experts (Shazeer et al. 2017): each token passes through the few experts that a router chooses for it.
+"""Mixture of experts (Shazeer et al. 2017): each token passes through a few experts that a router chooses.
 
 Every sequence is handled separately, so that neither micro-batches nor layouts change a result:
 

@@ -1,4 +1,4 @@
-"""The spec of a plain ``nn.Module``: nothing is declared, so it is sharded or replicated, never cut inside."""
+"""The spec of a plain ``nn.Module``: it declares nothing, so it is sharded or replicated, but never cut inside."""
 
 from __future__ import annotations
 

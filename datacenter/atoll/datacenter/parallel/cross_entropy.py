@@ -97,7 +97,7 @@ def _loss_and_gradient(
     largest = _over(values.amax(dim=1), "max", classes)
     values.sub_(largest[:, None])
     counts = targets != IGNORED_LABEL
-    own, mine = targets, counts  # a label that is no class is an error of `gather`
+    own, mine = targets, counts  # `gather` raises for a label that is no class
     if classes is not None:
         own = targets - classes.rank() * len(weight)
         mine = counts & (own >= 0) & (own < len(weight))

@@ -106,7 +106,7 @@ def _expert_mesh(meshes: Meshes) -> DeviceMesh:
 
 
 def _shard_together(block: nn.Module, meshes: Meshes, settings: dict[str, Any], *, reshard: bool) -> None:
-    """Shard a block with its experts as one unit: what selective checkpointing recomputes must contain no unit.
+    """Shard a block with its experts as one unit: selective checkpointing must not recompute across units.
 
     The experts' parameters keep their own ranks: each parameter has its own mesh.
     """

@@ -166,7 +166,7 @@ def _lacking_rope(rope: Config, path: Path) -> Iterator[str]:
 
 
 def _rope(config: Config) -> dict[str, Any]:
-    """Return the rotary settings, wherever the version of ``transformers`` keeps them; the newest first."""
+    """Return the rotary settings from where a version of ``transformers`` keeps them; the newest comes first."""
     return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
 
 

@@ -1,4 +1,4 @@
-"""Measure the cost of each block: one block of each kind is run alone on this device, forward and backward."""
+"""Measure the cost of each block: run one block of each kind alone on this device, forward and backward."""
 
 from __future__ import annotations
 
