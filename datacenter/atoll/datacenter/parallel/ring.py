@@ -51,7 +51,7 @@ class RingAttention(nn.Module):
 
 
 def attend(query: Tensor, pair: Tensor, group: str, fused: bool) -> tuple[Tensor, Tensor]:
-    """Go round once; collective.
+    """Send keys and values round the ranks once; collective.
 
     Args:
         query: ``[batch, sequence, heads, head_dim]``.
@@ -89,7 +89,7 @@ def attend_backward(
     group: str,
     fused: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Go round again (Dao et al. 2022, algorithm 4): gradients of keys and values travel with them; collective.
+    """Send them round again, with the gradients of keys and values (Dao et al. 2022, algorithm 4); collective.
 
     Args:
         gradient: of the result.

@@ -78,7 +78,7 @@ def between_blocks(section: TensorParallelSection) -> Placement:
 
 
 def tie(module: nn.Module, spec: ModelSpec) -> None:
-    """Tie parameters again that the spec ties, if both are here: cutting and allocating memory separates them."""
+    """Tie parameters again that the spec ties, if the module has both: cutting and allocating memory separates them."""
     for kept, replaced in spec.tied:
         if _has(module, kept) and _has(module, replaced):
             owner, _, name = replaced.rpartition(".")

@@ -86,7 +86,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _fits(task: Task, tp: int, cp: int) -> bool:
-    """Return whether tensor and context parallelism can divide the job so."""
+    """Return whether tensor and context parallelism can divide the job this way."""
     dims = ParallelDims(cp=cp, tp=tp)
     return not any(True for check in _CHECKS for _ in check(task.job, dims))
 

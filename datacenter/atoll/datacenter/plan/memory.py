@@ -69,7 +69,7 @@ class Peak:
     Attributes:
         moment: name of the moment.
         memory: memory at that moment.
-        rank: the rank along ``pp`` that this is the memory of.
+        rank: the rank along ``pp`` whose memory this is.
     """
 
     moment: str

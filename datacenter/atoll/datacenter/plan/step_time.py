@@ -1,8 +1,8 @@
 """Duration of a step: work divided by rates, collectives that are not overlapped, and the pipeline's bubble.
 
 Matrix products, attention and everything else are sequential (a roofline for each: Williams et al. 2009). Collectives
-of tensor, context and expert parallelism block what follows and count fully. FSDP's run beside the passes: only what
-takes longer than these counts. Ranks along ``pp`` wait for the slowest.
+of tensor, context and expert parallelism block what follows and count fully. FSDP's collectives overlap the passes:
+only the time beyond the passes counts. Ranks along ``pp`` wait for the slowest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients of single samples for layers with adapters, which Opacus has no rule for."""
+"""Gradients of single samples for layers with adapters, for which Opacus has no rule."""
 
 from __future__ import annotations
 

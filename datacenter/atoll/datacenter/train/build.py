@@ -1,4 +1,4 @@
-"""Build what makes the steps of a job: model, optimiser, passes."""
+"""Build the parts that run a job's steps: model, optimiser, passes."""
 
 from __future__ import annotations
 

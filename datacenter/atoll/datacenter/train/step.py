@@ -54,7 +54,7 @@ class Step:
 
     @property
     def waits(self) -> bool:
-        """Whether a step has to be waited for before the next one is queued."""
+        """Whether a step must finish before the next one is queued."""
         return self.scale.dynamic or self.member is not None
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:

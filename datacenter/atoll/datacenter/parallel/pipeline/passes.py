@@ -126,7 +126,7 @@ class _Stage(PipelineStage):
     """A stage whose neighbour may be on the same rank, as in V schedules."""
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        """Return the first messages, by which torch 2.11 and 2.12 connect ranks; gloo has no connection to itself."""
+        """Return the first messages, which connect ranks in torch 2.11 and 2.12; gloo cannot connect to itself."""
         found: list[dist.P2POp] = super()._get_init_p2p_neighbors_ops()
         return [one for one in found if one.group_peer != self.group_rank]
 
