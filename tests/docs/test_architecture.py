@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-WALKS = ("The walk of one update", "The walk of one private round")
+WALKS = ("The path of one update", "The path of one private round")
 MOST_MODULES = 30
 
 
