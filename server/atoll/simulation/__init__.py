@@ -1,4 +1,4 @@
-"""Simulations that are the deployment: the same participants, jobs, rounds and bits, in virtual time.
+"""Simulations with the deployment's own code: the same participants, jobs, rounds and bits, in virtual time.
 
 ``Federation(participants=make, population=1000).run(Job(rounds=50, cohort=Cohort(size=20)), initial=weights)``
 """
@@ -94,17 +94,17 @@ _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names
 
 
 def _loaded(name: str) -> Any:
-    """Load what is public when it is first used, so that ``atoll --help`` loads no simulation to name its command."""
+    """Load public names on first use, so that ``atoll --help`` does not load the simulation."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with paused():  # three full collections over PyTorch's objects, a third of the time of these imports
+    with paused():  # avoids three full collections over PyTorch's objects, a third of the import time
         found = getattr(import_module(_PLACE_OF.get(name, "atoll.server.jobs")), name)
     globals()[name] = found
     return found
 
 
 if not TYPE_CHECKING:
-    __getattr__ = _loaded  # hidden from type checkers, which would then let any name pass
+    __getattr__ = _loaded  # hidden from type checkers, which would otherwise accept any name
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Which participants are connected: they come and go as their behaviour says, and leave when they drop out."""
+"""Connect and disconnect participants according to their behaviour, and when they drop out."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Attended:
 
     Attributes:
         numbers: of the connected participants, int32, in the order in which they connected.
-        counted_from: of their sessions, float64; see ``Session``.
-        away: numbers of those that dropped out and are not back, int32.
-        back_at: the second at which each of them is back, float64.
-        changes: how many comings and goings have happened.
+        counted_from: value of their sessions' field, float64; see ``Session``.
+        away: numbers of participants that dropped out and have not returned, int32.
+        back_at: the second at which each of them returns, float64.
+        changes: number of connects and disconnects so far.
     """
 
     numbers: npt.NDArray[np.int32]
@@ -40,12 +40,12 @@ class Attendance:
     """Connects and disconnects the participants of a simulation.
 
     Args:
-        population: who there is.
+        population: all participants.
         behaviour: how they behave in virtual time.
 
     Attributes:
         sessions: of the server; set before the first participant connects.
-        presence: when each is there.
+        presence: when each is connected.
     """
 
     sessions: VirtualSessions
@@ -60,14 +60,14 @@ class Attendance:
         self._changes = 0
 
     def begin(self, introductions: Mapping[str, Introduction]) -> None:
-        """Connect those who are always there."""
+        """Connect the participants that are always available."""
         self._introductions = introductions
         if self.presence.everyone_stays:
             for name, introduction in introductions.items():
                 self.sessions.join(name, introduction)
 
     def go_on(self, introductions: Mapping[str, Introduction], at: Attended) -> None:
-        """Connect those who were connected at an instant, which is now."""
+        """Connect the participants that were connected at a recorded instant, which is now."""
         self._introductions, self._changes = introductions, at.changes
         for number, counted_from in zip(at.numbers.tolist(), at.counted_from.tolist(), strict=True):
             name = self._names[number]
@@ -88,7 +88,7 @@ class Attendance:
         )
 
     async def come_and_go(self) -> None:
-        """Connect and disconnect the participants that are not always there, each at its time."""
+        """Connect and disconnect the participants that are not always available, each at its time."""
         loop = virtual_loop()
         changes = sorted(self.presence.changes())[self._changes :]
         for at, together in groupby(changes, key=lambda change: change[0]):
@@ -101,7 +101,7 @@ class Attendance:
                     self.sessions.go_offline(self._names[number])
 
     def drop_out(self, number: int) -> None:
-        """A participant leaves without its work, and comes back later."""
+        """A participant leaves, loses its work, and returns later."""
         self.sessions.go_offline(self._names[number])
         self._expect_back(number, virtual_loop().time() + self._back_s)
 

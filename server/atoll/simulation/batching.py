@@ -1,4 +1,4 @@
-"""Participants that are trained together: one call gives the updates of many."""
+"""Train participants together: one call computes the updates of many."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Trained = Update | Exception
-"""The update of a participant, or why their training together failed."""
+"""The update of a participant, or the error of the joint training."""
 
 
 class AlreadyTrained(Participant):
-    """A participant whose ``fit`` has been done.
+    """A participant whose ``fit`` has already run.
 
     Args:
-        participant: does everything else.
-        trained: what ``fit`` gives or raises.
+        participant: runs all other methods.
+        trained: the result or error of ``fit``.
     """
 
     def __init__(self, participant: Participant, trained: Trained) -> None:
@@ -46,7 +46,7 @@ class AlreadyTrained(Participant):
 
 
 def trained_together(members: Sequence[Participant], model: Model, tasks: Sequence[Task]) -> Sequence[Trained]:
-    """The updates of participants of one class, or the error of their call for each.
+    """The updates of participants of one class, or for each the error of the joint call.
 
     Raises:
         SetupError: if their class cannot train them together.

@@ -1,4 +1,4 @@
-"""How participants behave in virtual time: when they are there, how long they take, whether they drop out."""
+"""Participants' behaviour in virtual time: when they are connected, how long tasks take, whether they drop out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from atoll.simulation.population import Population
 Spell = tuple[float, float]
 """Virtual seconds from which and until which a participant is connected."""
 Speed = float | Callable[[int, int], float]
-"""Virtual seconds that a task takes: for all, or by the participant's number and the round."""
+"""Virtual seconds of a task: one number for all, or a function of participant number and round."""
 Availability = Callable[[int], Sequence[Spell]]
-"""The spells of a participant, by its number: in order, apart from each other."""
+"""The spells of a participant, by its number: in order and disjoint."""
 COLUMNS = ("participant", "online_s", "offline_s")
 TASK_COLUMN = "task_s"
 _CONTEXT = "atoll 2026 simulation: seed, purpose, participant, round, attempt"
@@ -28,17 +28,17 @@ _CONTEXT = "atoll 2026 simulation: seed, purpose, participant, round, attempt"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The participants' behaviour. Everyone is there, takes no time and never drops out, unless it says else.
+    """The participants' behaviour. By default everyone is connected, takes no time and never drops out.
 
     Attributes:
         speed: virtual seconds from an invitation to its report.
-        availability: when a participant is connected; None: always. A report waits until its participant is.
+        availability: when a participant is connected; None: always. A report waits until its participant is connected.
         dropout: probability that a participant leaves at a random moment of a task, without reporting.
-        back_s: virtual seconds after which one that dropped out is connected again, without its work.
+        back_s: virtual seconds after which a dropped-out participant reconnects, without its work.
         seed: decides who drops out, and when.
 
     Raises:
-        SetupError: naming a number that is out of its range.
+        SetupError: naming a number that is out of range.
     """
 
     speed: Speed = 0.0
@@ -66,29 +66,29 @@ class Behaviour:
         back_s: float = 300.0,
         seed: int = 0,
     ) -> Self:
-        """The behaviour that a trace records.
+        """The behaviour recorded in a trace.
 
         Args:
             path: a CSV file with the columns participant, online_s and offline_s, one row for each spell of a
-                participant; task_s, if it is there, has the virtual seconds that a task of the participant takes.
-            population: as the federation's; every participant must be in the trace.
+                participant; the optional task_s has the virtual seconds of a task of the participant.
+            population: the federation's; every participant must be in the trace.
             speed: as of ``Behaviour``, unless the trace has the column task_s.
             dropout: as of ``Behaviour``.
             back_s: as of ``Behaviour``.
             seed: as of ``Behaviour``.
 
         Raises:
-            SetupError: naming the line that cannot be, or the participants that are missing.
+            SetupError: naming the invalid line, or the missing participants.
         """
         trace = Trace.load(path, Population(population))
         timed = speed if trace.task_s is None else trace.task_s
         return cls(timed, trace.spells_of, dropout, back_s, seed)
 
     def task_s(self, number: int, round_number: int) -> float:
-        """Virtual seconds that a task takes.
+        """Virtual seconds of a task.
 
         Raises:
-            SetupError: if ``speed`` gives what cannot be.
+            SetupError: if ``speed`` returns an invalid value.
         """
         if not callable(self.speed):
             return self.speed
@@ -98,7 +98,7 @@ class Behaviour:
         """When a participant is connected.
 
         Raises:
-            SetupError: if ``availability`` gives spells that overlap or end before they begin.
+            SetupError: if ``availability`` returns spells that overlap or end before they begin.
         """
         if self.availability is None:
             return ((0.0, math.inf),)
@@ -115,7 +115,7 @@ class Behaviour:
 
 
 class Presence:
-    """The spells of all participants that are ever away."""
+    """The spells of all participants that are ever disconnected."""
 
     def __init__(self, behaviour: Behaviour, population: Population) -> None:
         self._spells: dict[int, tuple[list[float], Sequence[Spell]]] = {}
@@ -130,7 +130,7 @@ class Presence:
         return not self._spells
 
     def changes(self) -> Iterator[tuple[float, int, bool]]:
-        """When each participant comes and goes: the second, its number, and whether it comes; in no order."""
+        """Each connect and disconnect: the second, the participant's number, and whether it connects; unordered."""
         for number, (_, spells) in self._spells.items():
             for start, stop in spells:
                 yield start, number, True
@@ -231,7 +231,7 @@ def _check_spells(spells: Sequence[Spell], what: str) -> None:
 
 
 def _uniform(seed: int, *what: object) -> tuple[float, float]:
-    """Two numbers in [0, 1) that follow from the arguments."""
+    """Two numbers in [0, 1), derived from the arguments."""
     name = "\0".join(map(str, (seed, *what))).encode()
     digest = blake3(name, derive_key_context=_CONTEXT).digest(16)
     first, second = (int.from_bytes(digest[at : at + 8], "little") >> 11 for at in (0, 8))

@@ -1,4 +1,4 @@
-"""``atoll simulate``: play a job over virtual participants on this machine."""
+"""``atoll simulate``: run a job over virtual participants on this machine."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _BACKEND = "Where workers are: on this machine, or actors on Ray (RAY_ADDRESS), 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What ``--json`` prints.
+    """The output of ``--json``.
 
     Attributes:
         digest: of the final model.
         status: finished, or paused if the privacy budget is spent.
         reason: why it ended.
-        seconds: how long the simulation took.
-        virtual_s: how long the run took in virtual time.
+        seconds: real duration of the simulation.
+        virtual_s: duration of the run in virtual time.
         rounds: one row for each attempt at a round, ``duration_s`` virtual.
     """
 
@@ -121,7 +121,7 @@ def simulate(*, job: Path, changes: tuple[str, ...], output: Path | None, json_o
 
 
 def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
-    with steps(f"simulating {job.job.name}") as show:  # before the user's modules are loaded, which takes seconds
+    with steps(f"simulating {job.job.name}") as show:  # before loading the user's modules, which takes seconds
         federation = _federation(**options)
         return federation.run(
             job,
@@ -132,7 +132,7 @@ def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
 
 
 def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any) -> None:
-    """Play the runs of ``--sweep`` and ``--repeat``; model and report of each are written as soon as it has ended."""
+    """Run the jobs of ``--sweep`` and ``--repeat``; write each one's model and report as soon as it has ended."""
     from atoll.simulation.sweeping import sweep  # noqa: PLC0415 - as above
 
     grid = grid_of(options["sweep"])
@@ -159,7 +159,7 @@ def _compare(job: Job, output: Path | None, *, json_output: bool, **options: Any
                 folder=options["folder"],
                 **_common(job, **options),
             )
-    finally:  # of a sweep that was interrupted too, the runs that have ended
+    finally:  # also after an interrupt: the runs that have ended
         if rows:
             _show_rows(rows, output, json_output=json_output)
     if failed := [run.reason for run in rows if run.status == "failed"]:
@@ -175,7 +175,7 @@ def _show_rows(rows: list[ComparedRun], output: Path | None, *, json_output: boo
 
 
 def _common(job: Job, **options: Any) -> dict[str, Any]:
-    """What one run and a sweep of several are told."""
+    """Settings shared by a single run and a sweep."""
     evaluate = options["evaluate"]
     return {
         "initial": None if job.model is None else job.model.initial,
@@ -209,7 +209,7 @@ def _population(given: str) -> int | list[str]:
 
 
 def _make_folder(output: Path) -> None:
-    """Make the folder for results before anything is played."""
+    """Create the folder for results before the first run."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -250,7 +250,7 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
         print_json(Simulated(result.digest, result.status, result.reason, result.seconds, result.virtual_s, rows))
         return
     metrics = _shown_metrics(rows, result.detail().job_toml)
-    virtual = result.virtual_s > 0  # without a speed none passes
+    virtual = result.virtual_s > 0  # without a speed virtual time does not pass
     columns = (*_WIDE, *([_VIRTUAL] if virtual else []), *(f"{name}>" for name in metrics))
     print_table(columns, (_cells(row, metrics, virtual=virtual) for row in rows), "no round was played")
     shown = console(stderr=True)
@@ -264,7 +264,7 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
 
 
 def _shown_metrics(rows: Iterable[Mapping[str, Any]], job_toml: str) -> list[str]:
-    """The metrics that get a column: those that the job decides by are never crowded out by others."""
+    """The metrics that get a column; metrics on which the job decides come first."""
     job = parse_job(job_toml)
     found = dict.fromkeys(key for row in rows for key in row if "/" in key)
     deciding = {job.retention.best, job.stop.metric if job.stop else None}

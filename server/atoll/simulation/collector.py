@@ -1,8 +1,7 @@
-"""Python's garbage collector while a simulation plays: it looks through what the simulation makes, and nothing older.
+"""Limit Python's garbage collector during a simulation to objects that the simulation creates.
 
-A full collection looks at every object that is alive. In a process with PyTorch these are some hundred thousand that
-stay to the end, and each further module that is loaded causes more collections: together a second of the processor,
-a quarter of a short simulation.
+A full collection visits every live object. A process with PyTorch has several hundred thousand that live to the end,
+and each imported module causes more collections: together a second of processor time, a quarter of a short simulation.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Inside the block nothing is collected."""
+    """A context in which nothing is collected."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -26,10 +25,10 @@ def paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def set_aside(load: Callable[[], object]) -> Iterator[None]:
-    """Inside the block no collection looks at what was there before it, nor at what ``load`` makes.
+    """A context in which collections skip objects from before it and those created by ``load``.
 
-    Garbage among those objects waits until the block has ended. Objects that the caller had frozen (``gc.freeze``) are
-    looked at again afterwards: Python cannot distinguish them.
+    Garbage among those objects is kept until the block has ended. Objects that the caller had frozen (``gc.freeze``)
+    are visited again afterwards, because Python cannot distinguish them.
 
     Args:
         load: loads modules; nothing is collected meanwhile.

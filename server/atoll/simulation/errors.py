@@ -3,7 +3,7 @@
 ::
 
     SimulationError
-    ├── SetupError           what was asked for cannot be simulated; also a ValueError
+    ├── SetupError           the request cannot be simulated; also a ValueError
     ├── ParticipantError     a participant's code failed under ``strict=True``
     ├── EvaluateError        ``evaluate`` failed
     ├── DataError            data cannot be divided or loaded; see ``atoll.simulation.data.errors``
@@ -21,9 +21,9 @@ class SetupError(SimulationError, ValueError):
 
 
 class ParticipantError(SimulationError):
-    """The code of a participant failed, and ``strict=True`` asks for the first failure.
+    """The code of a participant failed under ``strict=True``.
 
-    Its cause is the exception itself where the participant ran in this process.
+    Its cause is the exception itself if the participant ran in this process.
 
     Attributes:
         participant: its name.
@@ -39,7 +39,7 @@ class ParticipantError(SimulationError):
 
 
 class EvaluateError(SimulationError):
-    """The function ``evaluate`` raised, or gave something else than figures. Its cause is the exception.
+    """The function ``evaluate`` raised, or did not return figures. Its cause is the exception.
 
     Attributes:
         traceback: of the function's code, as text.
@@ -51,7 +51,7 @@ class EvaluateError(SimulationError):
 
 
 class RunFailedError(SimulationError):
-    """The run failed, was cancelled, or cannot go on; the message has the server's reason."""
+    """The run failed, was cancelled, or cannot continue; the message has the server's reason."""
 
 
 class WorkerError(SimulationError):
@@ -59,7 +59,7 @@ class WorkerError(SimulationError):
 
 
 def raised_at(traceback: str) -> tuple[str, ...]:
-    """The places in the code that a traceback goes through, and the type of the exception."""
+    """The code locations of a traceback, and the type of the exception."""
     frames = (line.strip() for line in traceback.splitlines() if line.startswith("  File "))
     return *frames, raised_in(traceback).partition(":")[0]
 

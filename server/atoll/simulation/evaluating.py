@@ -1,4 +1,4 @@
-"""The function that judges released models (``Federation.run(evaluate=...)``) as an evaluator of the server."""
+"""Wrap the function that evaluates released models (``Federation.run(evaluate=...)``) as a server evaluator."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from atoll.simulation.errors import EvaluateError
 
 Evaluate = Callable[[Mapping[str, npt.NDArray[Any]]], Mapping[str, float] | float]
 SCORE = "score"
-"""Name of the figure of a function that gives one number."""
+"""Name of the figure if the function returns one number."""
 
 
 class NotFiniteWarning(UserWarning):
-    """``evaluate`` gave a value that is not finite, which has no place in the history."""
+    """``evaluate`` returned a value that is not finite, which the history cannot contain."""
 
 
 def evaluator_of(evaluate: Evaluate, fail: Callable[[EvaluateError], None]) -> Evaluator:
     """An evaluator whose first exception ends the simulation.
 
     Args:
-        evaluate: gives figures by name, or one number.
+        evaluate: returns figures by name, or one number.
         fail: called with the error that ends the simulation.
     """
 

@@ -1,4 +1,4 @@
-"""A federation of virtual participants, and the run of a job over it."""
+"""A federation of virtual participants, and the method that runs a job over it."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class Federation:
     """Virtual participants, and how they behave.
 
     Args:
-        participants: makes a participant, from its number or, in a named population, from its name. Called where the
-            participant works.
-        population: how many there are, or their names.
-        examples: how many examples each declares, one number for all or one for each. None: every participant is made
-            once before the run to say it, as each says it to a server when it checks in.
-        policy: what participants send besides updates; the SDK's default if None.
+        participants: creates a participant, from its number or, in a named population, from its name. Called in the
+        process where the participant works.
+        population: the number of participants, or their names.
+        examples: number of examples that each declares, one number for all or one for each. None: every participant is
+        created once before the run to ask for it, as at a check-in.
+        policy: what participants may send besides updates; the SDK's default if None.
         behaviour: how they behave in virtual time; by default all are available and report at once.
-        keep: participants' objects that each process keeps; more are closed, and made again when they are drawn.
-        batched: participants that are trained in one call of their class's ``fit_together``, in this process; 1: each
-            alone. Not the same bits: sums are made in another order.
+        keep: number of participant objects that each process keeps; others are closed, and recreated when drawn.
+        batched: number of participants trained in one call of their class's ``fit_together``, in this process; 1: each
+        alone. The bits differ, because sums are computed in another order.
 
     Raises:
-        SetupError: naming what cannot be simulated, and what to give instead.
+        SetupError: naming the invalid value and the remedy.
     """
 
     participants: Make
@@ -94,24 +94,24 @@ class Federation:
         progress: Progress | bool = True,
         folder: str | Path | None = None,
     ) -> Result:
-        """Play a job to its end.
+        """Run a job to its end.
 
         Args:
-            job: what to play; a ``Job``, or one that ``parse_job`` has read.
+            job: a ``Job``, or a job read by ``parse_job``.
             initial: the first model: arrays by name, or a safetensors file; None for a job with statistics.
-            evaluate: judges each released model; its figures are in the history as ``server/...``.
+            evaluate: evaluates each released model; its figures are in the history as ``server/...``.
             strict: whether the first failure of participants' code raises ``ParticipantError``.
-            workers: processes that participants work in; 0: this one, which a debugger can follow. ``Workers`` may
-                have a share of a GPU each; ``RayWorkers`` are actors on Ray.
-            progress: called with the released rounds and all, after each change. True: a bar where stderr is a
-                terminal, or in a notebook, and nothing elsewhere; False: nothing.
-            folder: keeps the state, so that the same call goes on in the middle of a round if this process is killed,
-                and ends with the same bits. Once the run has ended, the same call gives its result at once, and
-                one with more ``job.rounds`` goes on from there.
+            workers: processes in which participants work; 0: this one, which suits a debugger. ``Workers`` may have a
+                share of a GPU each; ``RayWorkers`` are actors on Ray.
+            progress: called with the number of released and of all rounds, after each change. True: a bar where stderr
+                is a terminal, or in a notebook, and nothing elsewhere; False: nothing.
+            folder: stores the state. If this process is killed, the same call resumes, even in the middle of a round,
+            and ends with the same bits. Once the run has ended, the same call returns its result at once, and a call
+            with more ``job.rounds`` continues from there.
 
         Raises:
-            SetupError: if the job cannot be played by this federation, its workers cannot have what is asked for, or
-                the folder has another simulation.
+            SetupError: if this federation cannot run the job, the workers' resources are not available, or the folder
+            has another simulation.
             ParticipantError: see ``strict``.
             EvaluateError: if ``evaluate`` raises.
             RunFailedError: if the run fails, with the server's reason.
@@ -176,7 +176,7 @@ class Federation:
 
 
 def _load(plan: Plan, forked: int) -> None:
-    """Load what each process would load for itself, before so many are forked."""
+    """Load modules that every process needs, before processes are forked."""
     updates = plan.job.job.rounds * plan.job.cohort.invited / max(1, forked)
     warm_for(plan.job.aggregation.wire_encoding, elements=plan.model.layout.size, updates=updates)
     if forked:
@@ -184,10 +184,10 @@ def _load(plan: Plan, forked: int) -> None:
 
 
 def check_job(job: object) -> None:
-    """Refuse what is no job.
+    """Refuse a value that is not a job.
 
     Raises:
-        SetupError: saying how to make one.
+        SetupError: saying how to create one.
     """
     if not isinstance(job, JobSpec):
         raise SetupError(f"job = {job!r}: give a Job; Job.load(path) reads one from a file")
@@ -197,7 +197,7 @@ def first_of(job: JobSpec, initial: InitialModel | None) -> InitialModel:
     """The first model of a job: the given one, or for statistics the query's.
 
     Raises:
-        SetupError: if there is none, or one too many.
+        SetupError: if there is none, or a superfluous one.
     """
     if job.statistics is not None:
         if initial:
@@ -209,18 +209,18 @@ def first_of(job: JobSpec, initial: InitialModel | None) -> InitialModel:
 
 
 def _asks_others_each_round(job: JobSpec, population: int) -> bool:
-    """Whether rounds of statistics, which must count the same rows, draw their members anew from more than those."""
+    """Whether statistics rounds, which must count the same rows, would draw members from a larger population."""
     cohort = job.cohort
     several = job.statistics is not None and job.job.rounds > 1
     return several and len(cohort.required_names) < cohort.size and cohort.invited < population
 
 
 def fitting(job: JobSpec, population: Population, *, evaluated: bool) -> JobSpec:
-    """The job as this federation plays it.
+    """The job, adapted to this federation.
 
     Raises:
-        SetupError: if its rounds need more participants than there are, or an evaluator that is not there; if rounds of
-            statistics would ask different participants.
+        SetupError: if its rounds need more participants than exist or a missing evaluator, or if statistics rounds
+        would ask different participants.
     """
     needed = max(job.cohort.invited, job.cohort.min_available)
     if needed > len(population):

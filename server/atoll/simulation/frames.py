@@ -1,6 +1,6 @@
-"""Messages between a simulation and its workers: JSON in frames, and no code.
+"""Messages between a simulation and its workers: JSON in frames, never code.
 
-A frame is the length of its text (u32, little-endian) and the text. Bytes travel in base64.
+A frame is the length of its text (u32, little-endian) and the text. Bytes are base64.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUM_KEYS: TypeAdapter[SumKey] = TypeAdapter(SumKey)
 
 
 def framed(message: Message) -> bytes:
-    """A message as it is sent."""
+    """The encoded form of a message."""
     text = json.dumps(message, separators=(",", ":")).encode()
     return LENGTH.pack(len(text)) + text
 
@@ -40,7 +40,7 @@ def opening_to(opening: Opening) -> Message:
 
 
 def opening_from(message: Message, model_path: Callable[[str], Path] | None = None) -> Opening:
-    """See ``opening_to``; ``model_path`` has the file of the model's blob, if it may have moved."""
+    """See ``opening_to``; ``model_path`` returns the file of the model's blob, if it may have moved."""
     found = replace(_OPENINGS.validate_python(message["opening"]), shared=_bytes(message["shared"]))
     return found if model_path is None else replace(found, model=model_path(found.model.name))
 
@@ -79,7 +79,7 @@ def outcome_from(parts: Sequence[Any]) -> Outcome:
 
 
 def sum_to(key: SumKey, items: Sequence[FoldItem]) -> Message:
-    """A sum that a worker is to hand over."""
+    """A request for a worker's sum."""
     return {
         "sum": _SUM_KEYS.dump_python(key, mode="json"),
         "items": [[one.run, one.round, one.attempt, one.participant, one.digest, one.weight] for one in items],

@@ -1,6 +1,6 @@
-"""GPUs of worker processes: each worker sees its own devices alone, and takes no more than its share of the memory.
+"""GPUs of worker processes: each worker sees only its own devices and uses at most its share of memory.
 
-PyTorch is imported when GPUs are asked for, and not before.
+PyTorch is imported only when GPUs are requested.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class GpuShare:
 
     Attributes:
         devices: the GPUs that it sees, as ``CUDA_VISIBLE_DEVICES`` names them.
-        share: how much of its GPU's memory PyTorch may give it; 1: all.
+        share: share of its GPU's memory that PyTorch may use; 1: all.
     """
 
     devices: str
     share: float
 
     def take(self) -> None:
-        """Make this process see its devices alone, and limit its memory, before its first participant is made.
+        """Restrict this process to its devices and memory share, before its first participant is created.
 
         Raises:
             SetupError: as ``limit_memory``.
@@ -44,7 +44,7 @@ class GpuShare:
 
 
 def limit_memory(share: float) -> None:
-    """Let PyTorch give this process so much of its GPU's memory; nothing to do for whole GPUs.
+    """Limit this process's share of GPU memory in PyTorch; does nothing for whole GPUs.
 
     Raises:
         SetupError: if PyTorch is not installed, or this process cannot use its GPU.
@@ -62,7 +62,7 @@ def limit_memory(share: float) -> None:
 
 
 def gpu_shares(workers: Workers) -> list[GpuShare]:
-    """Each worker's GPU and share; empty if no GPUs are asked for.
+    """Each worker's GPU and share; empty if no GPUs are requested.
 
     Raises:
         SetupError: if PyTorch is not installed, sees too few GPUs, or has initialised CUDA in this process.
@@ -86,10 +86,10 @@ def gpu_shares(workers: Workers) -> list[GpuShare]:
 
 
 def dealt(workers: Workers, devices: Sequence[str]) -> list[GpuShare]:
-    """Deal workers over devices: shares in turns, so that no device has two more than another; whole ones in order.
+    """Assign workers to devices: shares in turn, so that loads differ by at most one; whole GPUs in order.
 
     Raises:
-        SetupError: if the devices have not so many shares.
+        SetupError: if the devices have too few shares.
     """
     whole = int(workers.gpus)
     room = len(devices) // whole if whole > 1 else len(devices) * workers_to_a_gpu(workers.gpus)
@@ -110,11 +110,11 @@ def _visible_devices(torch: Any) -> Sequence[str]:
     count = _counted_aside(torch)
     named = os.environ.get(VISIBLE)
     names = [str(number) for number in range(count)] if named is None else [one.strip() for one in named.split(",")]
-    return names[:count]  # CUDA ignores what follows the first name that it does not know
+    return names[:count]  # CUDA ignores names after the first unknown one
 
 
 def _counted_aside(torch: Any) -> int:
-    """Count the GPUs in a process of its own: to ask may initialise CUDA, and then no fork of this one could use it."""
+    """Count the GPUs in a separate process: the query may initialise CUDA, which this one's forks could not use."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads hold nothing that the count uses

@@ -1,4 +1,4 @@
-"""Hands in the reports of virtual participants whose tasks are done, and posts the outcomes to the run."""
+"""Hand in the reports of virtual participants whose tasks are done, and post the outcomes to the run."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from atoll.wire.v1 import participation_pb2, transfer_pb2
 log = logging.getLogger(__name__)
 
 SHOWN = 3
-"""Failures of participants' code that are logged; their traceback is, too, once for each place in the code."""
+"""Maximum number of logged failures of participants' code; a traceback is logged once for each code location."""
 AGAIN = "again"
-"""The state of files that a task leaves which is done again: nothing begins with it."""
+"""The file state after a repeated task, which no other task starts from."""
 _SAID_CHARS = 300
 _Posted = asyncio.Future[tuple[Effect, ...]]
 
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """Whose code failed first.
+    """The first failure of participants' code.
 
     Attributes:
         place: participant and round.
@@ -50,16 +50,16 @@ class FirstFailure:
 
 
 class HandingIn:
-    """Hands in what becomes of tasks.
+    """Hands in the outcomes of tasks.
 
     Args:
-        pool: does the tasks.
-        states: of participants' files.
+        pool: runs the tasks.
+        states: states of participants' files.
         strict: whether the first failure of participants' code ends the simulation.
 
     Attributes:
         server: the server; set before the first report.
-        first_failure: the first failure of participants' code; None without one.
+        first_failure: the first failure of participants' code; None if there is none.
     """
 
     server: SimulatedServer
@@ -75,18 +75,18 @@ class HandingIn:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no task is in work whose report is still to be handed in."""
+        """Whether no report of a running task is pending."""
         return self._delivering == 0
 
     def begun(self, key: Key, request: TaskRequest) -> TaskRequest:
-        """The task as it begins now, with the state that its participant's files are in."""
+        """The task as it begins now, with the current state of its participant's files."""
         return replace(request, before=self._states.of(request.participant), after=after(key))
 
     async def hand_in(self, live: RoundInWork, requests: Sequence[TaskRequest], active: ActiveRun) -> None:
-        """Have tasks done whose reports come now, and hand them in together.
+        """Run the tasks whose reports are due now, and hand in the reports together.
 
-        Which ones is settled before the first is done, and the run takes them in their order: so neither the run nor
-        participants' files depend on how many processes do the tasks.
+        The set of reports is fixed before the first task runs, and the run takes them in their order. So neither the
+        run nor participants' files depend on the number of processes.
         """
         self._delivering += 1
         key, done = live.opening.key, list[tuple[str, Outcome]]()
@@ -109,10 +109,10 @@ class HandingIn:
         self._delivering -= 1
 
     async def make_again(self, key: Key, handed: HandedIn) -> None:
-        """Make an update again that waits for a later round.
+        """Recompute an update that waits for a later round.
 
         Raises:
-            SimulationError: if the participant gives another one than before.
+            SimulationError: if the participant's update differs from the earlier one.
         """
         name = handed.request.participant
         node, outcome = await self._pool.outcome(key, replace(handed.request, after=AGAIN))
@@ -140,7 +140,7 @@ class HandingIn:
             )
 
     def _shown(self, outcome: Outcome) -> str:
-        """The traceback; of a failure at the same place as one before only the error."""
+        """The traceback; for a repeated failure at the same location only the error."""
         place = raised_at(outcome.traceback)
         if place in self._places:
             return f": {raised_in(outcome.traceback)}"
@@ -148,7 +148,7 @@ class HandingIn:
         return f"\n{outcome.traceback.rstrip()}"
 
     def _post(self, key: Key, done: Sequence[tuple[str, Outcome]]) -> Iterator[_Posted]:
-        """Post what became of tasks, so that the run stores it together."""
+        """Post outcomes of tasks, so that the run stores them together."""
         coordinator = self.server.coordinator
         for node, outcome in done:
             name = outcome.participant

@@ -1,7 +1,7 @@
-"""The server's database and threads, without threads: everything is done where it is asked for.
+"""The server's database and executors without threads: everything runs in the calling thread.
 
 A simulation does one thing at a time in its own process. Handing each small write to a thread and back would cost more
-than the write, and would make time pass between the question and the answer.
+than the write, and real time would pass between request and answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs side by side, each in a forked process of its own."""
+"""Run several simulations at the same time, each in its own forked process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_JOBS = 64
 _RELEASED = struct.Struct("<I")
 
 Play = Callable[[Progress], object]
-"""Plays a run, which calls its argument with the rounds that are released, and all."""
+"""Executes a run, which calls its argument with the number of released and of all rounds."""
 
 
 @dataclass
@@ -33,16 +33,16 @@ class _Process:
 def played_aside(
     plays: Sequence[Play], jobs: int, progress: Callable[[int, int], object] | None = None
 ) -> Generator[int]:
-    """Play runs in processes, at most so many at a time.
+    """Execute runs in processes, at most ``jobs`` at a time.
 
     Args:
         plays: the runs.
-        jobs: how many at a time.
-        progress: called with the rounds that all of them have released, and the place of the run that released one.
+        jobs: maximum number of concurrent runs.
+        progress: called with the number of rounds released by all runs, and the index of the run that released one.
 
     Yields:
-        How each run's process ended, in their order: 0, 1 if it raised, or a signal's number below 0. What it raised is
-        lost: a simulation with a folder raises it again.
+        Each process's exit status, in the order of the runs: 0, 1 if it raised, or a negative signal number. The
+        exception itself is lost; a simulation with a folder raises it again.
     """
     running: dict[int, _Process] = {}
     begun = 0
@@ -89,7 +89,7 @@ def _begun(play: Play) -> _Process:
 
 
 def _wait(running: dict[int, _Process]) -> Iterator[int]:
-    """Wait until a process has released a round or has ended; the places of those that released one."""
+    """Wait until a process has released a round or has ended; return the indices of those that released one."""
     with selectors.DefaultSelector() as selector:
         for place, one in running.items():
             if one.status is None:
@@ -106,7 +106,7 @@ def _wait(running: dict[int, _Process]) -> Iterator[int]:
 
 
 def _end(one: _Process) -> None:
-    """End a process that is not needed any more; its workers end with it."""
+    """End a process that is no longer needed; its workers end with it."""
     os.close(one.reader)
     with contextlib.suppress(ProcessLookupError):
         os.kill(one.pid, signal.SIGKILL)

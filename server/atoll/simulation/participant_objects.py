@@ -1,4 +1,4 @@
-"""The participants' objects of one process: made when they are needed, and kept up to a bound."""
+"""The participant objects of one process: created when needed, and kept up to a limit."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from atoll.client.in_process import users_frame
 from atoll.simulation.errors import SetupError
 
 Make = Callable[[int | str], Participant]
-"""Makes a participant, from its number in the population, or from its name if the population is named."""
+"""Creates a participant, from its number in the population, or from its name if the population is named."""
 KEEP_PARTICIPANTS = 4096
-"""Participants' objects that a process keeps; the one used longest ago is closed first, and made again when drawn."""
+"""Default number of kept participant objects; the least recently used is closed first, and recreated when drawn."""
 
 
 class ParticipantObjects:
     """Participants by name.
 
     Args:
-        make: makes a participant.
-        keep: objects that are kept.
+        make: creates a participant.
+        keep: number of kept objects.
     """
 
     def __init__(self, make: Make, keep: int = KEEP_PARTICIPANTS) -> None:
@@ -32,15 +32,15 @@ class ParticipantObjects:
 
     @contextlib.contextmanager
     def used(self, name: str, seed: int | str, folder: Callable[[], Path] | None) -> Iterator[Participant]:
-        """A participant at work. One that keeps files is made anew each time: the next may be another process's.
+        """A participant for a task. One that keeps files is recreated each time: its next task may run elsewhere.
 
         Args:
             name: the participant's.
-            seed: what it is made from.
-            folder: makes the folder of one that keeps files; None where none can.
+            seed: the factory's argument.
+            folder: creates the folder of a participant that keeps files; None if that is not possible.
 
         Raises:
-            SetupError: if it cannot be made, or keeps files where it cannot.
+            SetupError: if it cannot be created, or keeps files where that is not possible.
         """
         found = self._kept.get(name)
         if found is not None:

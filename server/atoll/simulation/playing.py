@@ -1,4 +1,4 @@
-"""The run of one simulation, from its begin or its last commit to its result."""
+"""One simulation's run, from its start or its last commit to its result."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from atoll.wire.encoding import Encoding
 STARTS_AT = 1_704_067_200.0
 """Epoch seconds at virtual second 0: Monday, 2024-01-01, 00:00 UTC."""
 STUCK_S = 366 * 86_400.0
-"""Virtual seconds without any change of the run after which it is given up."""
+"""Virtual seconds without any change after which the run is considered stuck."""
 _ENCODINGS = frozenset(Encoding)
 Examples = int | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The run that is played, and where its state is.
+    """The settings of a run, and the location of its state.
 
     Attributes:
-        folder: takes the state.
-        job: what to play.
-        model: the first one.
+        folder: stores the state.
+        job: the job.
+        model: the initial model.
         population: all participants.
-        evaluate: judges released models.
-        examples: what each declares; None: each is asked.
-        results: the folder as one that a later call goes on from; None: it is temporary.
-        asked: what was asked for, which a later call must ask for too.
+        evaluate: evaluates released models.
+        examples: declared by each participant; None: each is asked.
+        results: the folder if a later call can resume from it; None: it is temporary.
+        asked: the request, which a later call must repeat.
     """
 
     folder: Path
@@ -79,11 +79,11 @@ class Simulation:
     """One run on a virtual loop.
 
     Args:
-        plan: what is played.
+        plan: of the run.
         loop: the virtual time.
-        pool: does the tasks.
-        participants: play the rounds.
-        progress: called with the number of released rounds and of all, after each change.
+        pool: runs the tasks.
+        participants: take part in the rounds.
+        progress: called with the number of released and of all rounds, after each change.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class Simulation:
             self._boundaries = Boundaries(participants, before, self._cannot_commit)
 
     async def run(self) -> Result:
-        """Play to the end. Raises as ``Federation.run``."""
+        """Run to the end. Raises as ``Federation.run``."""
         try:
             return await self._run()
         except ServerError as error:
             raise SetupError(str(error.detail)) from error
         except RunFailedError as error:
             first = self._participants.reports.first_failure
-            if first is None or self._plan.results is not None:  # its next call knows the reason alone
+            if first is None or self._plan.results is not None:  # a later call would know only the reason
                 raise
             raise RunFailedError(first.beside(str(error))) from error
         finally:
@@ -141,7 +141,7 @@ class Simulation:
             detail = await server.services.reader.run(lambda connection: detail_from(connection, run_id, members=False))
             seconds = time.perf_counter() - began
             if self._boundaries is not None:
-                self._boundaries.writer.commit()  # what the run's end has tidied up
+                self._boundaries.writer.commit()  # after the clean-up at the run's end
                 seconds = self._boundaries.seconds
             return _result(self._plan, server.services.blobs, detail, seconds, self._loop.time())
         finally:
@@ -153,7 +153,7 @@ class Simulation:
         return {} if evaluate is None or name is None else {name: evaluator_of(evaluate, self._participants.fail)}
 
     async def _begin(self, server: SimulatedServer) -> str:
-        """Begin the run; its id."""
+        """Start the run; return its id."""
         plan = self._plan
         await server.coordinator.start()
         await server.enrol(plan.population.names)
@@ -175,7 +175,7 @@ class Simulation:
         return submitted.run
 
     async def _go_on(self, server: SimulatedServer) -> str:
-        """Resume the run at its last commit; its id."""
+        """Resume the run at its last commit; return its id."""
         kept, boundaries = self._kept, self._boundaries
         if kept is None or boundaries is None:
             raise SimulationError("there is no commit to go on from")
@@ -189,7 +189,7 @@ class Simulation:
         return kept.boundary.run
 
     async def _extend(self, server: SimulatedServer, kept: KeptState) -> None:
-        """Go on with a run that has ended; the next commit has the extension with what is asked for now."""
+        """Extend a run that has ended; the next commit has the extension with the current request."""
         await server.services.writer.run(put_begin, self._plan.asked, kept.facts)
         run = await server.services.reader.run(runs.get, kept.boundary.run)
         await server.coordinator.extend(run.id, self._plan.job.job.rounds - run.rounds_released)
@@ -209,7 +209,7 @@ class Simulation:
         """Wait until the run has ended or pauses.
 
         Raises:
-            RunFailedError: if it has broken down.
+            RunFailedError: if it is broken.
         """
         active = server.coordinator.active(run_id)
         while active is not None:
@@ -219,7 +219,7 @@ class Simulation:
             if active.driver.broken is not None:
                 raise RunFailedError(str(active.driver.broken.detail))
             if state.status.ended or state.status == "paused":
-                await active.driver.stop()  # what it tidies up goes with the simulation
+                await active.driver.stop()  # its clean-up is part of the simulation's
                 return
             waiting = asyncio.ensure_future(changed.wait())
             either: set[asyncio.Future[Any]] = {waiting, self._participants.failed}
@@ -240,7 +240,7 @@ class Simulation:
 
 
 def finished(plan: Plan) -> Result | None:
-    """The result of a simulation that has ended in its folder; None if it has not, or if more rounds are asked for.
+    """The result of a simulation that has ended in its folder; None if it has not, or if more rounds are requested.
 
     Raises:
         RunFailedError: if the run failed.

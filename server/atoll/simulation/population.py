@@ -1,4 +1,4 @@
-"""The participants' names, and the seed or value that each is made from."""
+"""The participants' names, and the factory argument of each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 class Population:
     """Numbered participants, or named ones.
 
-    Numbered ones are called ``p000`` to ``p999``, with as many digits as the largest needs, and made from their number.
-    Named ones are made from their name: with the ids of a deployment's participants, draws are that deployment's too.
+    Numbered participants are called ``p000`` to ``p999``, with as many digits as the largest number needs, and created
+    from their number. Named ones are created from their name: with the ids of a deployment's participants, the draws
+    equal that deployment's.
 
     Args:
-        of: how many there are, or their names.
+        of: the number of participants, or their names.
 
     Raises:
-        SetupError: for fewer than one, or names that cannot be an id or come twice.
+        SetupError: for fewer than one, invalid names, or duplicates.
     """
 
     def __init__(self, of: int | Sequence[str]) -> None:
@@ -45,7 +46,7 @@ class Population:
 
     @staticmethod
     def names_in(file: Path) -> list[str]:
-        """The names in a text file, one in each line; empty lines and those that begin with # are left out.
+        """The names in a text file, one per line; empty lines and lines that begin with # are skipped.
 
         Raises:
             SetupError: if the file cannot be read, or has no name.
@@ -66,13 +67,13 @@ class Population:
         return len(self.names)
 
     def number_of(self, name: str) -> int:
-        """The place of a participant in the population, from 0."""
+        """The index of a participant in the population, from 0."""
         return self._numbers[name]
 
     def seed_of(self, name: str) -> int | str:
-        """The seed or value that a participant is made from."""
+        """The number or name from which a participant is created."""
         return name if self._named else self._numbers[name]
 
     def seeds(self) -> Iterator[tuple[str, int | str]]:
-        """Every participant with what it is made from."""
+        """Every participant with its factory argument."""
         return ((name, self.seed_of(name)) for name in self.names)

@@ -1,4 +1,4 @@
-"""Worker processes: tasks are pushed to them, longest first, and each hands over one partial sum a round."""
+"""Worker processes: tasks are pushed to them, longest first, and each returns one partial sum a round."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from atoll.simulation.worker_process import forked
 from atoll.simulation.workers import Workers
 
 DEEPEST = 32
-"""Tasks that one worker has in hand, so that it need not wait for the next."""
+"""Tasks queued at one worker, so that it does not wait for the next one."""
 SHORT_S = 0.02
-"""Tasks that take no longer together are given to a worker at once."""
+"""Tasks with a total time up to this are given to a worker at once."""
 _FACTS = 256
 
 
@@ -42,11 +42,11 @@ class ProcessPool:
 
     Args:
         runner: is forked into every worker.
-        workers: how many, and what each may use of the GPUs.
-        folder: takes the partial sums on their way.
+        workers: their number and GPU shares.
+        folder: for partial sums in transfer.
 
     Raises:
-        SetupError: if the GPUs that are asked for are not there; no worker is forked then.
+        SetupError: if the requested GPUs are missing; no worker is forked then.
     """
 
     def __init__(self, runner: TaskRunner, workers: Workers, folder: Path) -> None:
@@ -107,7 +107,7 @@ class ProcessPool:
             return await task.done
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """See ``WorkerPool``; tasks of these rounds that no worker has begun are not begun any more."""
+        """See ``WorkerPool``; tasks of these rounds that no worker has begun are cancelled."""
         self._queue.drop(run, through)
         self._expected = {at: task for at, task in self._expected.items() if at[0][0] != run or at[0][1:] > through}
         for link in self._links:
@@ -130,7 +130,7 @@ class ProcessPool:
                 await asyncio.gather(*given)
 
     def _feed(self) -> None:
-        """Give out tasks until every worker has enough in hand."""
+        """Assign tasks until every worker has enough queued."""
         given: defaultdict[WorkerLink, list[QueuedTask]] = defaultdict(list)
         while len(self._queue):
             link = min(self._links, key=lambda one: len(one.tasks) + len(given[one]))
@@ -142,13 +142,13 @@ class ProcessPool:
                 link.give(tasks)
 
     def _depth(self) -> int:
-        """Tasks that a worker should have in hand: fewer towards the end of a round, unless they are short."""
+        """Number of tasks to queue at a worker: fewer towards the end of a round, unless they are short."""
         mean_s = self._queue.mean_s
         short = int(SHORT_S / mean_s) if mean_s > 0 else 0
         return max(2, min(DEEPEST, max(short, len(self._queue) // (2 * len(self._links)))))
 
     def _done(self, outcomes: Sequence[Outcome]) -> None:
-        """A worker has done tasks: learn how long they take, and give it others."""
+        """Handle finished tasks of a worker: learn their duration, and assign others."""
         for one in outcomes:
             self._queue.took(one.participant, one.seconds)
         self._feed()
@@ -156,15 +156,15 @@ class ProcessPool:
 
 @dataclass(frozen=True)
 class _Calls:
-    """A worker's sums, as the coordinator's pool asks for them; see ``node_pool.RemoteCalls``."""
+    """A worker's sums, for the coordinator's pool; see ``node_pool.RemoteCalls``."""
 
     link: WorkerLink = field(repr=False)
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
-        """An update is in the sum since it was made, or waits for ``write_partial``."""
+        """Nothing to fold: an update is already in the sum, or waits for ``write_partial``."""
 
     async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
-        """Have the worker write its sum."""
+        """Make the worker write its sum."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with virtual_loop().held():
@@ -185,7 +185,7 @@ class _Calls:
 
 
 def load_what_training_loads() -> None:
-    """PyTorch loads 800 modules at an optimiser's first use: before the fork, so that no worker does it for itself."""
+    """Load PyTorch's 800 modules for an optimiser's first use before the fork, so that no worker loads its own copy."""
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")

@@ -1,4 +1,4 @@
-"""How a simulation shows that it goes on: a bar on a terminal or in a notebook's cell, nothing elsewhere."""
+"""The progress display of a simulation: a bar on a terminal or in a notebook's cell, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from atoll.operator.notebook import Cell, screen
 from atoll.simulation.errors import SetupError
 
 Progress = Callable[[int, int], object]
-"""Called with the rounds that are released, and all."""
+"""Called with the number of released and of all rounds."""
 SweepProgress = Callable[[int, int, str], object]
-"""Called with the rounds that all runs have released, the rounds of all runs, and the variant that is played."""
+"""Called with the released rounds of all runs, the total rounds of all runs, and the current variant."""
 
 
 @contextlib.contextmanager
 def showing(label: str, *, asked: bool) -> Iterator[SweepProgress | None]:
-    """The progress bar for this terminal or notebook, if one is asked for; None without either.
+    """The progress bar for this terminal or notebook, if requested; None without either.
 
-    It begins with the first call, so that workers which are forked before that have no part in it.
+    It starts with the first call, so that workers forked before do not inherit it.
     """
     cell = screen() if asked else None
     if isinstance(cell, Cell):
@@ -34,7 +34,7 @@ def showing(label: str, *, asked: bool) -> Iterator[SweepProgress | None]:
 
 
 def check_progress(progress: object) -> None:
-    """Refuse what is neither True, False nor a function.
+    """Refuse a value that is neither True, False nor a function.
 
     Raises:
         SetupError: saying what to give.

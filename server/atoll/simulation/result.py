@@ -47,14 +47,14 @@ class Result(Exportable):
 
     Attributes:
         model: the final weights, by name.
-        digest: names the final model's bytes: the same digest that a deployment shows.
+        digest: of the final model's bytes; the same as a deployment's.
         layout: names, shapes and element types of the tensors.
         status: finished, or paused if the privacy budget is spent.
         reason: why it ended or paused.
         history: its rounds, without their members; times are virtual.
-        seconds: how long the simulation took.
-        virtual_s: how long the run took in virtual time.
-        best_model: the weights of the best model, by name; None if the job names no metric, or no model was measured.
+        seconds: real duration of the simulation.
+        virtual_s: duration of the run in virtual time.
+        best_model: the weights of the best model, by name; None if the job names no metric or no model was measured.
     """
 
     model: Mapping[str, npt.NDArray[Any]]
@@ -83,7 +83,7 @@ class Result(Exportable):
 
     @property
     def status(self) -> str:
-        """How the run stands."""
+        """The run's status."""
         return self.run.status
 
     @property
@@ -92,7 +92,7 @@ class Result(Exportable):
         return self.run.reason
 
     def detail(self) -> RunDetail:
-        """The run with its rounds and all their members, as the server's read model has it."""
+        """The run with its rounds and all their members, from the server's read model."""
         return read(self._folder, lambda connection: detail_from(connection, self.run.run, members=True))
 
     def report(self, path: str | Path) -> Path:
@@ -107,21 +107,21 @@ class Result(Exportable):
 
     @property
     def seed(self) -> int | None:
-        """The seed that participants' ``task.seed`` followed from: ``job.seed``, or the one that was drawn for it."""
+        """The seed from which ``task.seed`` was derived: ``job.seed``, or a drawn one."""
         return self.history.detail.seed
 
     @property
     def ledger(self) -> RunLedger | None:
-        """Every charge of a private run, with the epsilon that it has spent; None for a run without privacy."""
+        """Every charge of a private run, with its spent epsilon; None for a run without privacy."""
         return read(self._folder, lambda connection: OfflineLedger(connection).run_ledger(self.run.run))
 
     @property
     def has_statistics(self) -> bool:
-        """Whether it is a run of statistics that has finished."""
+        """Whether it is a finished statistics run."""
         return has_findings(self.history.detail)
 
     def statistics(self) -> Findings:
-        """The figures of a run of statistics.
+        """The figures of a statistics run.
 
         Raises:
             BadInputError: if the job has no ``[statistics]``, or the run has not finished.
@@ -163,7 +163,7 @@ class Result(Exportable):
 
 
 def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDetail:
-    """A run from its rows."""
+    """Read a run from its rows."""
     run = runs.get(connection, run_id)
     numbering = views.RoundNumbering.of(run.job_toml)
     answer = control_pb2.GetRunResponse(
@@ -181,14 +181,14 @@ def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDet
 
 
 def weights_of(blobs: BlobStore, blob: str, layout: Layout) -> Mapping[str, npt.NDArray[Any]]:
-    """The weights of a model, by name, in memory of their own."""
+    """The weights of a model, by name, copied into memory."""
     with blobs.open(blob) as opened:
         content = bytearray(opened.read(0, layout.size_bytes))
     return tensor_views(layout, memoryview(content))
 
 
 def read(folder: Path, work: Callable[[Connection], T]) -> T:
-    """Read the database of a simulation that has ended."""
+    """A reader of the database of an ended simulation."""
     engine = dialects.reader_engine(dialects.sqlite_url(folder / DATABASE_FILE), connections=1)
     try:
         with engine.connect() as connection, connection.begin():

@@ -1,4 +1,4 @@
-"""The seeds of repeats: each repeat draws other cohorts and other numbers, the same ones in every variant."""
+"""The seeds of repeats: each repeat has different cohorts and random numbers, the same in every variant."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ _BITS = 63
 def repeated(job: JobSpec, repeat: int) -> Job:
     """The job with the seeds of a repeat.
 
-    The first repeat (0) has the job's own ``job.seed`` and ``cohort.seed``, 0 where it has none. Each further one has
-    63 bits of SHA-256 of key, own seed and repeat. A private job without ``cohort.seed`` stays without: its draw is
-    secret.
+    The first repeat (0) has the job's own ``job.seed`` and ``cohort.seed``, or 0 if unset. Each further one has 63 bits
+    of SHA-256 of key, own seed and repeat. A private job without ``cohort.seed`` gets none, because its draw is secret.
     """
     seeds: dict[str, object] = {"job.seed": _derived("job.seed", job.job.seed, repeat)}
     if job.privacy is None or job.cohort.seed is not None:

@@ -1,4 +1,4 @@
-"""Sessions of participants in this process: instructions go directly to the virtual participants."""
+"""Sessions of participants in this process, which pass instructions directly to the virtual participants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class VirtualSession(Session):
 
 
 class VirtualSessions(Sessions):
-    """Participants come and go as the simulation says.
+    """The simulated sessions; the simulation connects and disconnects participants.
 
     Args:
         clock: epoch seconds.
@@ -38,13 +38,13 @@ class VirtualSessions(Sessions):
         self._outbox = Outbox()
 
     def join(self, participant: str, introduction: Introduction, counted_from: float | None = None) -> None:
-        """A participant connects; its time online is counted from now on, or from an earlier epoch second."""
+        """Connect a participant; its time online counts from now, or from an earlier epoch second."""
         since = self._clock() if counted_from is None else counted_from
         session = VirtualSession(participant, introduction, self._outbox, since, lambda: None, tell=self._tell)
         self.admit(session)
 
     def go_offline(self, participant: str) -> None:
-        """Its connection breaks; nothing, if it has none."""
+        """Break its connection, if it has one."""
         session = self.get(participant)
         if session is not None:
             self.disconnect(session)

@@ -1,6 +1,6 @@
-"""The server of a simulation: its coordinator, stores and accounts, in one process and without a port.
+"""A simulation's server: coordinator, stores and ledger, in one process and without a port.
 
-The database, the models and the ledger lie in a folder: the caller's, or one that is removed with the result.
+The database, the models and the ledger are in a folder: the caller's, or one that is removed with the result.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SILENCE_S = 60.0
 
 
 class SummedOnArrival(NodePool):
-    """Nodes whose sums have each update since it was made, or ask for it with ``partial``.
+    """Nodes whose sums already contain each update, or fetch it in ``partial``.
 
     Attributes:
-        moved: the node of each update, by run, round, attempt and participant, that was made again at another one.
+        moved: by run, round, attempt and participant, the new node of each update that was recomputed at another node.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class SummedOnArrival(NodePool):
 
 @dataclass(frozen=True)
 class SimulatedServer:
-    """The parts of a server that a simulation uses."""
+    """The parts of a server used by a simulation."""
 
     folder: Path
     store: Store
@@ -91,17 +91,17 @@ class SimulatedServer:
         boundaries: Boundaries | None = None,
         silence_s: float = SILENCE_S,
     ) -> SimulatedServer:
-        """Open the state in a folder; ``coordinator.start`` comes next.
+        """Open the state in a folder; call ``coordinator.start`` next.
 
         Args:
-            folder: has database, models and ledger; or is empty.
+            folder: with database, models and ledger, or empty.
             clock: epoch seconds, of the virtual time.
             tell: called with each instruction to a participant.
-            forget: has the runners forget updates.
-            evaluators: judge released models, by name.
-            learns: whether histories of participants are kept, for jobs that look back.
-            boundaries: commits the state at these; None: every write is a commit.
-            silence_s: virtual seconds that a member may be away before it counts as gone.
+            forget: makes the runners forget updates.
+            evaluators: evaluators of released models, by name.
+            learns: whether histories of participants are kept, for jobs that use them.
+            boundaries: the instants of commits; None: every write is a commit.
+            silence_s: virtual seconds that a member may be disconnected before it counts as gone.
         """
         store = _store(folder, by_round=boundaries is not None)
         sessions = VirtualSessions(clock, tell)
@@ -131,7 +131,7 @@ class SimulatedServer:
         return cls(folder, store, services, nodes, coordinator, sessions, spool)
 
     async def enrol(self, names: Iterable[str]) -> None:
-        """Put participants on record."""
+        """Store the participants' records."""
         now = self.services.clock()
         rows = [to_row(Participant(name, ORGANISATION, ParticipantKind.EDGE, enrolled_at=now)) for name in names]
 

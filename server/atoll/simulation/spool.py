@@ -1,4 +1,4 @@
-"""The uploads of a simulation: none lie on a disk, but what the server knows of them is the same."""
+"""The spool of a simulation: it stores no uploads, only the facts that the server needs about them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Forget = Callable[[str, tuple[int, int], Collection[tuple[int, int, str]]], None
 
 
 class VirtualSpool(Spool):
-    """Knows the norms of the updates that came, which private releases ask for; the updates are the runners'.
+    """Knows the norms of received updates, which private releases need; the runners hold the updates.
 
     Args:
         root: an empty folder.
-        forget: has the runners forget updates.
+        forget: makes the runners forget updates.
     """
 
     def __init__(self, root: Path, forget: Forget) -> None:
@@ -34,14 +34,14 @@ class VirtualSpool(Spool):
         self._runners_forget = forget
 
     def note(self, upload: Upload, squares: tuple[float, ...]) -> None:
-        """An update came, with these sums of squares of its chunks."""
+        """Record a received update, with the sums of squares of its chunks."""
         self._squares[upload] = squares
 
     @contextlib.contextmanager
     def committed(
         self, run: str, round_number: int, attempt: int, participant: str, digest: str
     ) -> Iterator[Committed]:
-        """See ``Spool``; its records know their norms and nothing else."""
+        """See ``Spool``; its records have only their norms."""
         squares = self._squares.get((run, round_number, attempt, participant))
         if squares is None:
             raise NotFoundError("spool.missing", f"no update of {participant} is here: {digest[:16]}")
@@ -49,7 +49,7 @@ class VirtualSpool(Spool):
         yield Committed(self.root, records, {})
 
     def flaw(self, run: str, round_number: int, attempt: int, participant: str, digest: str) -> str:
-        """See ``Spool``: an update is whole, or was never here."""
+        """See ``Spool``: an update is complete, or was never received."""
         del digest
         return "" if (run, round_number, attempt, participant) in self._squares else "the update is not here"
 

@@ -1,4 +1,4 @@
-"""Several simulations side by side: a grid of values for keys of a job, each repeated with other seeds."""
+"""Sweep a grid of values for keys of a job, each combination repeated with different seeds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from atoll.simulation.temporary import new_folder
 from atoll.simulation.workers import Workers
 
 FEDERATION = "federation"
-"""The key under which several federations stand in a comparison."""
+"""The key of the federation in a comparison of several federations."""
 _READABLE = 80
 
 Done = Callable[[ComparedRun, Result | None], None]
@@ -47,7 +47,7 @@ _Play = Callable[..., _Row]
 
 @dataclass(frozen=True)
 class _Planned:
-    """A run of a sweep before it is played."""
+    """A run of a sweep before it starts."""
 
     variant: str
     settings: Mapping[str, object]
@@ -57,7 +57,7 @@ class _Planned:
 
     @property
     def folder_name(self) -> str:
-        """The same for the same variant and repeat of any grid; readable, and no longer than file names may be."""
+        """A readable folder name, the same for a variant and repeat in any grid, and a valid file name."""
         digest = hashlib.sha256(self.variant.encode()).hexdigest()[:8]
         readable = re.sub(r"[^A-Za-z0-9.=]+", "_", self.variant)[:_READABLE]
         return f"{readable}-{digest}-{self.repeat + 1}"
@@ -78,13 +78,13 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
     done: Done | None = None,
     folder: str | Path | None = None,
 ) -> Comparison:
-    """Play a job once for every combination of values, ``repeat`` times each.
+    """Run a job for every combination of values, ``repeat`` times each.
 
-    Every job is validated before the first run. Runs that fail, or lose a worker, stay in it with their reason.
+    Every job is validated before the first run. Runs that fail or lose a worker stay in the result with their reason.
 
     Args:
-        federation: the virtual participants, or several federations by name, which then are one more axis of the grid.
-        job: what all runs have in common.
+        federation: the virtual participants, or several federations by name, which add an axis to the grid.
+        job: the common job of all runs.
         grid: values by dotted key of the job, for example ``{"optimiser.lr": [0.01, 0.1]}``; a key may be a whole
             section: ``{"optimiser": [FedAvg(), FedAdam(lr=0.03)]}``.
         initial: the first model of every run.
@@ -93,16 +93,16 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
         evaluate: see ``Federation.run``.
         strict: see ``Federation.run``.
         workers: see ``Federation.run``.
-        jobs: runs that are played at the same time, each in a process of its own with its own ``workers``. Digests are
-            those of runs one after the other.
-        progress: called with the rounds that all runs have released, those of all runs, and a run's variant, after each
-            change; True and False as in ``Federation.run``.
-        done: given each run in the order of the table, to save its model or report: results are not kept.
-        folder: keeps the state of each run in a folder of its own there, so that the same call goes on if this process
-            is killed. Runs that have ended are not played again, not either if values or repeats were added.
+        jobs: number of concurrent runs, each in its own process with its own ``workers``. Digests equal those of
+        sequential runs.
+        progress: called with the released rounds of all runs, their total rounds, and a run's variant, after each
+        change; True and False as in ``Federation.run``.
+        done: called with each run in the order of the table, to save its model or report; results are not kept.
+        folder: stores the state of each run in its own subfolder, so that the same call resumes if this process is
+        killed. Ended runs are not repeated, even if values or repeats were added.
 
     Raises:
-        SetupError: naming the key, its value and what is allowed, before anything is played.
+        SetupError: naming the key, its value and what is allowed, before the first run.
         ParticipantError: if ``strict``.
     """
     if folder is not None and (Path(folder) / DATABASE_FILE).exists():
@@ -153,7 +153,7 @@ def _one_by_one(
 def _aside(
     plan: Sequence[_Planned], played: _Play, progress: SweepProgress | None, folder: str | Path | None, jobs: int
 ) -> Generator[_Row]:
-    """Play runs at the same time: each in its folder, which this process then reads, or finds its error in."""
+    """Execute runs concurrently, each in its folder, from which this process reads the result or the error."""
     total = sum(one.job.job.rounds for one in plan)
     folders = [new_folder() if folder is None else Path(folder) / one.folder_name for one in plan]
 
@@ -176,14 +176,14 @@ def _in_child(played: _Play, one: _Planned, folder: Path, progress: Progress) ->
 
 
 def compare(results: Sequence[Result] | Mapping[str, Result | Sequence[Result]]) -> Comparison:
-    """Results side by side.
+    """Compare results.
 
     Args:
-        results: in a sequence they are named after what their jobs differ in, and are repeats where that is nothing
-            but seeds; by name, the results of one name are repeats.
+        results: results in a sequence are named after the differences of their jobs, and are repeats if only seeds
+        differ; in a mapping, the results of one name are repeats.
 
     Raises:
-        SetupError: if there are none, or something is no result.
+        SetupError: if there are none, or an item is not a result.
     """
     if isinstance(results, Mapping):
         named = [(name, one) for name, found in results.items() for one in _several(found, f"results[{name!r}]")]
@@ -229,7 +229,7 @@ def _planned(
 
 
 def _plain(values: Any) -> Any:
-    """NumPy arrays and scalars as Python's; other values as they are."""
+    """NumPy arrays and scalars as Python values; other values unchanged."""
     if isinstance(values, np.ndarray):
         return values.tolist()
     if isinstance(values, Sequence) and not isinstance(values, str):
@@ -279,7 +279,7 @@ def _tables(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _shown(values: Sequence[object]) -> list[object]:
-    """The values as labels have them: whole sections by their names alone where these are distinct."""
+    """The values as labels: whole sections by name, if the names are distinct."""
     tables = [as_table(value) for value in values]
     names = [table.get("name") if isinstance(table, Mapping) else None for table in tables]
     return list(names) if all(names) and len(set(names)) == len(names) else tables

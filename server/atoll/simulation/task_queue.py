@@ -1,4 +1,4 @@
-"""Tasks that wait for a worker: the longest first, and if possible where the participant's object is kept."""
+"""Queue tasks for workers: the longest first, preferably to the worker that keeps the participant's object."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from atoll.simulation.worker_pool import Key
 
 LARGEST_BATCH = 64
 BATCH_S = 0.25
-"""Seconds that a batch is predicted to take at most, unless one task takes longer: a lost worker loses its batches."""
+"""Maximum predicted seconds of a batch, unless one task takes longer: a lost worker loses its batches."""
 _UNKNOWN_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class QueuedTask:
-    """A task that is waiting or in work.
+    """A task that is waiting or running.
 
     Attributes:
-        done: gets the node that holds its update, and what became of it.
+        done: its result: the node that holds the update, and the outcome.
         awaited: whether a caller waits for the outcome.
-        alone: whether it is done in a batch of its own.
+        alone: whether it runs in its own batch.
     """
 
     key: Key
@@ -38,19 +38,19 @@ class QueuedTask:
         return self.key, self.request.participant
 
     def finish(self, node: str, outcome: Outcome) -> None:
-        """It is done."""
+        """Set the result."""
         if not self.done.done():
             self.done.set_result((node, outcome))
 
     def give_up(self, why: Exception) -> None:
-        """Nothing becomes of it."""
+        """Set an error as the result."""
         if not self.done.done():
             self.done.set_exception(why)
-            self.done.exception()  # marks the error as seen: there may be no task that awaits it
+            self.done.exception()  # marks the error as retrieved: perhaps no task awaits it
 
 
 class TaskQueue:
-    """The tasks that no worker has begun, and how long each participant took before."""
+    """The tasks that no worker has begun, and the last duration of each participant."""
 
     def __init__(self) -> None:
         self._waiting: deque[QueuedTask] = deque()
@@ -61,25 +61,25 @@ class TaskQueue:
         return len(self._waiting)
 
     def add(self, key: Key, requests: Sequence[TaskRequest]) -> list[QueuedTask]:
-        """Queue tasks of a round, the longest first, so that no worker is left with a long one at the end."""
+        """Queue tasks of a round, longest first, so that no worker is left with a long one at the end."""
         loop = asyncio.get_running_loop()
         tasks = [QueuedTask(key, request, loop.create_future()) for request in requests]
         self._waiting.extend(sorted(tasks, key=lambda task: -self._predicted_s(task)))
         return tasks
 
     def again(self, task: QueuedTask) -> None:
-        """Put a task whose worker was lost to the front, in a batch of its own: it may be what ended the worker."""
+        """Put a task whose worker was lost at the front, in its own batch, because it may have ended the worker."""
         task.alone = True
         self._waiting.appendleft(task)
 
     def took(self, participant: str, seconds: float) -> None:
-        """A participant's task has taken so long."""
+        """Record the duration of a participant's task."""
         self._sum_s += seconds - self._took_s.get(participant, 0.0)
         self._took_s[participant] = seconds
 
     @property
     def mean_s(self) -> float:
-        """Seconds that a task takes, by the last one of each participant; 0 until one is known."""
+        """Predicted seconds of a task, from the participant's last one; 0 until one is known."""
         return self._sum_s / len(self._took_s) if self._took_s else 0.0
 
     def batch(self, participants: Container[str], workers: int) -> list[QueuedTask]:
@@ -102,7 +102,7 @@ class TaskQueue:
         return taken
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
-        """Give up a run's tasks of rounds up to this attempt that are not awaited."""
+        """Cancel a run's tasks of rounds up to this attempt that are not awaited."""
         waiting, self._waiting = self._waiting, deque()
         for task in waiting:
             if task.awaited or task.key[0] != run or task.key[1:] > through:
@@ -116,7 +116,7 @@ class TaskQueue:
         return taken
 
     def next(self, participants: Container[str], workers: int) -> QueuedTask:
-        """Take the first task, or one near the front whose participant the worker has, for one of ``workers``."""
+        """Take the first task, or one near the front whose participant this worker has, for one of ``workers``."""
         for place in range(min(2 * workers, len(self._waiting))):
             task = self._waiting[place]
             if task.request.participant in participants:

@@ -1,7 +1,7 @@
-"""Where participants work: their objects, their tasks, and the sum of what they send.
+"""Run participants' tasks in one process: their objects, their tasks, and the sum of their updates.
 
-A runner does what a client and an ingest node do between the invitation and the partial sum, with the code of both.
-The SDK makes and encodes the update (``atoll.client.in_process``). The server's kernels inspect it as on arrival and
+A runner does the work of a client and an ingest node between the invitation and the partial sum, with the code of both.
+The SDK computes and encodes the update (``atoll.client.in_process``). The server's kernels inspect it as on arrival and
 add it to the integer accumulator of its round at once, so that no update outlives its task.
 """
 
@@ -49,10 +49,10 @@ class TaskRunner:
     """One process's participants and sums.
 
     Args:
-        make: makes a participant.
+        make: creates a participant.
         policy: what may be sent.
-        folders: of the participants that keep files; None where they cannot have any.
-        keep: participants' objects that are kept.
+        folders: of the participants that keep files; None if that is not possible.
+        keep: number of kept participant objects.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class TaskRunner:
             return Facts(declared_examples(found), found.can_evaluate)
 
     def open(self, opening: Opening, model: memoryview | None = None) -> None:
-        """A round's tasks come next; sums of earlier rounds of the run are released, so their memory serves again.
+        """Announce a round's tasks; sums of the run's earlier rounds are released, so their memory is reused.
 
-        ``model`` begins with the model's bytes where its file is on another machine.
+        ``model`` begins with the model's bytes if its file is on another machine.
         """
         run, *attempt = opening.key
         self._sums.drop(run, lambda before: before < tuple(attempt))
@@ -86,10 +86,10 @@ class TaskRunner:
         self._rounds[opening.key] = _Round(opening, order, Model(order.layout, buffer), mapped)
 
     def train_together(self, key: tuple[str, int, int], requests: Sequence[TaskRequest]) -> None:
-        """Train the participants of tasks that come next in one call of their class's ``fit_together``.
+        """Train the participants of the next tasks in one call of their class's ``fit_together``.
 
         Raises:
-            SetupError: if they have none in common.
+            SetupError: if their classes have none in common.
         """
         live = self._rounds[key]
         if live.opening.sum_key is None:
@@ -97,7 +97,7 @@ class TaskRunner:
         made = list[tuple[TaskRequest, Participant]]()
         with contextlib.ExitStack() as stack:
             for one in requests:
-                with contextlib.suppress(Exception):  # it is raised again in the member's own task, as its failure
+                with contextlib.suppress(Exception):  # raised again in the member's own task, as its failure
                     used = self._objects.used(one.participant, one.seed, self._folder(one, begun=False))
                     made.append((one, stack.enter_context(used)))
             if not made:
@@ -107,7 +107,7 @@ class TaskRunner:
         self._ahead.update({(key, one.participant): ahead for (one, _), ahead in zip(made, trained, strict=True)})
 
     def work(self, key: tuple[str, int, int], request: TaskRequest) -> Outcome:
-        """Do a task of an open round, and add its update to the round's sum.
+        """Run a task of an open round, and add its update to the round's sum.
 
         Raises:
             RoundOverError: if the round was dropped meanwhile.
@@ -150,7 +150,7 @@ class TaskRunner:
     def _received(
         self, opening: Opening, name: str, completed: Completed, pieces: Pieces, found: Sequence[Inspection]
     ) -> str:
-        """The server's part: judge the update by what inspecting its chunks has found, and fold it; why not, if not."""
+        """The server's part: check the update by its inspected chunks and fold it; return the reason if refused."""
         norm = sqrt(fsum(one.sum_squares for one in found))
         if opening.sum_key is None:
             return "the round asks for no update"
@@ -189,7 +189,7 @@ class TaskRunner:
         self._objects.close()
 
     def _folder(self, request: TaskRequest, *, begun: bool) -> Callable[[], Path] | None:
-        """A factory of the folder that a task works in; a task that was begun before has one."""
+        """A factory of a task's folder; a task that was begun before already has one."""
         folders = self._folders
         if folders is None:
             return None
@@ -209,7 +209,7 @@ class TaskRunner:
 
 
 class _Mapped:
-    """A model's file in memory, the same memory for every process that maps it; held against being written over."""
+    """A model's file, mapped into memory shared by processes; locked against being overwritten."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

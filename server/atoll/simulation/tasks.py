@@ -1,4 +1,4 @@
-"""Values that pass between a simulation and the processes that do its tasks."""
+"""Values exchanged between a simulation and the processes that run its tasks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One attempt at a round, as its invitations describe it.
+    """One attempt at a round, as described by its invitations.
 
     Attributes:
         key: run, round and attempt.
-        shared: what all invitations share, serialised.
+        shared: the common part of all invitations, serialised.
         model: the file that begins with the model's bytes.
         sum_key: the sum of a train round; None for an evaluation.
-        policy: how updates weigh.
+        policy: of the updates' weights.
         keep: whether updates are kept until the round is dropped, because a later round may take them.
     """
 
@@ -40,7 +40,7 @@ class Opening:
     keep: bool
 
     def ends_with(self, through: tuple[int, int]) -> bool:
-        """Whether no task of it can count any more, once the rounds up to this attempt are dropped."""
+        """Whether none of its tasks can count once the rounds up to this attempt are dropped."""
         late = self.policy.straggler.late.max_staleness if self.keep else 0
         number, attempt = self.key[1:]
         return (number + 2 * late, attempt) <= through
@@ -52,10 +52,10 @@ class TaskRequest:
 
     Attributes:
         participant: its name.
-        seed: what it is made from.
-        own: the serialised fields of its invitation alone.
-        before: the state of its files that it begins with; empty: the first one.
-        after: the state that the task leaves; see ``ParticipantFolders``.
+        seed: the factory's argument.
+        own: the member-specific fields of its invitation, serialised.
+        before: the state of its files at the start; empty: the first one.
+        after: the state of its files at the end; see ``ParticipantFolders``.
     """
 
     participant: str
@@ -67,7 +67,7 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arrival:
-    """A report that comes, if its task succeeds, or a participant that drops out; ordered by the virtual second."""
+    """A report due if its task succeeds, or a drop-out; ordered by the virtual second."""
 
     at: float
     number: int
@@ -81,15 +81,15 @@ class Outcome:
 
     Attributes:
         participant: its name.
-        seconds: how long it took.
+        seconds: its duration.
         report: the serialised report.
-        payload_bytes: bytes of the update as it is sent.
-        squares: sums of squares of the update's chunks, by which its norm is known.
-        rejection: why the update is refused on its arrival.
-        declined: the participant's reason for not taking the task.
-        failure: the description of a failure that the server gets.
+        payload_bytes: encoded size of the update.
+        squares: sums of squares of the update's chunks, for its norm.
+        rejection: why the server refuses the update.
+        declined: the participant's reason to decline the task.
+        failure: the description of a failure for the server.
         traceback: of the participant's code, if it failed.
-        keeps_files: whether the participant has files, which are now in the state ``TaskRequest.after``.
+        keeps_files: whether the participant keeps files, which are now in the state ``TaskRequest.after``.
     """
 
     participant: str
@@ -110,4 +110,4 @@ class Outcome:
 
 
 class RoundOverError(SimulationError):
-    """A task's round is over, so nothing of it can count any more."""
+    """A task's round is over, so the task can no longer count."""

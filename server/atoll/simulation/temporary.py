@@ -1,7 +1,7 @@
-"""Folders of simulations without a folder of the caller's: in memory where there is enough of it.
+"""Temporary folders for simulations without a folder: in memory if there is enough of it.
 
-A process that uses some has one folder for all of them, and a shell that waits for its end, which no signal can keep
-from noticing: a pipe closes. It removes the folder then, so that a simulation which is killed leaves nothing in memory.
+A process has one root folder for all of them, and a shell that waits for the process to end. The shell notices any end,
+because a pipe closes, and then removes the folder. So a killed simulation leaves nothing in memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has a file system in memory
 LEAST_MEMORY_BYTES = 2 << 30
-"""Free bytes from which the file system in memory is used: some containers have 64 MiB of it."""
+"""Minimum free bytes for using the in-memory file system: some containers have only 64 MiB."""
 _REMOVE_AT_END = 'trap "" HUP INT TERM; read -r _; rm -rf -- "$1"'
 _bases: dict[tuple[int, Path | None], tuple[Path, int, subprocess.Popen[bytes]]] = {}
-"""By process and place: the folder, the end of the pipe that stays open until the process ends, and the shell."""
+"""By process and location: the folder, the end of the pipe that stays open until the process ends, and the shell."""
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """An empty folder; removed if the block fails.
 
-    Afterwards it has its files and no folders: a result needs the database alone.
+    Afterwards subfolders are removed and files are kept, because a result needs only the database.
     """
     folder = new_folder()
     try:
@@ -40,7 +40,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def new_folder() -> Path:
-    """An empty folder, which is removed at the latest when this process ends."""
+    """An empty folder, removed at the latest when this process ends."""
     return Path(tempfile.mkdtemp(dir=_base()))
 
 
@@ -57,7 +57,7 @@ def _base() -> Path:
 
 
 def _watched(place: Path | None) -> tuple[Path, int, subprocess.Popen[bytes]]:
-    """A folder that a shell removes when this process, and all that were forked from it, have ended."""
+    """A folder that a shell removes when this process and its forks have ended."""
     base = Path(tempfile.mkdtemp(prefix="atoll-simulation-", dir=place))
     reader, writer = os.pipe()
     shell = subprocess.Popen(

@@ -14,10 +14,10 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """NumPy's, scikit-learn's and PyTorch's operations use one thread inside.
+    """Limit NumPy, scikit-learn and PyTorch to one thread.
 
-    A sum that is split over another number of threads may round differently, so this is part of the promise of equal
-    bits. Libraries that are loaded later read the environment.
+    A sum over another number of threads may round differently, so equal bits depend on this. Libraries that are loaded
+    later read the environment.
     """
     before = {name: os.environ.get(name) for name in _VARIABLES}
     os.environ.update(dict.fromkeys(_VARIABLES, "1"))

@@ -1,4 +1,4 @@
-"""The sums of one process: updates are added to the integer sum of their round as soon as they are made."""
+"""The sums of one process: each update is added to its round's integer sum as soon as it exists."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UpdateSums:
         """The sum of exactly these updates.
 
         Raises:
-            SimulationError: if the sum holds another one, or one of them is neither in it nor kept.
+            SimulationError: if the sum contains another update, or one of these is neither in it nor kept.
         """
         wanted = {item.update_id for item in items}
         found = self._sum(key)
@@ -55,7 +55,7 @@ class UpdateSums:
         return found
 
     def drop(self, run: str, unwanted: Callable[[tuple[int, int]], bool]) -> None:
-        """Forget the sums of these attempts of a run; the memory of one serves the next."""
+        """Forget the sums of these attempts of a run; their memory is reused."""
         for key in [key for key in self._sums if key[0] == run and unwanted(key[1:])]:
             self._spare = self._sums.pop(key)
 
@@ -83,7 +83,7 @@ class UpdateSums:
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Chunks as an accumulator takes them."""
+    """Chunks in the form that an accumulator takes."""
 
     pieces: Pieces
 

@@ -1,7 +1,7 @@
-"""Virtual participants: after an invitation they work and report, in virtual time.
+"""Virtual participants, which work and report after an invitation, in virtual time.
 
-One coroutine plays each attempt at a round. It asks for outcomes in the order in which they arrive, so a round that
-closes at its goal has the same members on every machine, and tasks whose reports could not count are never begun.
+One coroutine plays each attempt at a round. It requests outcomes in order of arrival. So a round that closes at its
+goal has the same members on every machine, and tasks whose reports cannot count never start.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from atoll.simulation.worker_pool import Key, WorkerPool
 from atoll.wire.v1 import participation_pb2
 
 BATCH = 128
-"""Reports of one instant that are handed to the run together; then the run's state is looked at anew."""
+"""Maximum number of reports of one instant handed in together; then the run's state is checked again."""
 
 
 @dataclass
 class _Called:
-    """The members of an attempt that are invited."""
+    """The invited members of an attempt."""
 
     shared: bytes
     requests: list[TaskRequest] = field(default_factory=list)
@@ -46,16 +46,16 @@ class VirtualParticipants:
     """Plays every round of a simulation.
 
     Args:
-        pool: does the tasks.
-        population: who there is.
+        pool: runs the tasks.
+        population: all participants.
         behaviour: how they behave in virtual time.
-        states: of participants' files.
+        states: states of participants' files.
         strict: whether the first failure of participants' code ends the simulation.
 
     Attributes:
-        attendance: who is connected.
-        reports: hands in what becomes of tasks.
-        failed: has the error that ends the simulation, if there is one.
+        attendance: the connected participants.
+        reports: hands in the outcomes of tasks.
+        failed: the error that ends the simulation, if any.
     """
 
     _server: SimulatedServer
@@ -83,20 +83,20 @@ class VirtualParticipants:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def serve(self, server: SimulatedServer) -> None:
-        """Take part in this server's rounds; before the first invitation."""
+        """Take part in this server's rounds; call before the first invitation."""
         self._server = self.reports.server = server
         self.attendance.sessions = server.sessions
 
     def enter(self, introductions: Mapping[str, Introduction]) -> None:
-        """Connect the participants, each when it is there."""
+        """Connect the participants, each when it is available."""
         self.attendance.begin(introductions)
         self._begin(self.attendance.come_and_go(), "presence")
 
     async def go_on(self, introductions: Mapping[str, Introduction], at: Attended, tasks: TasksInWork) -> None:
-        """Be as at an instant, which is now: those connected who were, and updates made again that wait.
+        """Restore a recorded instant, which is now: reconnect participants and recompute waiting updates.
 
         Raises:
-            SimulationError: if a participant gives another update than before.
+            SimulationError: if a recomputed update differs from the earlier one.
         """
         self.attendance.go_on(introductions, at)
         self._begin(self.attendance.come_and_go(), "presence")
@@ -109,7 +109,7 @@ class VirtualParticipants:
                 await self.reports.make_again(one.opening.key, handed)
 
     def go_on_reporting(self) -> None:
-        """Go on with the tasks that were in work at the instant of ``go_on``; the run takes reports by now."""
+        """Continue the tasks that were running at the instant of ``go_on``; the run already accepts reports."""
         for key, one in self._rounds.items():
             active = self._server.coordinator.active(key[0])
             if one.arrivals and active is not None:
@@ -117,7 +117,7 @@ class VirtualParticipants:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no task is in work whose report comes now."""
+        """Whether no running task's report is due now."""
         return self.reports.at_rest
 
     @property
@@ -126,7 +126,7 @@ class VirtualParticipants:
         return self.failed.done()
 
     def in_work(self, state: RunState) -> TasksInWork:
-        """Participants' tasks in work, as the run needs them in this state."""
+        """Participants' running tasks, as the run needs them in this state."""
         carried = () if state.status.ended else (*state.carried, *(state.round.carried if state.round else ()))
         waiting = {(one.update.key.round, one.update.key.attempt, one.update.participant) for one in carried}
         rounds = [one.only(waiting) for _, one in sorted(self._rounds.items()) if one.opening.keep]
@@ -135,7 +135,7 @@ class VirtualParticipants:
         return TasksInWork(tuple(one for one in rounds if one.arrivals or one.handed_in), busy, self._states.now())
 
     def committed(self, tasks: TasksInWork) -> None:
-        """A commit with these tasks was made."""
+        """Note that a commit with these tasks was made."""
         self._states.committed(tasks.needed_states())
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
@@ -152,7 +152,7 @@ class VirtualParticipants:
             self.failed.set_exception(error)
 
     def tell(self, participant: str, instruction: Instruction) -> None:
-        """Take an instruction for a participant from its session."""
+        """Handle an instruction to a participant from its session."""
         if not isinstance(instruction, Invitation):
             return
         key = self._key_of(instruction.shared)
@@ -163,7 +163,7 @@ class VirtualParticipants:
         called.requests.append(TaskRequest(participant, self._population.seed_of(participant), instruction.own))
 
     async def close(self) -> None:
-        """Break off what is still being played."""
+        """Cancel the running attempts."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -203,11 +203,11 @@ class VirtualParticipants:
         await self._report(live, active)
 
     async def _report(self, live: RoundInWork, active: ActiveRun) -> None:
-        """Hand in an attempt's reports, each when its time has come, to the last that may count."""
+        """Hand in an attempt's reports, each at its time, up to the last that may count."""
         key, arrivals = live.opening.key, live.arrivals
         while arrivals and _wanted(active, key, arrivals):
             await virtual_loop().until(arrivals[0].at)
-            await virtual_loop().rest(key[1:])  # else the order of what happens now would depend on the workers
+            await virtual_loop().rest(key[1:])  # else the order of events would depend on the workers
             wanted = _wanted(active, key, arrivals)  # the round may have closed meanwhile
             batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
             for one in batch:
@@ -219,14 +219,14 @@ class VirtualParticipants:
         self._end(live)
 
     def _end(self, live: RoundInWork) -> None:
-        """Forget an attempt once nothing of it can count any more."""
+        """Forget an attempt once none of its reports can count."""
         if not live.arrivals and not live.handed_in:
             self._rounds.pop(live.opening.key, None)
 
     def _arrivals(self, key: Key, requests: Sequence[TaskRequest], planned: int, *, carries: bool) -> list[Arrival]:
-        """The time at which each member reports or drops out; members that never do are left out.
+        """The time at which each member reports or drops out, without members that do neither.
 
-        Behaviour follows from the number that the round was ``planned`` with, as the draw does.
+        Behaviour depends on the round's ``planned`` number, as the draw does.
         """
         now, found = asyncio.get_running_loop().time(), []
         for request in requests:
@@ -245,9 +245,9 @@ class VirtualParticipants:
         return sorted(found)
 
     def _expect(self, live: RoundInWork, active: ActiveRun) -> None:
-        """Tell the pool of the tasks whose reports should count, if none fails.
+        """Announce to the pool the tasks whose reports should count if none fails.
 
-        One whose participant is at another task is left out: it begins with what that task leaves.
+        A task whose participant is busy is left out, because it starts from the other task's state.
         """
         state, key = active.driver.state, live.opening.key
         if state.round is None:
@@ -266,7 +266,7 @@ def _is_open(state: RunState, key: Key) -> bool:
 
 
 def _wanted(active: ActiveRun, key: Key, arrivals: Sequence[Arrival]) -> int:
-    """How many of these reports may count, if all of them succeed."""
+    """The number of these reports that may count if all succeed."""
     state = active.driver.state
     straggler, live = state.policy.straggler, state.round
     if live is not None and _is_open(state, key):

@@ -1,12 +1,11 @@
-"""An event loop whose time is virtual: it passes only while there is nothing left to compute.
+"""An event loop with virtual time, which passes only while there is nothing left to compute.
 
 Timers of the server (deadlines, retries, silence) and of participants (speed, availability) run on the loop's clock, so
 a report window of ten minutes costs no time. When no callback is ready, time jumps to the next timer. While work of
-another process is awaited (``held``), time stands still, so the order of events does not depend on how fast a machine
-is.
+another process is awaited (``held``), time stands still, so the order of events does not depend on the machine's speed.
 
-Time is a function of the timers alone: a jump ends exactly at the next timer, however it was made up. So a simulation
-that goes on from a recorded instant passes the same instants as one that was never interrupted.
+Time depends only on the timers: a jump ends exactly at the next timer, however it was composed. So a simulation that
+resumes from a recorded instant passes the same instants as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOOK_S = 0.5
-"""Seconds between looks for an interrupt: one that comes just before a wait begins does not end that wait."""
+"""Seconds between checks for an interrupt, because one that comes just before a wait does not end it."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for files only while time is held; otherwise waiting is what makes time pass, by ``jump``."""
+    """Waits for files only while time is held; otherwise a wait makes time pass, by ``jump``."""
 
     def __init__(self, jump: Callable[[], None]) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.resting: list[tuple[tuple[int, ...], int, asyncio.Future[None]]] = []
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """See ``selectors``; a wait without end and without a hold cannot happen to a run that is watched."""
+        """See ``selectors``; an endless wait without a hold cannot happen to a watched run."""
         if self.holds and timeout != 0:
             return super().select(None)
         if self.resting and timeout != 0:
@@ -68,17 +67,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.pass_to(0.0)
 
     def time(self) -> float:
-        """Virtual seconds since the begin of the simulation."""
+        """Virtual seconds since the start of the simulation."""
         return self._now_s
 
     def pass_to(self, second: float) -> None:
-        """Let time pass to a second that is not in the past."""
+        """Advance time to a second that is not in the past."""
         self._now_s = max(self._now_s, second)
-        # asyncio fires timers before now + resolution: those of this very instant, and none later.
+        # asyncio fires timers before now + resolution: only those of this instant.
         self._clock_resolution = math.ulp(self._now_s)
 
     async def until(self, second: float) -> None:
-        """Wait for a second. Unlike a sleep for a difference it ends exactly then; at once if it has passed."""
+        """Wait until a virtual second. Unlike a relative sleep it ends exactly then; at once if it has passed."""
         if second > self._now_s:
             reached = self.create_future()
             timer = self.call_at(second, _reach, reached)
@@ -88,10 +87,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 timer.cancel()
 
     async def rest(self, order: tuple[int, ...] = ()) -> None:
-        """Wait until all that happens at this moment has happened, outside of this process too.
+        """Wait until all events of this instant have happened, including those in other processes.
 
-        Those who wait go on one after the other, by ``order`` and then in that of their calls, each when what the one
-        before it has caused is over. So they act in the same order whether work is done here at once or is awaited.
+        Waiters continue one after the other, by ``order`` and then by call order, each when the effects of the previous
+        one are over. So they act in the same order whether work runs here at once or is awaited.
         """
         waits = self.create_future()
         self._rests += 1
@@ -100,7 +99,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """No time passes inside: something outside of this process is awaited."""
+        """A context in which no time passes, because work outside of this process is awaited."""
         self._selecting.holds += 1
         try:
             yield
@@ -134,9 +133,9 @@ def virtual_loop() -> VirtualLoop:
 
 
 def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end on a virtual clock of its own, with one numeric thread.
+    """Run a coroutine to its end on its own virtual clock, with one numeric thread.
 
-    Where this thread already runs an event loop, as a notebook's does, it runs in another thread while this one waits.
+    If this thread already runs an event loop, as in a notebook, it runs in another thread while this one waits.
     ``KeyboardInterrupt`` cancels it and is raised once it has ended.
     """
     loop = VirtualLoop()
@@ -148,7 +147,7 @@ def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     if not _runs_a_loop():
         return here()
     with ThreadPoolExecutor(1, "simulation") as pool:
-        pool.submit(_nothing).result()  # an interrupt while a thread starts would leave it alone
+        pool.submit(_nothing).result()  # an interrupt while a thread starts would leave it running
         try:
             playing = pool.submit(here)
             while not wait((playing,), _LOOK_S).done:

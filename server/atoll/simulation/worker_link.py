@@ -18,21 +18,21 @@ from atoll.simulation.task_queue import QueuedTask
 from atoll.simulation.tasks import Outcome, RoundOverError
 
 OnDone = Callable[[Sequence[Outcome]], None]
-"""Called with the tasks that a worker has done."""
+"""Called with the tasks that a worker has finished."""
 
 
 class WorkerLink(asyncio.Protocol):
-    """Tasks and questions to a worker, and what it answers.
+    """Sends tasks and requests to a worker, and receives its answers.
 
     Args:
-        name: the worker's.
+        name: of the worker.
         pid: its process.
-        connection: leads to it.
-        on_done: called with the tasks that it has done.
+        connection: socket to it.
+        on_done: called with the tasks that it has finished.
 
     Attributes:
-        tasks: those that it has in hand, in its order.
-        participants: those that it has made.
+        tasks: tasks queued at it, in its order.
+        participants: participants that it has created.
     """
 
     def __init__(self, name: str, pid: int, connection: socket.socket, on_done: OnDone) -> None:
@@ -50,17 +50,17 @@ class WorkerLink(asyncio.Protocol):
         self._received = bytearray()
 
     async def open(self) -> None:
-        """Begin to read the worker's answers."""
+        """Start reading the worker's answers."""
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_connection(lambda: self, sock=self._connection)
 
     def tell(self, do: str, message: Message) -> None:
-        """Send what is not answered."""
+        """Send a message that needs no answer."""
         if self._transport is not None:
             self._transport.write(framed({"do": do, **message}))
 
     def ask(self, do: str, message: Message) -> asyncio.Future[Any]:
-        """Send what is answered; the future has the answer, or ``WorkerError`` if the worker has ended."""
+        """Send a request; the future gets the answer, or ``WorkerError`` if the worker has ended."""
         self._number += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._lost is not None:
@@ -71,7 +71,7 @@ class WorkerLink(asyncio.Protocol):
         return future
 
     def give(self, tasks: Sequence[QueuedTask]) -> None:
-        """Have the worker do these tasks, in this order, after those that it has in hand."""
+        """Make the worker run these tasks, in this order, after those that it has."""
         self.tasks.extend(tasks)
         self.participants.update(one.request.participant for one in tasks)
         if self._lost is not None:
@@ -81,7 +81,7 @@ class WorkerLink(asyncio.Protocol):
             self.tell("work", {"key": key, "tasks": [request_to(one.request) for one in of_round]})
 
     def close(self) -> None:
-        """End the worker: it finishes the task that it is at, and closes its participants."""
+        """End the worker, which finishes its current task and closes its participants."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -149,7 +149,7 @@ def _error_of(message: Message) -> SetupError:
 
 
 def _how_it_ended(pid: int) -> str:
-    """In words how a worker whose socket is closed has ended, once it has."""
+    """Describe how a worker whose socket is closed has ended, once it has."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:

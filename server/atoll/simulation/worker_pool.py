@@ -20,11 +20,11 @@ Key = tuple[str, int, int]
 
 
 class WorkerPool(Protocol):
-    """Does tasks, and holds the sums of what they give."""
+    """Runs tasks, and holds the sums of their updates."""
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Where the coordinator finds the sums."""
+        """The nodes on which the coordinator finds the sums."""
         ...
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
@@ -32,15 +32,15 @@ class WorkerPool(Protocol):
         ...
 
     async def open(self, opening: Opening) -> None:
-        """Tasks of a round come next."""
+        """Announce a round's tasks."""
         ...
 
     def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
-        """Announce tasks whose outcomes will be asked for, in any order; idle workers may begin them."""
+        """Announce tasks whose outcomes will be requested, in any order; idle workers may begin them."""
         ...
 
     async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
-        """The outcome of a task, which is done now if it was not expected; and the node that holds its update.
+        """The outcome of a task, which runs now if it was not announced, and the node that holds its update.
 
         Raises:
             RoundOverError: if its round was forgotten or dropped before it began.
@@ -57,11 +57,11 @@ class WorkerPool(Protocol):
 
 
 class InlinePool:
-    """One runner, in this process and thread: a task is done when its outcome is asked for.
+    """One runner, in this process and thread: a task runs when its outcome is requested.
 
     Args:
-        runner: does the tasks.
-        batched: train tasks that are expected so many at a time in one call; 1: each alone.
+        runner: runs the tasks.
+        batched: number of announced tasks to train in one call; 1: each alone.
     """
 
     def __init__(self, runner: TaskRunner, batched: int = 1) -> None:
@@ -104,14 +104,14 @@ class InlinePool:
 
 
 class InlineNode:
-    """The sums of the runner in this process, as the coordinator asks for them."""
+    """The sums of the runner in this process, for the coordinator."""
 
     def __init__(self, name: str, runner: TaskRunner) -> None:
         self.name = name
         self._runner = runner
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
-        """See ``Node``: an update is in the sum since it was made, or waits for ``partial``."""
+        """See ``Node``: an update is already in the sum, or waits for ``partial``."""
 
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:

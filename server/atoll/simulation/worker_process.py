@@ -1,8 +1,8 @@
-"""A worker process: a runner that answers to the simulation over a socket.
+"""A worker process: a runner that serves the simulation over a socket.
 
-It is forked, so any factory works, closures and functions of a notebook too, and data that the factory refers to is
-shared until it is written to. It ends when the simulation does: the socket closes then. If the simulation
-is killed, the system ends it at once, in the middle of a task: a later call must not find it still at work.
+It is forked, so any factory works, including closures and functions of a notebook, and the factory's data is shared
+until it is written to. It ends with the simulation, whose socket closes. If the simulation is killed, the system ends
+the worker at once, even in the middle of a task, so that a later call does not find it still running.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TELL_EVERY_S = 0.02
 
 
 def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket.socket]:
-    """Start a worker; its process id, and the socket that leads to it. ``others`` are not the worker's to hold."""
+    """Start a worker; return its process id and the socket to it. The worker closes ``others``."""
     mine, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -50,10 +50,10 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
     try:
         for one in (mine, *others):
             one.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the simulation hears it, and closes the socket
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the simulation gets it, and closes the socket
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with_parent(parent)
-        gc.freeze()  # what the parent has made is not looked through again: its pages stay shared
+        gc.freeze()  # the collector skips the parent's objects, so their pages stay shared
         with one_thread():
             _serve(runner, theirs)
         status = 0
@@ -67,7 +67,7 @@ def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket
 
 def _serve(runner: TaskRunner, connection: socket.socket) -> None:
     work = _Answers(runner)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the simulation does not wait for what is left
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the simulation does not wait for the rest
         while (message := _received(connection)) is not None:
             if message["do"] == "work":
                 for done in _done(runner, message):
@@ -78,7 +78,7 @@ def _serve(runner: TaskRunner, connection: socket.socket) -> None:
 
 
 def _done(runner: TaskRunner, message: Message) -> Iterator[list[list[Any] | Message | None]]:
-    """Do the tasks of a message; what became of them, several at a time.
+    """Run the tasks of a message; yield their outcomes, several at a time.
 
     The outcome of the last task but one is sent at once, so that more tasks arrive while the last one is done.
     """
@@ -107,7 +107,7 @@ def _failure(error: Exception) -> Message:
 
 
 class _Answers:
-    """A runner's answer to each message but tasks; None where no answer is awaited."""
+    """A runner's answer to each message except tasks; None if no answer is awaited."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner

@@ -1,4 +1,4 @@
-"""The user's settings: how many worker processes on this machine, and each one's share of its GPUs."""
+"""User settings: the number of worker processes on this machine, and their shares of its GPUs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Workers:
     """Worker processes, for ``Federation.run(workers=Workers(8, gpus=0.25))``; ``workers=8`` is ``Workers(8)``.
 
     Args:
-        count: how many; 0: none, participants work in this process.
+        count: number of processes; 0: participants work in this process.
         gpus: GPUs for each, or a share of one: four workers of 0.25 use one GPU together, and PyTorch gives each a
-            quarter of its memory. 0: every worker sees all GPUs, and none is limited.
+            quarter of its memory. 0: every worker sees all GPUs without a limit.
 
     Raises:
-        SetupError: naming the value that cannot be.
+        SetupError: naming the invalid value.
     """
 
     count: int
@@ -38,12 +38,12 @@ class Workers:
 
     @classmethod
     def of(cls, given: int | Workers) -> Workers:
-        """Workers from their number, or as they are."""
+        """Convert a number to ``Workers``; other settings are returned unchanged."""
         return given if isinstance(given, Workers) else cls(given)
 
 
 def check_gpus(kind: str, gpus: float) -> None:
-    """Refuse what is neither a share of a GPU nor a number of them.
+    """Refuse a value that is neither a share of a GPU nor a number of GPUs.
 
     Raises:
         SetupError: naming the value.
@@ -53,5 +53,5 @@ def check_gpus(kind: str, gpus: float) -> None:
 
 
 def workers_to_a_gpu(gpus: float) -> int:
-    """How many workers with this share, above 0 and at most 1, fit on one GPU."""
+    """The number of workers with this share, above 0 and at most 1, that fit on one GPU."""
     return int(1 / gpus + 1e-9)

@@ -1,4 +1,4 @@
-"""Workers on Ray: actors that each do tasks and hold one integer sum. Ray is loaded when such a pool is made."""
+"""Workers on Ray: actors that run tasks and hold one integer sum each. Ray is imported when such a pool is created."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def ray_pool(make: Make, policy: Policy | None, keep: int, workers: RayWorkers) 
 
     Args:
         make: makes a participant.
-        policy: what participants send besides updates.
+        policy: what participants may send besides updates.
         keep: participants' objects that each worker keeps.
-        workers: how many, and what each may use.
+        workers: their number and resources.
 
     Raises:
         SetupError: if Ray is not installed or cannot be joined, or if the workers cannot start.

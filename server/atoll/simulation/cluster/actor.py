@@ -1,4 +1,4 @@
-"""What a Ray actor runs: a task runner with one numeric thread, and an integer sum for each open round."""
+"""The class of the Ray actors: a task runner with one numeric thread, and an integer sum for each open round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atoll.simulation.worker_pool import Key
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings of every worker: how participants are made, what they send, how many objects are kept, GPUs for each."""
+    """Settings of every worker: participant factory, policy, number of kept objects, GPUs."""
 
     make: Make
     policy: Policy | None
@@ -33,14 +33,14 @@ class Setup:
 
 
 class Worker:
-    """Does tasks in an actor's process; its methods are called one after the other, in the order of the calls."""
+    """Runs tasks in an actor's process; its methods run one after the other, in the order of the calls."""
 
     def __init__(self) -> None:
         self._threads = contextlib.ExitStack()
         self._threads.enter_context(one_thread())
 
     def begin(self, setup: Setup) -> str:
-        """Get ready for tasks; the id of the machine. Ray has chosen the GPUs that this process sees.
+        """Prepare for tasks; return the id of the machine. Ray has chosen the GPUs that this process sees.
 
         Raises:
             SetupError: if the memory of a share of a GPU cannot be limited.
@@ -51,7 +51,7 @@ class Worker:
         return ray.get_runtime_context().get_node_id()
 
     def ping(self) -> None:
-        """Answer, if the worker is alive."""
+        """Answer, to show that the worker is alive."""
 
     def facts(self, of: Sequence[tuple[str, int | str]]) -> list[Facts]:
         """The declarations of these participants, each given with its seed.
@@ -67,15 +67,15 @@ class Worker:
             raise SetupError(f"{type(error).__name__}: {error}") from error
 
     def open(self, opening: Opening, model: npt.NDArray[np.uint8]) -> None:
-        """A round's tasks come next; ``model`` is a read-only view into the memory of Ray's store."""
+        """Announce a round's tasks; ``model`` is a read-only view into the memory of Ray's store."""
         self._runner.open(opening, model.data)
 
     def work(self, tasks: Sequence[tuple[Key, TaskRequest]]) -> list[Outcome]:
-        """Do tasks of open rounds, and add their updates to the rounds' sums."""
+        """Run tasks of open rounds, and add their updates to the rounds' sums."""
         return [self._runner.work(key, request) for key, request in tasks]
 
     def partial(self, key: SumKey, items: Sequence[FoldItem], *others: ArraySum) -> ArraySum:
-        """This worker's sum of exactly these updates, and what other workers have summed, together."""
+        """This worker's sum of exactly these updates, plus the sums of other workers."""
         return merged([self._runner.partial(key, items), *others])
 
     def drop(self, run: str, through: tuple[int, int]) -> None:

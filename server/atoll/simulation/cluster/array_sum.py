@@ -1,4 +1,4 @@
-"""A partial sum as it travels between workers."""
+"""A partial sum in the form that is sent between workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArraySum:
 
 
 def merged(parts: Sequence[PartialSum]) -> ArraySum:
-    """Add partial sums into new memory; they stay as they are.
+    """Add partial sums into new memory, without changing them.
 
     Raises:
         PartialSumError: see ``MergedSum``.

@@ -1,4 +1,4 @@
-"""Ray itself: joining a cluster or starting one on this machine, and how many workers there is room for."""
+"""Join a Ray cluster or start one on this machine, and count the workers that fit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from atoll.simulation.errors import SetupError
 from atoll.simulation.workers import workers_to_a_gpu
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Ray sends no statistics of its use, and leaves the choice of GPUs alone where a worker reserves none."""
+"""Disable Ray's usage statistics, and its choice of GPUs for workers that reserve none."""
 
 
 def join(workers: RayWorkers) -> bool:
-    """Connect to Ray, unless the script is connected; whether this has connected, and ``leave`` is to end it.
+    """Connect to Ray, unless the script is connected; return whether ``leave`` must disconnect.
 
     Raises:
         SetupError: if there is no cluster at the address.
@@ -41,15 +41,15 @@ def join(workers: RayWorkers) -> bool:
 
 
 def leave() -> None:
-    """End the connection, and the Ray that ``join`` has started."""
+    """Disconnect, and stop the Ray that ``join`` started."""
     ray.shutdown()
 
 
 def room_for(workers: RayWorkers) -> int:
-    """How many workers the nodes of the cluster have room for, at most ``MOST``.
+    """The number of workers for which the cluster's nodes have room, at most ``MOST``.
 
     Raises:
-        SetupError: if there is room for none.
+        SetupError: if there is no room for one.
     """
     nodes: Iterable[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     found = sum(_on(node["Resources"], workers) for node in nodes if node["Alive"])
@@ -62,13 +62,13 @@ def room_for(workers: RayWorkers) -> int:
 
 
 def resources() -> str:
-    """In words what the nodes of the cluster have together."""
+    """Describe the total resources of the cluster's nodes."""
     found: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return f"{found.get('CPU', 0.0):g} CPU and {found.get('GPU', 0.0):g} GPU"
 
 
 def _on(has: Mapping[str, float], workers: RayWorkers) -> int:
-    """How many workers fit on a node. A share of a GPU lies on one GPU."""
+    """The number of workers that fit on a node. A share of a GPU must lie on one GPU."""
     fits = int(has.get("CPU", 0.0) / workers.cpus + 1e-9)
     if not workers.gpus:
         return fits

@@ -1,4 +1,4 @@
-"""The simulation's side of a worker: calls of its actor, whose answers are awaited on the simulation's loop."""
+"""The simulation's side of a worker: calls of its actor, awaited on the simulation's event loop."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Ref = ray.ObjectRef[Any]
 
 
 class LostError(Exception):
-    """The worker is gone, or what it has answered; the message says how."""
+    """The worker, or its answer, is lost; the message says how."""
 
 
 class Link:
-    """The way to one worker.
+    """The connection to one worker.
 
     Attributes:
-        in_hand: batches that it has and has not answered.
-        participants: those it has objects of.
+        in_hand: batches that it has not answered yet.
+        participants: participants whose objects it has.
         node: the id of the machine, once it has begun.
     """
 
@@ -41,7 +41,7 @@ class Link:
         self.begun = self.call("begin", setup)
 
     def call(self, method: Method, *arguments: Any) -> Ref:
-        """Call a method of the worker; it is done after those that were called before."""
+        """Call a method of the worker; it runs after earlier calls."""
         return cast("Ref", getattr(self._actor, method).remote(*arguments))
 
     async def ask(self, method: Method, *arguments: Any) -> Any:
@@ -58,8 +58,8 @@ async def answer(of: Ref) -> Any:
 
     Raises:
         LostError: if the worker is gone.
-        SetupError: if what the worker was given, or the participants' factory, fails.
-        WorkerError: for any other error that the worker has raised.
+        SetupError: if the worker's settings or the participants' factory fail.
+        WorkerError: for any other error raised in the worker.
     """
     try:
         return await of
@@ -68,7 +68,7 @@ async def answer(of: Ref) -> Any:
 
 
 def answer_now(of: Ref) -> Any:
-    """The answer to a call that is there already. Raises as ``answer``."""
+    """The answer to a completed call. Raises as ``answer``."""
     try:
         return ray.get(of)
     except RayError as error:
@@ -76,7 +76,7 @@ def answer_now(of: Ref) -> Any:
 
 
 def _meaning(error: RayError) -> LostError | SetupError | WorkerError:
-    """Say what a call's error means for the simulation."""
+    """Convert a call's error to the simulation's errors."""
     if not isinstance(error, RayTaskError):
         return LostError(_why(error))
     cause = error.cause
@@ -87,7 +87,7 @@ def _meaning(error: RayError) -> LostError | SetupError | WorkerError:
 
 
 def _why(error: RayError) -> str:
-    """The line that says why a worker has ended, without the advice that follows it."""
+    """The line of Ray's message that says why a worker has ended, without Ray's advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("The actor is dead because")), lines[0] if lines else "")
     return said.partition(" Some common causes include")[0] or type(error).__name__

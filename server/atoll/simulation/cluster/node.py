@@ -1,4 +1,4 @@
-"""The one node that the coordinator sees: the workers' sums, added up in a tree."""
+"""The single node that the coordinator sees: the workers' sums, added in a tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atoll.simulation.worker_pool import Key
 from atoll.wire.v1 import transfer_pb2
 
 Again = Callable[[Iterable[tuple[Key, TaskRequest]]], Awaitable[Sequence[Outcome]]]
-"""Does tasks again whose updates were lost."""
+"""Repeats tasks whose updates were lost."""
 
 
 class ClusterNode:
@@ -37,11 +37,11 @@ class ClusterNode:
         self._again = again
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
-        """See ``Node``: an update is in a worker's sum since it was made, or waits for ``partial``."""
+        """See ``Node``: an update is already in a worker's sum, or waits for ``partial``."""
 
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
-        """See ``Node``; updates of lost workers are made again first."""
+        """See ``Node``; updates of lost workers are recomputed first."""
         try:
             total = await self._total(key, items)
         except SimulationError as error:
@@ -60,7 +60,7 @@ class ClusterNode:
         """See ``Node``: there are none."""
 
     async def _total(self, key: SumKey, items: Sequence[FoldItem]) -> ArraySum:
-        """The sum of these updates. Each try after the first does the updates of a lost worker again (``TRIES``)."""
+        """The sum of these updates. Each further attempt recomputes the updates of a lost worker (``TRIES``)."""
         while True:
             await self._restore(items)
             shares = self._records.shares(items)
@@ -71,7 +71,7 @@ class ClusterNode:
                 await self._find_lost(shares, error)
 
     def _summed(self, key: SumKey, shares: Mapping[Link, Sequence[FoldItem]]) -> Ref:
-        """Have each worker add to its sum those below it in the tree, and the root the rest."""
+        """Make each worker add the sums below it in the tree to its own, up to the root."""
         here = ray.get_runtime_context().get_node_id()
         root, below = children(list(shares), lambda link: link.node, here)
 
@@ -81,10 +81,10 @@ class ClusterNode:
         return sum_of(root)
 
     async def _restore(self, items: Sequence[FoldItem]) -> None:
-        """Make updates again that no worker holds any more.
+        """Recompute updates that no worker holds any more.
 
         Raises:
-            WorkerError: if workers are lost again and again, or an update is another one than before.
+            WorkerError: if workers are lost repeatedly, or a recomputed update differs.
         """
         missing = list(self._records.missing(items, self._actors.links))
         tasks = []
@@ -106,10 +106,10 @@ class ClusterNode:
                 )
 
     async def _find_lost(self, shares: Mapping[Link, Sequence[FoldItem]], why: LostError) -> None:
-        """Ask every worker of a sum that has failed whether it is there.
+        """Check every worker of a failed sum.
 
         Raises:
-            WorkerError: if all are.
+            WorkerError: if all workers are alive.
         """
         asked = [link.ask("ping") for link in shares]
         with held():

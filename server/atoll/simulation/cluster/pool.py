@@ -1,8 +1,8 @@
 """Workers on Ray: batches of tasks are pushed to actors, and their sums are added up in a tree.
 
-What a lost worker had in hand goes to others at once. What it had summed is done again when the round is summed, for
-the coordinator says then which updates count. A task that is done again gives the same bits, and integer sums do not
-depend on who added what: so the model is the same.
+Unfinished tasks of a lost worker go to other workers at once. Updates that it had summed are recomputed when the round
+is summed, because only then the coordinator says which updates count. A repeated task gives the same bits, and integer
+sums do not depend on the order of additions, so the model is the same.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from atoll.simulation.virtual_time import held
 from atoll.simulation.worker_pool import Key
 
 NODE = "cluster"
-"""Name of the one node that the coordinator sees."""
+"""Name of the single node that the coordinator sees."""
 IN_HAND = 2
-"""Batches that a worker has, so that it need not wait for the next."""
+"""Batches queued at a worker, so that it does not wait for the next one."""
 _FACTS = 256
 
 
@@ -35,8 +35,8 @@ class RayPool:
     """Ray actors; see ``WorkerPool``.
 
     Args:
-        setup: what every worker has.
-        workers: how many, and what each may use.
+        setup: settings of every worker.
+        workers: their number and resources.
 
     Raises:
         SetupError: if Ray cannot be joined, the workers cannot start, or the factory cannot be sent to them.
@@ -58,7 +58,7 @@ class RayPool:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """See ``WorkerPool``: one, whose sum is that of all workers."""
+        """See ``WorkerPool``: a single node, whose sum is that of all workers."""
         return [ClusterNode(NODE, self._actors, self._records, self._again)]
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
@@ -95,7 +95,7 @@ class RayPool:
             return await task.done
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """See ``WorkerPool``; tasks of these rounds that no worker has begun are not begun any more."""
+        """See ``WorkerPool``; tasks of these rounds that no worker has begun are cancelled."""
         self._queue.drop(run, through)
         self._expected = {at: task for at, task in self._expected.items() if at[0][0] != run or at[0][1:] > through}
         self._records.forget(run, through, keep)
@@ -192,7 +192,7 @@ class RayPool:
             task.give_up(WorkerError(f"the task of {name} in round {key[1] + 1} has ended every worker: {why}"))
 
     def _fail(self, error: Exception) -> None:
-        """Nothing more can be done: every task that is awaited fails with this error."""
+        """Fail every awaited task with this error, because the pool cannot continue."""
         self._failure = self._failure or error
         for task in self._queue.clear():
             task.give_up(error)

@@ -25,24 +25,24 @@ from atoll.simulation.worker_pool import Key
 log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
-"""Seconds that workers have to close their participants."""
+"""Time for workers to close their participants, in seconds."""
 
 
 class RayActors:
-    """The workers that are there, and those that are starting.
+    """The running workers, and those that are starting.
 
     Args:
-        setup: what every worker has.
-        workers: how many, and what each may use.
+        setup: settings of every worker.
+        workers: their number and resources.
 
     Attributes:
-        links: the workers that are there.
-        openings: the rounds that are open, and their models in Ray's store.
-        changed: called when a worker has come, or will not come.
-        failed: called with a worker's error that no call waits for.
+        links: the running workers.
+        openings: the open rounds, and their models in Ray's store.
+        changed: called when a worker has started or has failed to start.
+        failed: called with a worker's error for which no call waits.
 
     Raises:
-        SetupError: if they cannot start; none is left then.
+        SetupError: if they cannot start; all are ended then.
     """
 
     def __init__(self, setup: Setup, workers: RayWorkers) -> None:
@@ -59,7 +59,7 @@ class RayActors:
 
     @property
     def is_starting(self) -> bool:
-        """Whether a worker is about to come."""
+        """Whether a worker is starting."""
         return self._starting > 0
 
     def open(self, opening: Opening) -> None:
@@ -71,7 +71,7 @@ class RayActors:
             self._open_on(link, opening.key)
 
     def drop(self, run: str, through: tuple[int, int]) -> None:
-        """Have the workers forget a run's rounds up to this attempt."""
+        """Make the workers forget a run's rounds up to this attempt."""
         self.openings = {
             key: (opening, model)
             for key, (opening, model) in self.openings.items()
@@ -81,12 +81,12 @@ class RayActors:
             link.call("drop", run, through)
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """Have the workers forget updates; see ``TaskRunner.forget``."""
+        """Make the workers forget updates; see ``TaskRunner.forget``."""
         for link in self.links:
             link.call("forget", run, through, keep)
 
     def lose(self, link: Link, why: Exception) -> bool:
-        """A worker is gone: end what is left of it and start another; False if that was known."""
+        """Handle a lost worker: end the rest of it and start another; return False if the loss was known."""
         if link not in self.links:
             return False
         self.links.remove(link)
@@ -97,7 +97,7 @@ class RayActors:
         return True
 
     async def close(self) -> None:
-        """End every worker; what they have to close has ``CLOSE_S``."""
+        """End every worker; participants have ``CLOSE_S`` to close."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -116,7 +116,7 @@ class RayActors:
                 lost = self._wait_for(links)
                 if not lost:
                     return links
-                _end(lost)  # a process may be there that could not read what it was given
+                _end(lost)  # there may be a process that could not read its settings
                 links = [self._made() if link in lost else link for link in links]
         except BaseException:
             _end(links)
@@ -126,7 +126,7 @@ class RayActors:
         raise SetupError(f"workers have ended {TRIES} times before their first task; {name}: {why}")
 
     def _wait_for(self, links: Sequence[Link]) -> Mapping[Link, LostError]:
-        """Wait until all have started; those that were lost meanwhile, with a node that was just ending."""
+        """Wait until all have started; return those lost meanwhile, with a node that was just ending."""
         begun, start_s = [link.begun for link in links], self._workers.start_s
         ready, _ = ray.wait(begun, num_returns=len(begun), timeout=start_s)
         if len(ready) < len(begun):
@@ -146,7 +146,7 @@ class RayActors:
         return Link(f"worker-{next(self._numbers)}", self._setup, self._workers)
 
     async def _replace(self) -> None:
-        """Start a worker in the place of a lost one. The others go on meanwhile, and if there is no room for it."""
+        """Start a replacement for a lost worker. The others continue meanwhile, even if there is no room for it."""
         link = self._made()
         try:
             await self._started(link)
@@ -199,10 +199,10 @@ def _nothing(*_: object) -> None:
 
 
 def _stored(setup: Setup) -> ray.ObjectRef[Setup]:
-    """Put what every worker has into Ray's store, once.
+    """Put the workers' common settings into Ray's store, once.
 
     Raises:
-        SetupError: if the factory cannot be sent to another process, with what it refers to that cannot.
+        SetupError: if the factory cannot be sent to another process; names the part that cannot.
     """
     try:
         return ray.put(setup)

@@ -1,4 +1,4 @@
-"""The user's settings: how many workers on Ray, and what each may use."""
+"""User settings: the number of workers on Ray and their resources."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class RayWorkers:
     """Workers that are Ray actors, for ``Federation.run(workers=RayWorkers(8, gpus=0.25))``.
 
     Args:
-        count: how many; None: as many as the cluster has room for.
-        cpus: cores that Ray reserves for each; it limits how many there are, not what they use.
+        count: number of workers; None: as many as the cluster has room for.
+        cpus: cores that Ray reserves for each; limits the number of workers, not their use of cores.
         gpus: GPUs for each, or a share of one: four workers of 0.25 use one GPU together, and PyTorch gives each a
             quarter of its memory.
-        address: of a cluster, as ``ray.init`` takes it. None: the one that the script has joined or ``RAY_ADDRESS``
-            names; else Ray is started on this machine for the run, without its dashboard and behind a token.
-        start_s: seconds until all have started, or one that replaces a lost one.
+        address: of a cluster, as for ``ray.init``. None: the cluster that the script has joined or ``RAY_ADDRESS``
+        names; otherwise Ray is started on this machine for the run, without its dashboard and with a token.
+        start_s: time for all workers, or a replacement, to start, in seconds.
 
     Raises:
-        SetupError: naming the value that cannot be.
+        SetupError: naming the invalid value.
     """
 
     count: int | None = None
@@ -46,5 +46,5 @@ class RayWorkers:
 
     @property
     def needs(self) -> str:
-        """In words what each worker needs."""
+        """Describe the resources of each worker."""
         return f"{self.cpus:g} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")

@@ -1,4 +1,4 @@
-"""Which worker holds which update, and the task that makes it again if the worker is lost."""
+"""Record which worker holds which update, and the task that recomputes it if the worker is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll.simulation.worker_pool import Key
 At = tuple[Key, str]
 """A task: the attempt at a round, and the participant."""
 TRIES = 4
-"""Times that a task is done: so many workers may be lost with it, or after it."""
+"""Maximum number of times that a task is run, when workers are lost with it or after it."""
 
 
 @dataclass
@@ -24,23 +24,23 @@ class _Held:
 
 
 class Records:
-    """The updates that workers hold."""
+    """The updates held by workers."""
 
     def __init__(self) -> None:
         self._held: dict[At, _Held] = {}
         self._lost: Counter[At] = Counter()
 
     def note(self, at: At, request: TaskRequest, link: Link) -> None:
-        """A worker holds an update."""
+        """Record that a worker holds an update."""
         self._held[at] = _Held(request, link)
 
     def lost(self, at: At) -> bool:
-        """A task or its update was lost; whether it may be done again."""
+        """Record that a task or its update was lost; return whether it may be repeated."""
         self._lost[at] += 1
         return self._lost[at] < TRIES
 
     def request(self, at: At) -> TaskRequest | None:
-        """The task that makes an update again."""
+        """The task that recomputes an update."""
         held = self._held.get(at)
         return None if held is None else held.request
 
@@ -70,5 +70,5 @@ class Records:
 
 
 def at_of(item: FoldItem) -> At:
-    """The task that made an update."""
+    """The task that produced an update."""
     return (item.run, item.round, item.attempt), item.participant

@@ -6,18 +6,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 ARITY = 4
-"""Sums that a worker adds to its own at most, of its machine and again of others: each is as large as the model."""
+"""Maximum number of sums that a worker adds to its own, from its machine and again from others; each has model size."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 def children(of: Sequence[T], node_of: Callable[[T], str], first: str) -> tuple[T, Mapping[T, Sequence[T]]]:
-    """The worker that has the whole sum, and whose sums each worker adds to its own.
+    """The worker that gets the whole sum, and for each worker the workers whose sums it adds.
 
     Args:
         of: the workers, at least one.
         node_of: the machine of a worker.
-        first: the machine that needs the sum; the root is there if a worker is.
+        first: the machine that needs the sum; the root is on it if it has a worker.
     """
     groups: dict[str, list[T]] = {}
     for one in sorted(of, key=lambda one: node_of(one) != first):

@@ -1,4 +1,4 @@
-"""Data for simulations: who holds which rows, data sets that need no download, and pictures of who holds what.
+"""Data for simulations: partitioners, data sets that need no download, and pictures of how rows are distributed.
 
 ::
 
@@ -9,8 +9,8 @@
     mine = digits.at(parts[3])                     # what participant 3 holds
     print(data.holdings(parts, digits.labels))     # rows of each class for each participant
 
-The functions that divide rows or columns are pure and return ``Parts``: one array of row (or column) numbers for each
-participant. See ``partitioners`` for what their arguments are called, and docs/simulation/data.md.
+The functions that divide rows or columns are pure and return ``Parts``: one array of row (or column) indices for each
+participant. See ``partitioners`` for their common arguments, and docs/simulation/data.md.
 """
 
 from atoll.simulation.data.errors import DataError, DataWarning, FormatError, MissingLibraryError, PartitionError

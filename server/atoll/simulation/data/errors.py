@@ -34,4 +34,4 @@ class MissingLibraryError(DataError, ImportError):
 
 
 class DataWarning(UserWarning):
-    """A partition leaves out a whole class, which may not be what was meant."""
+    """A partition leaves out a whole class, which may be unintended."""

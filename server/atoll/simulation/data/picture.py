@@ -1,4 +1,4 @@
-"""The heat map of who holds what, drawn as SVG without a library."""
+"""A heat map of the distribution of rows, drawn as SVG without a library."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from atoll.text.figures import counted
 By: TypeAlias = Literal["rows", "share"]
 
 MAX_ROWS = 60
-"""Participants that are drawn; of more, as many at even distances."""
+"""Maximum number of drawn participants; if there are more, evenly spaced ones are drawn."""
 MAX_COLUMNS = 40
-"""Classes that are drawn; of more, the most frequent."""
+"""Maximum number of drawn classes; if there are more, the most frequent are drawn."""
 NUMBERS_UP_TO = 20
-"""Columns up to which cells have room for their number."""
+"""Maximum number of columns whose cells have room for their number."""
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _FOOT = 760, 92, 110, 34, 26
 _ROOM = 46
@@ -44,7 +44,7 @@ _STYLE = """
 
 @dataclass(frozen=True)
 class _Grid:
-    """What is drawn: ``rows`` and ``columns`` are numbers of participants and classes, ``shade`` is from 0 to 1."""
+    """The drawn cells: ``rows`` and ``columns`` are indices of participants and classes, ``shade`` is from 0 to 1."""
 
     rows: list[int]
     columns: list[int]
@@ -127,14 +127,14 @@ def _cells(classes: Sequence[str], counts: NDArray[np.int64], grid: _Grid) -> It
 
 
 def _cell(left: float, top: float, grid: _Grid, shade: float, title: str = "") -> str:
-    """A cell; its title is what a pointer over it shows."""
+    """A cell; its title is shown on hover."""
     look = f'class="c" fill-opacity="{max(shade, 0.04):.2f}"' if shade else 'class="z"'
     size = f'x="{left + 0.5:g}" y="{top + 0.5:g}" width="{grid.cell_width - 1:g}" height="{grid.row_height - 1:g}"'
     return f"<rect {look} {size}><title>{escape(title)}</title></rect>" if title else f"<rect {look} {size}/>"
 
 
 def _totals(counts: NDArray[np.int64], grid: _Grid) -> Iterator[str]:
-    """A bar with the number of rows for each participant that is drawn."""
+    """A bar with the number of rows for each drawn participant."""
     sizes = counts.sum(axis=1)
     left, most = _LEFT + grid.width + 8, max(int(sizes.max(initial=1)), 1)
     for row, participant in enumerate(grid.rows):

@@ -20,7 +20,7 @@ SHOWN = 20
 
 
 class HoldingsValues(TypedDict):
-    """The result of ``Holdings.values``: plain values that ``json.dumps`` takes."""
+    """The result of ``Holdings.values``: plain values for ``json.dumps``."""
 
     classes: list[str]
     participants: int
@@ -100,7 +100,7 @@ class Holdings:
 
 
 def holdings(parts: Parts, labels: ArrayLike) -> Holdings:
-    """Count who holds what.
+    """Count each participant's rows by class.
 
     Args:
         parts: rows of each participant.

@@ -1,4 +1,4 @@
-"""A simulation's request, in values that can be compared with those of another call."""
+"""A simulation's request, as values to compare with another call's."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from atoll.simulation.population import Population
 
 _SHOWN = 3
 _TASKS = 64
-"""Participants whose seconds for a task are compared, where a function says them."""
+"""Number of participants whose task durations are compared, if a function returns them."""
 _ROUNDS = "job.job.rounds"
 _FIXED = ("job.privacy.", "job.statistics.")
-"""Sections of jobs whose number of rounds cannot change: noise is made for it, or it follows from the query."""
+"""Job sections that fix the number of rounds: noise is computed for it, or the query determines it."""
 _FILE = "job.model.initial"
-"""Left out of the comparison, which has the model itself."""
+"""Keys left out of the comparison, which includes the model itself."""
 
 
 def asked_for(
@@ -40,7 +40,7 @@ def asked_for(
     examples: int | Sequence[int] | None,
     policy: Policy | None,
 ) -> dict[str, Any]:
-    """The settings that decide the bits of a simulation, flat; functions go by their names."""
+    """The settings that determine the bits of a simulation, flattened; functions are compared by name."""
     settings = _flat("job", tomllib.loads(to_toml(job)))
     settings.pop(_FILE, None)
     shapes = {f"initial[{one.name!r}]": f"{one.dtype.name.lower()}{list(one.shape)}" for one in model.layout.tensors}
@@ -60,18 +60,18 @@ def asked_for(
 
 
 def further_rounds(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a simulation asks for more rounds than one before, of a kind that can go on after its end."""
+    """Whether a request has more rounds than an earlier one and can extend its run."""
     more = int(now[_ROUNDS]) > int(before[_ROUNDS])
     return more and not any(name.startswith(_FIXED) for name in now)
 
 
 def with_rounds_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The earlier request, with the number of rounds that is asked for now."""
+    """The earlier request, with the new number of rounds."""
     return {**before, _ROUNDS: now[_ROUNDS]}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In words how two simulations differ; empty if they do not."""
+    """Describe the differences between two requests; empty if there are none."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     shown = [f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names[:_SHOWN]]
     if len(names) > _SHOWN:
@@ -105,7 +105,7 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 
 
 def _named(value: Any) -> str | None:
-    """A name that is the same in the next process: of a function or class its own, of another object its class's."""
+    """A name that is the same in the next process: that of a function or class, or of an object's class."""
     if value is None or not callable(value):
         return None if value is None else repr(value)
     found = value.func if isinstance(value, partial) else value

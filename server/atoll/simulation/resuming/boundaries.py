@@ -1,4 +1,4 @@
-"""When a simulation with a folder commits, and what."""
+"""The instants and the content of commits of a simulation with a folder."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ class Participants(Protocol):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no report is being handed in; one of an abandoned round can be, and the next round commits then."""
+        """Whether no report is being handed in. A report of an abandoned round can be; then the next round commits."""
         ...
 
     @property
     def has_failed(self) -> bool:
-        """Whether the simulation ends with an error, so that what happens now is to be done again."""
+        """Whether the simulation ends with an error, so that a later call must repeat the current events."""
         ...
 
     def in_work(self, state: RunState) -> TasksInWork:
-        """Tasks in work."""
+        """The running tasks."""
         ...
 
     def committed(self, tasks: TasksInWork) -> None:
-        """A commit with these tasks was made."""
+        """Note that a commit with these tasks was made."""
         ...
 
 
 class Boundaries(Observer):
     """Commits when a round has been opened, before anyone is invited, and when the run has ended or pauses.
 
-    At these instants no task of the round is in work. Where late reports are carried, tasks of earlier rounds are, and
-    updates wait: a commit names them, to be made again.
+    At these instants no task of the round is running. If late reports are carried, tasks of earlier rounds are running
+    and updates are waiting; a commit lists them, to be recomputed.
 
     Args:
-        participants: who they are.
-        before: the commit that the simulation goes on from.
+        participants: the participants' side of a commit.
+        before: the commit from which the simulation resumes.
         fail: called with the error if a commit fails.
 
     Attributes:
@@ -73,7 +73,7 @@ class Boundaries(Observer):
 
     @property
     def seconds(self) -> float:
-        """How long the simulation has taken so far, in all processes that played it."""
+        """Real duration of the simulation so far, over all its processes."""
         return time.perf_counter() - self._began
 
     def stored(self, stored: StoredEvents) -> None:
@@ -103,7 +103,7 @@ class Boundaries(Observer):
         self._participants.committed(tasks)
         self._hold(needed)
         for blob in models.unnamed(self.writer.connection, unneeded - needed):
-            self.services.blobs.set_aside(blob)  # it was to go before, while the last commit needed it
+            self.services.blobs.set_aside(blob)  # it was to be removed earlier, while the last commit still needed it
         self.services.blobs.sweep()
 
     def _hold(self, blobs: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""The table that a commit of a simulation adds to the server's: a few named values."""
+"""The table that a simulation's commit adds to the server's tables: a few named values."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _HEAD = "head"
 
 @dataclass(frozen=True)
 class Boundary:
-    """The instant of a commit: a round has been opened without an invitation yet, or the run has ended.
+    """The instant of a commit: a round is open but has no invitations yet, or the run has ended.
 
     Attributes:
         number: of the commit, from 1.
         run: the run's id.
         second: the virtual second.
-        seconds: how long the simulation has taken so far, in all processes that played it.
-        ended: whether the run has ended or pauses.
-        attended: who is connected.
+        seconds: real duration of the simulation so far, over all its processes.
+        ended: whether the run has ended or is paused.
+        attended: the connected participants.
     """
 
     number: int
@@ -49,10 +49,10 @@ class KeptState:
     """A folder's last commit.
 
     Attributes:
-        asked: what was asked for.
-        facts: what each participant declared.
+        asked: the request.
+        facts: the participants' declarations.
         boundary: the instant.
-        tasks: what participants were at.
+        tasks: the participants' running tasks.
     """
 
     asked: Mapping[str, Any]
@@ -62,7 +62,7 @@ class KeptState:
 
 
 def put_begin(connection: Connection, asked: Mapping[str, Any], facts: Sequence[Facts]) -> None:
-    """Store what does not change: what was asked for, and what participants declared, in the population's order."""
+    """Store the constant part: the request and the participants' declarations, in the population's order."""
     _KEPT.create(connection, checkfirst=True)
     _put(connection, _ASKED, json.dumps(asked).encode())
     examples = np.array([one.examples for one in facts], np.int64)
@@ -71,7 +71,7 @@ def put_begin(connection: Connection, asked: Mapping[str, Any], facts: Sequence[
 
 
 def put_boundary(connection: Connection, boundary: Boundary, tasks: TasksInWork) -> None:
-    """Store the instant of a commit with what participants are at, in its transaction."""
+    """Store the instant of a commit with the running tasks, in its transaction."""
     attended = boundary.attended
     head: dict[str, Any] = {
         "number": boundary.number,
@@ -92,7 +92,7 @@ def put_boundary(connection: Connection, boundary: Boundary, tasks: TasksInWork)
 
 
 def kept_state(connection: Connection, model_path: Callable[[str], Path]) -> KeptState | None:
-    """The last commit, with models in the files that ``model_path`` names; None if there is none yet."""
+    """The last commit, with models in the files of ``model_path``; None if there is none yet."""
     if not inspect(connection).has_table(_KEPT.name):
         return None
     found = {row.name: row.content for row in connection.execute(select(_KEPT))}

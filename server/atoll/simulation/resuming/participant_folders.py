@@ -1,8 +1,8 @@
-"""The files that participants keep: a folder for each state, which is not written to again once a task has left it.
+"""Participants' files: one folder for each state, which is immutable once its task has ended.
 
-A task works on a copy of the state that its participant was in. Its participant is in the new state once the task's
-report is handed in. So a task that was begun and whose report could not count any more has changed nothing, as if it
-had not been begun, and a simulation that goes on after a kill finds the states of its last commit.
+A task works on a copy of its participant's state. The participant changes to the new state when the task's report is
+handed in. So a task whose report can no longer count has changed nothing, and a simulation that resumes after a kill
+finds the states of its last commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIRST = "first"
-"""The state that a participant has before its first task: empty, or what it has put there to say what it declares."""
+"""The state before a participant's first task: empty, or the files that it wrote for its declaration."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class ParticipantFolders:
     root: Path
 
     def first(self, name: str) -> Path:
-        """The folder of the first state, to be written to before the first task."""
+        """The folder of the first state, writable before the first task."""
         folder = self.root / name / FIRST
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def copied(self, name: str, before: str, after: str) -> Path:
-        """A folder for the state ``after``, with the content of the state ``before``; what was there is removed."""
+        """A folder for the state ``after``, with the content of the state ``before``; replaces an existing folder."""
         source, folder = self.root / name / (before or FIRST), self.root / name / after
         shutil.rmtree(folder, ignore_errors=True)
         if source.exists():
@@ -43,7 +43,7 @@ class ParticipantFolders:
         return folder
 
     def made(self, name: str, after: str) -> Path:
-        """The folder that ``copied`` has made before."""
+        """The folder that ``copied`` created earlier."""
         return self.root / name / after
 
     def keep_only(self, name: str, states: Collection[str]) -> None:
@@ -55,11 +55,11 @@ class ParticipantFolders:
 
 
 class ParticipantStates:
-    """The state that each participant is in.
+    """The current state of each participant.
 
     Args:
-        folders: have the states.
-        commits: whether states of the last commit are kept until the next.
+        folders: of the states.
+        commits: whether states of the last commit are kept until the next one.
     """
 
     def __init__(self, folders: ParticipantFolders, *, commits: bool) -> None:
@@ -69,12 +69,12 @@ class ParticipantStates:
         self._changed: set[str] = set()
 
     def go_on(self, states: Mapping[str, str]) -> None:
-        """Begin with the states of a commit."""
+        """Start with the states of a commit."""
         self._now = dict(states)
         self._changed = set(self._now)
 
     def of(self, name: str) -> str:
-        """The state that a participant is in; empty: the first one."""
+        """The current state of a participant; empty: the first one."""
         return self._now.get(name, "")
 
     def now(self) -> Mapping[str, str]:
@@ -82,7 +82,7 @@ class ParticipantStates:
         return dict(self._now)
 
     def move(self, name: str, state: str) -> None:
-        """A participant's task was handed in."""
+        """Note that a participant's task was handed in."""
         self._now[name] = state
         if self._commits:
             self._changed.add(name)
@@ -90,7 +90,7 @@ class ParticipantStates:
             self._folders.keep_only(name, {state})
 
     def committed(self, needed: Mapping[str, Collection[str]]) -> None:
-        """A commit was made: remove the states that neither it nor, by participant, an update that waits needs."""
+        """After a commit, remove the states that neither it nor a waiting update of the participant needs."""
         for name in self._changed:
             kept = {self._now.get(name, ""), *needed.get(name, ())}
             self._folders.keep_only(name, {state or FIRST for state in kept})

@@ -1,4 +1,4 @@
-"""The folder of a simulation that goes on after it was killed: who may use it, and what it holds."""
+"""Open, lock and check the folder of a simulation that can be resumed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _FILES = (DATABASE_FILE, *(f"{DATABASE_FILE}{suffix}" for suffix in LOG_SUFFIXES
 
 @dataclass(frozen=True)
 class ResultsFolder:
-    """A folder in use by this process.
+    """A folder locked by this process.
 
     Attributes:
         path: the folder.
         kept: its last commit; None if nothing was committed yet.
-        extends: whether its run has ended, and more rounds are asked for.
+        extends: whether its run has ended and more rounds are requested.
     """
 
     path: Path
@@ -50,12 +50,12 @@ class ResultsFolder:
     @classmethod
     @contextlib.contextmanager
     def taken(cls, path: Path, asked: Mapping[str, Any]) -> Iterator[ResultsFolder]:
-        """Use a folder, made if it does not exist, for what is asked for; it is at the last commit then.
+        """Open a folder, created if missing, for this request; afterwards it is at the last commit.
 
-        It may hold a run that has ended with fewer rounds.
+        It may contain an ended run with fewer rounds.
 
         Raises:
-            SetupError: if another process uses it, or it holds another simulation or something else.
+            SetupError: if another process uses it, or it contains another simulation or other files.
         """
         with _locked(path):
             kept = _kept(path)
@@ -70,12 +70,12 @@ class ResultsFolder:
             yield found
 
     def tidy(self) -> None:
-        """Remove what is not needed after the run's end."""
+        """Remove files that are not needed after the run's end."""
         for name in _PASSING:
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     def _empty(self) -> None:
-        """Remove what a simulation left that was killed before its first commit."""
+        """Remove the files of a simulation that was killed before its first commit."""
         for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
@@ -111,7 +111,7 @@ def _opened(path: Path) -> int:
 
 
 def _check_empty(path: Path) -> None:
-    """Refuse a folder with anything in it that is not hidden."""
+    """Refuse a folder that contains anything but hidden files."""
     foreign = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""

@@ -1,4 +1,4 @@
-"""A database whose writes become durable together, once a round."""
+"""A database writer whose writes become durable together, once a round."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 class RoundWriter(InlineWriter):
-    """Each write has a savepoint in one transaction, which ``commit`` ends. What was not committed is never stored."""
+    """Each write has a savepoint in one transaction, which ``commit`` ends. Uncommitted writes are never stored."""
 
     _connection: Connection | None = None
 
     @property
     def connection(self) -> Connection:
-        """The one connection; reads over it see what is not committed yet."""
+        """The single connection; reads over it see uncommitted writes."""
         if self._connection is None:
             self._connection = self._engine.connect()
         return self._connection
 
     def perform(self, work: Callable[[Connection], T]) -> Future[T]:
-        """See ``Writer``; the work is undone if it fails, and is not durable yet if it succeeds."""
+        """See ``Writer``; the work is rolled back if it fails, and not durable yet if it succeeds."""
         future: Future[T] = Future()
         try:
             with self.connection.begin_nested():
@@ -53,7 +53,7 @@ class RoundWriter(InlineWriter):
             raise translate(error, self._engine.url) from error
 
     def close(self) -> None:
-        """See ``Writer``; forgets what was not committed."""
+        """See ``Writer``; discards uncommitted writes."""
         if self._connection is not None:
             self._connection.close()
         super().close()

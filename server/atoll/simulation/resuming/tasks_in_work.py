@@ -1,7 +1,7 @@
-"""The tasks that are in work at a commit, and the updates that wait for a later round.
+"""The tasks that are running at a commit, and the updates that wait for a later round.
 
-They exist where late reports are carried. A simulation that goes on has them done again: those in work when their
-reports come, those that wait at once, for the sum of a later round will ask for their updates.
+They exist only if late reports are carried. A resumed simulation repeats them: running tasks when their reports are
+due, waiting updates at once, because a later round's sum needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Upload = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class HandedIn:
-    """A task whose update was handed in, and may still be asked for; the update's digest."""
+    """A task whose update was handed in and may still be needed, with the update's digest."""
 
     request: TaskRequest
     digest: str
@@ -32,8 +32,8 @@ class RoundInWork:
 
     Attributes:
         opening: the invitation of its members.
-        arrivals: the reports that are still to come, in their order.
-        handed_in: the updates that came and that a later round may take, by participant.
+        arrivals: the pending reports, in order.
+        handed_in: the updates that a later round may take, by participant.
     """
 
     opening: Opening
@@ -41,7 +41,7 @@ class RoundInWork:
     handed_in: dict[str, HandedIn] = field(default_factory=dict)
 
     def only(self, waiting: Collection[Upload]) -> RoundInWork:
-        """A copy with these updates alone."""
+        """A copy with only these updates."""
         at = self.opening.key[1:]
         found = {name: one for name, one in self.handed_in.items() if (*at, name) in waiting}
         return RoundInWork(self.opening, list(self.arrivals), found)
@@ -49,11 +49,11 @@ class RoundInWork:
 
 @dataclass(frozen=True)
 class TasksInWork:
-    """Participants' tasks in work at the instant of a commit.
+    """Participants' running tasks at the instant of a commit.
 
     Attributes:
-        rounds: the attempts with tasks in work or updates that wait, in the order of their keys.
-        busy_until: the virtual second at which each participant has done the tasks that it has.
+        rounds: the attempts with running tasks or waiting updates, in the order of their keys.
+        busy_until: the virtual second at which each participant has finished its tasks.
         states: the states of participants' files; see ``ParticipantStates``.
     """
 
@@ -63,11 +63,11 @@ class TasksInWork:
 
     @property
     def models(self) -> frozenset[str]:
-        """The blobs of the models that tasks in work begin with."""
+        """The blobs of the models from which running tasks start."""
         return frozenset(one.opening.model.name for one in self.rounds)
 
     def needed_states(self) -> Mapping[str, Collection[str]]:
-        """By participant, the states that tasks begin with which are done again, or that tasks which are done leave."""
+        """By participant, the states before repeated tasks and after finished tasks."""
         found: dict[str, set[str]] = {}
         for one in self.rounds:
             for handed in one.handed_in.values():
@@ -83,7 +83,7 @@ def after(key: tuple[str, int, int]) -> str:
 
 
 def tasks_to(tasks: TasksInWork) -> Message:
-    """For the database; see ``tasks_from``."""
+    """Encode for the database; see ``tasks_from``."""
     return {
         "rounds": [_round_to(one) for one in tasks.rounds],
         "busy_until": dict(tasks.busy_until),
@@ -92,7 +92,7 @@ def tasks_to(tasks: TasksInWork) -> Message:
 
 
 def tasks_from(message: Message, model_path: Callable[[str], Path]) -> TasksInWork:
-    """The tasks that ``tasks_to`` has stored; ``model_path`` has the file of a model's blob, which may have moved."""
+    """Decode the tasks of ``tasks_to``; ``model_path`` returns the file of a model's blob, which may have moved."""
     rounds = tuple(_round_from(one, model_path) for one in message["rounds"])
     return TasksInWork(rounds, message["busy_until"], message["states"])
 

@@ -15,14 +15,14 @@ from atoll.simulation.data.partitioners.parts import Indices
 class Examples:
     """Rows of a data set as plain numpy arrays.
 
-    The arrays of a loader cannot be written to, because all participants share them; ``at`` returns copies, which can.
+    A loader's arrays are read-only, because all participants share them; ``at`` returns writable copies.
 
     Attributes:
         inputs: [rows, …], dtype as in the data set.
         labels: [rows] int64 classes or texts; float64 [rows] or [rows, targets] for a regression.
         columns: names of the columns of ``inputs``, empty if they have none.
         classes: names of the classes 0, 1, …, empty if they have none.
-        users: who each row is from, texts [rows], for ``natural_ids``; None if the data set does not say.
+        users: the user of each row, strings [rows], for ``natural_ids``; None if the data set has none.
     """
 
     inputs: NDArray[Any]
@@ -41,7 +41,7 @@ class Examples:
 
 
 def read_only(examples: Examples) -> Examples:
-    """The same examples, with arrays that can no longer be written to."""
+    """The same examples with read-only arrays."""
     for array in (examples.inputs, examples.labels, examples.users):
         if array is not None:
             array.flags.writeable = False

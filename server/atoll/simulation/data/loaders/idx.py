@@ -24,7 +24,7 @@ from atoll.simulation.data.loaders.examples import Examples, read_only
 Split: TypeAlias = Literal["train", "test"]
 
 MAX_BYTES = 4 << 30
-"""Largest array that is read."""
+"""Largest array to read, in bytes."""
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"

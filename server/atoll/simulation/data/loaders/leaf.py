@@ -14,7 +14,7 @@ from atoll.simulation.data.errors import FormatError
 from atoll.simulation.data.loaders.examples import Examples, read_only
 
 MAX_FILE_BYTES = 2 << 30
-"""Largest file that is read."""
+"""Largest file to read, in bytes."""
 
 
 def load_leaf(path: str | Path) -> Examples:
@@ -31,7 +31,7 @@ def load_leaf(path: str | Path) -> Examples:
         labels are int64 if they are whole numbers, float64 if they are other numbers, otherwise texts.
 
     Raises:
-        FormatError: if there is no file, one is not LEAF's JSON, rows differ in shape, or a user stands in two places.
+        FormatError: if there is no file, one is not LEAF's JSON, rows differ in shape, or a user occurs twice.
     """
     files = _files(Path(path))
     users: list[str] = []

@@ -1,6 +1,6 @@
 """Pure functions that divide rows or columns among participants, one module per family.
 
-Every function takes what it divides by (labels, ids, a property, a number of rows, the names of columns) as its first
+Every function takes the basis of the division (labels, ids, a property, a number of rows, column names) as its first
 argument and everything else by keyword:
 
 ``population``  number of participants

@@ -1,4 +1,4 @@
-"""Arguments that several partitioners check alike. Each error names the value and what to give instead."""
+"""Argument checks shared by partitioners. Each error names the value and the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Classes:
 
     Attributes:
         names: the labels that occur, sorted, [classes].
-        codes: int64 [rows], the place in ``names`` of each row's label.
+        codes: int64 [rows], the index in ``names`` of each row's label.
         counts: int64 [classes], rows of each class.
     """
 
@@ -54,7 +54,7 @@ def classes_of(labels: ArrayLike, name: str = "labels") -> Classes:
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The random numbers of a seed.
+    """The random generator for a seed.
 
     Raises:
         PartitionError: if it is not an integer from 0.

@@ -13,7 +13,7 @@ from atoll.simulation.data.partitioners.checks import Classes, classes_of, conce
 from atoll.simulation.data.partitioners.parts import Indices, Parts, parts_of
 
 DRAWS = 11
-"""How often shares are drawn until every part has its least size."""
+"""Maximum number of draws until every part has its minimum size."""
 
 
 def dirichlet(
@@ -33,8 +33,8 @@ def dirichlet(
         population: number of participants.
         alpha: concentration above 0, one for all participants or one each. With 0.1 a participant has most rows from
             one or two classes; with 100 parts are alike.
-        min_size: rows that each part has at least. Shares are drawn again until it is met, ``DRAWS`` times at most.
-        balanced: give no rows of a further class to participants that have more than ``rows / population``.
+        min_size: minimum rows of each part. Shares are redrawn until it is met, at most ``DRAWS`` times.
+        balanced: give no rows of another class to participants that already have more than ``rows / population``.
         top_up: instead of drawing again, move rows at random from the largest part to those below ``min_size``.
         seed: integer from 0.
 
@@ -81,7 +81,7 @@ def _counts(classes: Classes, alphas: NDArray[np.float64], balanced: bool, rng: 
 
 
 def _without(shares: NDArray[np.float64], full: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Shares that leave out participants that are full; evenly among the others if these had no share at all."""
+    """Shares without participants that are full; even among the others if these had no share."""
     left = np.where(full, 0.0, shares)
     left = left if left.any() else (~full).astype(np.float64)
     scaled: NDArray[np.float64] = left / left.sum()
@@ -89,7 +89,7 @@ def _without(shares: NDArray[np.float64], full: NDArray[np.bool_]) -> NDArray[np
 
 
 def _owners(classes: Classes, counts: Indices, rng: np.random.Generator) -> Indices:
-    """The participant of each row: which rows of a class a participant gets is random."""
+    """The participant of each row; the choice of rows within a class is random."""
     owners = np.empty(classes.codes.size, np.int64)
     for number in range(len(classes)):
         owners[rng.permutation(classes.rows(number))] = np.repeat(np.arange(counts.shape[1]), counts[number])
@@ -97,7 +97,7 @@ def _owners(classes: Classes, counts: Indices, rng: np.random.Generator) -> Indi
 
 
 def _topped_up(owners: Indices, population: int, min_size: int, rng: np.random.Generator) -> Indices:
-    """Move rows from the largest part at each step to the parts below ``min_size``."""
+    """Move rows to the parts below ``min_size``, at each step from the largest part."""
     parts = [part.tolist() for part in parts_of(owners, population, rng)]
     largest = [(-len(part), number) for number, part in enumerate(parts) if len(part) > min_size]
     heapq.heapify(largest)

@@ -1,7 +1,7 @@
 """Rows of each class by given weights.
 
-``power_law_weights`` makes those of Li et al. 2020 for MNIST (https://arxiv.org/abs/1812.06127): two classes for each
-participant, sizes by a power law.
+``power_law_weights`` computes the weights of Li et al. 2020 for MNIST (https://arxiv.org/abs/1812.06127): two classes
+for each participant, sizes by a power law.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def distribution(
 
     Args:
         labels: integers or texts [rows].
-        weights: [population, classes], from 0, classes in the order of sorted labels; ``power_law_weights`` makes the
-            paper's. A participant has no row of a class in which its weight is 0.
-        min_per_class: rows that each participant has at least of a class in which its weight is above 0; only the rest
-            is divided by the weights.
-        as_counts: take the weights as numbers of rows; what they leave over belongs to none.
+        weights: [population, classes], from 0, classes in the order of sorted labels; ``power_law_weights`` computes
+        the paper's. A participant has no row of a class in which its weight is 0.
+        min_per_class: minimum rows of each class in which a participant's weight is above 0; only the rest is divided
+        by the weights.
+        as_counts: use the weights as numbers of rows; leftover rows belong to no part.
         seed: integer from 0.
 
     Raises:

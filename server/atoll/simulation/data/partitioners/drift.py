@@ -19,9 +19,9 @@ from atoll.simulation.data.partitioners.parts import Indices, Parts
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """Rows of each participant at any moment between a start and an end; ``drift`` makes it.
+    """Rows of each participant at any progress between a start and an end; created by ``drift``.
 
-    Rows change no more than shares do: a participant keeps, of each class, the first rows of an order of its own. Two
+    Rows change no more than shares do: of each class, a participant holds the first rows of its own fixed order. Two
     participants may hold the same row.
 
     Attributes:
@@ -70,7 +70,7 @@ class Drift:
         return tuple(self.part(participant, progress) for participant in range(self.population))
 
     def _window(self, participant: int, pool: Indices, count: int) -> Indices:
-        """``count`` rows of a class from the participant's own place on; places lie as far apart as they can."""
+        """``count`` rows of a class from the participant's own offset on; offsets are as far apart as possible."""
         first = participant * pool.size // self.population
         return pool[(first + np.arange(count)) % pool.size]
 
@@ -84,7 +84,7 @@ def drift(labels: ArrayLike, *, start: ArrayLike, end: ArrayLike, size: int, see
             up to 1. ``dirichlet_shares`` draws some.
         end: likewise.
         size: rows of each participant at any time.
-        seed: integer from 0: which rows of a class a participant holds.
+        seed: integer from 0; determines which rows of a class a participant holds.
 
     Raises:
         PartitionError: if the shares have another shape, or a participant would hold more rows of a class than there
@@ -127,7 +127,7 @@ def sudden(round_number: int, *, at: int) -> float:
 
 
 def recurring(round_number: int, *, period: int) -> float:
-    """Progress that swings from 0 to 1 and back in ``period`` rounds, as a cosine."""
+    """Progress that oscillates from 0 to 1 and back in ``period`` rounds, as a cosine."""
     return (1 - math.cos(2 * math.pi * whole(round_number, "round_number", 0) / whole(period, "period", 2))) / 2
 
 

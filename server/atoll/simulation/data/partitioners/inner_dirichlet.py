@@ -14,16 +14,16 @@ from atoll.simulation.data.partitioners.checks import classes_of, concentrations
 from atoll.simulation.data.partitioners.parts import UNASSIGNED, Indices, Parts, parts_of
 
 BLOCK = 1 << 14
-"""Turns that are drawn at once: bounds the memory, and what an exhausted class makes us draw again."""
+"""Turns drawn at once; bounds the memory, and the turns to redraw when a class is exhausted."""
 
 
 def inner_dirichlet(
     labels: ArrayLike, *, sizes: Sequence[int] | Indices, alpha: float | Sequence[float], seed: int
 ) -> Parts:
-    """Give each participant a number of rows with label shares of its own, drawn from Dirichlet(alpha).
+    """Give each participant a number of rows with its own label shares, drawn from Dirichlet(alpha).
 
-    Participants that are not full yet take turns at random; in a turn a participant gets a random row of a class that
-    it draws by its shares. Once a class is exhausted, the shares of the others are scaled up.
+    Participants that are not full take turns in random order; in a turn a participant draws a class by its shares and
+    gets a random row of it. Once a class is exhausted, the shares of the others are scaled up.
 
     Args:
         labels: integers or texts [rows].
@@ -47,7 +47,7 @@ def inner_dirichlet(
 
 
 def _turns(sizes: Indices, rng: np.random.Generator) -> Indices:
-    """Who takes each row, int64 [sum of sizes]: each turn goes to one of those that are not full, all equally likely.
+    """The participant of each turn, int64 [sum of sizes]: uniform over those that are not full.
 
     A participant's turns are the first arrivals of a Poisson process; merging equal processes, of which each stops when
     its participant is full, makes the next arrival equally likely for all that still run.
@@ -62,7 +62,7 @@ def _turns(sizes: Indices, rng: np.random.Generator) -> Indices:
 def _draw(turns: Indices, shares: NDArray[np.float64], counts: Indices, rng: np.random.Generator) -> Indices:
     """The class of each turn's row, int64 [turns].
 
-    Draws ``BLOCK`` turns at once, and keeps those before the first that asks for a class without rows.
+    Draws ``BLOCK`` turns at once, and keeps those before the first one for a class without rows.
     """
     left, drawn, done = counts.copy(), np.empty(turns.size, np.int64), 0
     bounds, known = np.cumsum(shares, axis=1), left > 0
@@ -79,7 +79,7 @@ def _draw(turns: Indices, shares: NDArray[np.float64], counts: Indices, rng: np.
 
 
 def _of_classes_left(shares: NDArray[np.float64], left: Indices) -> NDArray[np.float64]:
-    """Shares of the classes that have rows left; without a share in any, in proportion to the rows."""
+    """Shares of the classes with rows left; if they have no share, in proportion to their rows."""
     open_shares = np.where(left > 0, shares, 0.0)
     none = open_shares.sum(axis=1) <= 0
     open_shares[none] = left
@@ -87,7 +87,7 @@ def _of_classes_left(shares: NDArray[np.float64], left: Indices) -> NDArray[np.f
 
 
 def _until_exhausted(found: Indices, left: Indices) -> int:
-    """How many draws are valid: up to the first of a class that has no row left by then."""
+    """The number of valid draws: those before the first one for an exhausted class."""
     taken = found.size
     for number in np.unique(found):
         turns = np.flatnonzero(found == number)

@@ -1,4 +1,4 @@
-"""Parts by an id that the rows carry: users, speakers, hospitals.
+"""Parts by an id in the rows: users, speakers, hospitals.
 
 The natural partition of LEAF's data sets (Caldas et al. 2018, https://arxiv.org/abs/1812.01097).
 """

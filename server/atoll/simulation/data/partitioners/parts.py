@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices: TypeAlias = NDArray[np.int64]
-"""Numbers of rows or columns, int64 [k], each at most once."""
+"""Indices of rows or columns, int64 [k], each at most once."""
 Parts: TypeAlias = tuple[Indices, ...]
 """One index set for each participant, in the order of participants."""
 
@@ -34,12 +34,12 @@ def cut(rows: Indices, starts: Indices) -> Parts:
 
 
 def cut_by(rows: Indices, sizes: Indices) -> Parts:
-    """Consecutive pieces of ``rows`` with these sizes; what is left over belongs to none."""
+    """Consecutive pieces of ``rows`` with these sizes; leftover rows belong to no part."""
     return cut(rows, np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def even_sizes(rows: int, parts: int) -> Indices:
-    """Sizes that differ by at most one; the first parts get the rows that are left over."""
+    """Sizes that differ by at most one; the first parts get the leftover rows."""
     share, over = divmod(rows, parts)
     return np.full(parts, share, np.int64) + (np.arange(parts) < over)
 

@@ -81,7 +81,7 @@ def _held(population: int, classes: int, each: int, assignment: Assignment, rng:
 
 
 def _check(classes: Classes, holders: NDArray[np.bool_]) -> None:
-    """Refuse classes with fewer rows than holders; warn of those that none holds."""
+    """Refuse classes with fewer rows than holders; warn about classes without a holder."""
     needed = holders.sum(axis=1)
     if (short := np.flatnonzero(needed > classes.counts)).size:
         at = int(short[0])

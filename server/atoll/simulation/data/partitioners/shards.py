@@ -24,7 +24,7 @@ def shards(
     ==========================================  =================================================================
     ``shards_per_participant`` alone            as many shards each; their size is what the rows allow (the paper:
                                                 2 of 300 rows for 100 participants)
-    ``shards_per_participant``, ``shard_size``  as many shards each; rows that are not needed are left out
+    ``shards_per_participant``, ``shard_size``  as many shards each; leftover rows are not used
     ``shard_size`` alone                        all shards are dealt; the first participants have one more if need be
     ==========================================  =================================================================
 
@@ -54,7 +54,7 @@ def shards(
 
 
 def _numbers(rows: int, population: int, each: int | None, size: int | None) -> tuple[int | None, int]:
-    """Shards of each participant, None for as many as there are; rows of a shard."""
+    """Shards of each participant (None: all shards), and rows of a shard."""
     if each is None:
         if size is None:
             raise PartitionError("neither shards_per_participant nor shard_size is given: give one, or both")

@@ -1,4 +1,4 @@
-"""Parts with sizes of their own and alike in labels: rows are dealt at random.
+"""Parts of different sizes with similar labels: rows are dealt at random.
 
 ``linear_sizes``, ``square_sizes`` and ``exponential_sizes`` give participant ``i`` of ``n`` a share in proportion to
 ``i + 1``, its square and its exponential (quantity skew: Kairouz et al. 2021, https://arxiv.org/abs/1912.04977,

@@ -24,9 +24,9 @@ class Special(TypedDict, total=False):
 
     Attributes:
         active: columns of the active party, such as the label.
-        active_to: who gets these: the first, the last (the default) or every participant, the participant with this
-            number, or a further participant before the first or after the last.
-        shared: columns that every participant has, the further one too.
+        active_to: who gets the active columns: the first, the last (the default) or every participant, the participant
+        with this number, or an additional participant before the first or after the last.
+        shared: columns that every participant has, including an additional one.
         dropped: columns that none has.
     """
 
@@ -51,7 +51,7 @@ def vertical_even(
         Numbers of columns for each participant: those that were divided, then the active party's, then the shared.
 
     Raises:
-        PartitionError: if a name is unknown or stands twice, or there are more participants than columns.
+        PartitionError: if a name is unknown or occurs twice, or there are more participants than columns.
     """
     divided = _divided(columns, special, seed)
     sizes = even_sizes(divided.size, fitting(population, divided.size, "columns"))
@@ -75,7 +75,7 @@ def vertical_sizes(
         special: as for ``vertical_even``.
 
     Raises:
-        PartitionError: if a name is unknown or stands twice, or the sizes do not add up.
+        PartitionError: if a name is unknown or occurs twice, or the sizes do not add up.
     """
     divided = _divided(columns, special, seed)
     if len(sizes) and all(isinstance(size, float) for size in sizes):
@@ -88,7 +88,7 @@ def vertical_sizes(
 
 
 def _divided(columns: Sequence[str], special: Special, seed: int | None) -> Indices:
-    """Numbers of the columns that are divided, in the order in which they are dealt."""
+    """Indices of the divided columns, in the order in which they are dealt."""
     if len(set(columns)) != len(columns):
         twice = next(name for at, name in enumerate(columns) if name in columns[:at])
         raise PartitionError(f"column {twice!r} stands twice: give each column a name of its own")
@@ -101,7 +101,7 @@ def _divided(columns: Sequence[str], special: Special, seed: int | None) -> Indi
 
 
 def _numbers(columns: Sequence[str], special: Special, key: _Key) -> list[int]:
-    """Numbers of the columns that one of the arguments names."""
+    """Indices of the columns named by an argument."""
     names = special.get(key, ())
     if isinstance(names, str):
         raise PartitionError(f"{key} is {names!r}: give a sequence of names, [{names!r}]")
