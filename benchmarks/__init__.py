@@ -1,1 +1,1 @@
-"""``python -m benchmarks``. A regular package: opacus installs one of this name, which would hide a bare folder."""
+"""``python -m benchmarks``. A regular package, because opacus installs one of this name, which would hide a folder."""

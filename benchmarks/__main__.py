@@ -1,7 +1,7 @@
 """Run benchmarks: ``python -m benchmarks [NAME ...]``; results go to benchmarks/results/NAME.json.
 
-A single case with other settings: ``python -m benchmarks bulk --model-mb 400 --clients 4 --tls``; what is measured then
-is printed, not kept.
+A single case with other settings: ``python -m benchmarks bulk --model-mb 400 --clients 4 --tls``; its results are
+printed, not kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CASES: dict[str, Case] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases; 1 if a figure misses its target, but never in a smoke run, which only shows that they run."""
+    """Run the cases; return 1 if a figure misses its target, except in a smoke run, which only shows that they run."""
     parser = _parser()
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in CASES]

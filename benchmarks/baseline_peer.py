@@ -4,8 +4,8 @@
     python -m benchmarks.baseline_peer client ADDRESS BYTES [CA]
 
 The client says ``ready``, and then does one transfer for each line (``down`` or ``up``) on its standard input,
-answering ``done``. Messages are bare bytes, as large as a chunk of the platform, and differ from one another as those
-of a model do: they come from memory, not from a processor's cache. Nothing is written or checked.
+answering ``done``. Messages are raw bytes, as large as a chunk of the platform. They differ from one another like the
+chunks of a model, so they come from memory, not from a processor's cache. Nothing is written or checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONNECT_S = 60
 
 
 def serve(threads: int, certificate: str = "", key: str = "") -> None:
-    """Serve ``/T/Down`` (bytes asked for, as a stream) and ``/T/Up`` (counts what comes) until killed."""
+    """Serve ``/T/Down`` (streams the requested bytes) and ``/T/Up`` (counts received bytes) until killed."""
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Down": grpc.unary_stream_rpc_method_handler(lambda request, _: _messages(int(request))),
         "Up": grpc.stream_unary_rpc_method_handler(lambda requests, _: str(sum(map(len, requests))).encode()),
@@ -48,7 +48,7 @@ def serve(threads: int, certificate: str = "", key: str = "") -> None:
 
 
 def client(address: str, size: int, ca: str = "") -> None:
-    """Do what standard input says."""
+    """Run the transfers that standard input asks for."""
     _made()
     channel = _channel(address, ca)
     grpc.channel_ready_future(channel).result(_CONNECT_S)

@@ -1,6 +1,6 @@
-"""What the machine gives without the platform: plain gRPC streams, plain writing with fsync, plain loopback.
+"""Baselines of the machine without the platform: plain gRPC streams, plain writes with fsync, plain loopback.
 
-Each is measured in the same run as the figure that stands beside it: a busy neighbour slows both.
+Each is measured in the same run as the figure that it is compared with, so that a busy neighbour slows both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Streams:
-    """Seconds to move a model to every client at the same time, and back; and what that takes of the processors."""
+    """Seconds to move a model to every client at the same time, and back, with the processor time."""
 
     down_s: float
     up_s: float
@@ -41,7 +41,7 @@ class Streams:
 
     @classmethod
     def mean(cls, turns: Sequence[Streams]) -> Streams:
-        """Of what was measured at several times."""
+        """The mean of several measurements."""
         return cls(*(statistics.mean(getattr(one, name) for one in turns) for name in ("down_s", "up_s", "cpu_s")))
 
 
@@ -64,7 +64,7 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> 
 
 @dataclass(frozen=True)
 class Writes:
-    """Seconds to write files in turn, each fsynced: new ones, and the same ones once more, over what they hold."""
+    """Seconds to write files in turn, each fsynced: first new files, then the same files overwritten."""
 
     new_s: float
     over_s: float
@@ -72,7 +72,7 @@ class Writes:
 
 @dataclass(frozen=True)
 class Plain:
-    """What a round costs at least: the streams, and the writing of what every client sends."""
+    """The minimum cost of a round: the streams, and writing every client's upload."""
 
     streams: Streams
     writes: Writes
@@ -84,12 +84,12 @@ class Plain:
 
     @property
     def over_s(self) -> float:
-        """The same with uploads written over files that are there."""
+        """The same with uploads written over existing files."""
         return self.streams.total_s + self.writes.over_s
 
     @classmethod
     def mean(cls, turns: Sequence[Plain]) -> Plain:
-        """Of what was measured at several times."""
+        """The mean of several measurements."""
         writes = [turn.writes for turn in turns]
         return cls(
             Streams.mean([turn.streams for turn in turns]),
@@ -98,12 +98,12 @@ class Plain:
 
 
 def plain(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> Plain:
-    """Measure all of it now."""
+    """Measure all baselines now."""
     return Plain(streams(size, clients, tls=tls, repeats=repeats), write_and_fsync(size, clients, repeats=repeats))
 
 
 def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 3) -> Writes:
-    """Write ``files`` files of ``size`` bytes, and write them over; the median turn of each."""
+    """Write ``files`` files of ``size`` bytes, then overwrite them; the median turn of each."""
     turns = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -144,7 +144,7 @@ def _write_all(place: Path, size: int, files: int) -> float:
 
 
 def _write(path: Path, size: int) -> None:
-    """Fill a file; what it holds is not cut off first."""
+    """Fill a file without truncating it first."""
     piece = os.urandom(MESSAGE_BYTES)
     with path.open("r+b", buffering=0) as file:
         for start in range(0, size, MESSAGE_BYTES):

@@ -1,9 +1,9 @@
-"""Rounds of a large model beside plain gRPC streams of the same bytes, and plain writing of the uploads.
+"""Rounds of a large model, compared with plain gRPC streams of the same bytes and plain writes of the uploads.
 
 A round is timed from release to release, with every update fsynced before it is acknowledged and the new model before
-it is visible. The first round, which makes caches and touches memory, is stated for itself, and a few more pass before
-files begin to be written over (``atoll.server.disk.recycling``): as many as there are models kept, one here. The
-baselines are the mean of what is measured before and after.
+it is visible. The first round, which fills caches and touches memory, is stated separately. A few more pass before
+files begin to be overwritten (``atoll.server.disk.recycling``): as many as the number of kept models, one here. Each
+baseline is the mean of a measurement before and one after.
 """
 
 from __future__ import annotations

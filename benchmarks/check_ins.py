@@ -1,7 +1,7 @@
-"""Check-ins: what streams at rest take, how soon a cohort is invited, and how many single calls a core answers.
+"""Check-ins: the cost of idle streams, the time to invite a cohort, and the number of unary calls that a core answers.
 
-The rates are by the server's processor time, not by the clock, so that the participants beside it do not count. The
-server's limits on check-ins are raised: what is measured is their cost, not the pace that it asks for.
+Rates are per second of the server's processor time, not of the clock, so participants on the same machine do not count.
+The server's limits on check-ins are raised, because the benchmark measures their cost, not the pace steering.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CALLERS = 16
 PER_S = 1000.0
 STREAMS, COHORT = 10_000, 1000
 PER_PROCESS = 4000
-"""Streams of one process: it asks for four files for each, and a process may often open 20,000."""
+"""Streams of one process: each needs four files, and a process may often open 20,000."""
 _TOKENS_PER_CALL = 1000
 MOST_BYTES, MOST_SHARE, INVITED_S = 1e9, 5.0, 1.0
 REST_S = 20.0
 LEAVE_S = 300.0
 _WARM = 20
-"""Streams that come and go first: the first enrolments load code and touch memory, about 50 MB in all."""
+"""Streams opened and closed as a warm-up: the first enrolments load code and touch memory, about 50 MB in all."""
 _SETTINGS = """
 [limits]
 enrolments_per_minute = 1000000
@@ -56,7 +56,7 @@ ELEMENTS = 2560
 
 
 def run(options: Options) -> list[Figure]:
-    """Rates of single calls; memory, processor time and invitations of streams."""
+    """Rates of unary calls; memory, processor time and invitations of streams."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
         settings.write(_SETTINGS)
         settings.flush()
@@ -79,7 +79,7 @@ def _rates(options: Options, settings: str) -> Iterator[Figure]:
 
 
 def _spent_s(place: Federation, callers: int, way: str, calls: int) -> float:
-    """Processor seconds of the server for so many calls."""
+    """Processor seconds of the server for this number of calls."""
     assert place.server is not None
     starting, announcing = os.pipe()
     with _crowd(place, callers, way, str(calls), start=starting) as (channel,), os.fdopen(announcing, "w") as start:
@@ -138,7 +138,7 @@ def _crowd(
     name: str = "",
     per_process: int = PER_PROCESS,
 ) -> Iterator[list[IO[str]]]:
-    """Participants in processes of their own, once they are ready; gives what each says. They leave at the end."""
+    """A context with participants in their own processes, once they are ready; yields their outputs."""
     with ExitStack() as stack:
         channels = []
         for number, first in enumerate(range(0, count, per_process)):
@@ -179,7 +179,7 @@ def _expect(place: Federation, channel: IO[str], word: str, name: str = "") -> N
 
 
 def _last_of(place: Federation, channels: Sequence[IO[str]], count: int) -> float:
-    """The time of the last of so many invitations, whichever processes receive them."""
+    """The time of the last of this number of invitations, over all processes."""
     lines: SimpleQueue[str] = SimpleQueue()
 
     def listen(channel: IO[str]) -> None:

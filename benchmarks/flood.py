@@ -1,7 +1,7 @@
-"""One participant checks in without end: what it costs the rounds of the others.
+"""One participant checks in endlessly: the cost for the rounds of the others.
 
 Three runs of the same federation: calm, flooded (from the first refusal on), calm. All processes share this machine,
-the flooder too: what it takes of the processors itself is part of the figure.
+including the flooder, so its own processor time is part of the figure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END_S = 30.0
 
 
 def run(options: Options) -> list[Figure]:
-    """Mean round with the flood beside mean round without, and how often the flooder was refused."""
+    """Mean round with the flood compared with the mean round without, and the number of refusals."""
     clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 900, 5)
     with federation(clients=clients) as place:
 

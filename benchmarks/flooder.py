@@ -1,7 +1,7 @@
-"""A participant that checks in again and again on several connections, as fast as it is let, until it is stopped.
+"""A participant that checks in repeatedly on several connections, as fast as the server allows, until it is stopped.
 
-``python -m benchmarks.flooder TOKEN STATE COUNTS FD``: it writes a line to the descriptor FD when it is refused for the
-first time; what it was answered is written to COUNTS at the end, as JSON.
+``python -m benchmarks.flooder TOKEN STATE COUNTS FD``: it writes a line to the descriptor FD at its first refusal, and
+at the end the counts of answers to COUNTS, as JSON.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from atoll.wire.v1 import participation_pb2, participation_pb2_grpc
 
 CONNECTIONS = 4
 STREAMS = 128
-"""At the same time, on each connection: what the server allows by default."""
+"""Concurrent check-ins on each connection: the server's default limit."""
 WELCOME = "welcome"
 REFUSED = "checkin.rate"
 _HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=PROTOCOL, examples=1))
 
 
 class Answers(Counter[str]):
-    """How often each answer was given; ``refused`` is set once the server says that this is too often."""
+    """Counts of each answer; ``refused`` is set once the server refuses for too many check-ins."""
 
     def __init__(self) -> None:
         super().__init__()

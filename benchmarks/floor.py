@@ -1,7 +1,7 @@
-"""What a durable round of a small model cannot do without, done plainly and measured one by one.
+"""The unavoidable steps of a durable round of a small model, done plainly and measured one by one.
 
-Two commits (the reports; the sum with what follows from it), a file for every update and one for the new model, each
-on disk before the next step, and for every participant two gRPC round trips (an invitation with its answer, a report).
+These are two commits (the reports; the sum and its results), a file for every update and one for the new model, each on
+disk before the next step, and for every participant two gRPC round trips (an invitation with its answer, a report).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Floor:
 
     @property
     def round_s(self) -> float:
-        """What a round of two participants adds up to."""
+        """The total of a round with two participants."""
         return self.round_of(2)
 
     def round_of(self, participants: int) -> float:
-        """What a round adds up to whose participants are served one after the other; commits are for all of them."""
+        """The total of a round that serves participants one after the other; commits are shared by all."""
         return COMMITS * self.commit_s + participants * (self.file_s + CALLS * self.call_s) + self.file_s
 
     @classmethod
@@ -50,7 +50,7 @@ class Floor:
 
 
 def floor(size_bytes: int, repeats: int = 200) -> Floor:
-    """Measure on this machine's temporary disk, with files and messages of so many bytes."""
+    """Measure on this machine's temporary disk, with files and messages of this size."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         return Floor(
             _commits(Path(folder), repeats),

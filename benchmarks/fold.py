@@ -1,8 +1,8 @@
-"""How fast payloads are folded into the integer sum, beside a plain float32 ``acc += w * x`` in the same run.
+"""The rate of folding payloads into the integer sum, compared with a plain float32 ``acc += w * x`` in the same run.
 
 The plain loop is compiled like the fold and walks the same chunks; a fold moves 20 bytes per float32 element (4 read, 8
-read, 8 written) where it moves 12. Cases take turns, and the best of each counts, so that a busy neighbour slows all
-alike. Targets: a float32 fold at 0.5 or more of the plain loop; the other ratios are stated.
+read, 8 written), the plain loop 12. Cases take turns, and the best of each counts, so a busy neighbour slows all alike.
+Target: a float32 fold at 0.5 or more of the plain loop; the other ratios have no target.
 
     python -m benchmarks.fold [--elements N] [--repeats N] [--json]
 """
@@ -55,7 +55,7 @@ def measure(elements: int = 1 << 26, repeats: int = 9) -> list[Figure]:
 
 
 def run(options: Options) -> list[Figure]:
-    """The benchmark as ``python -m benchmarks fold`` runs it."""
+    """The case for ``python -m benchmarks fold``."""
     return measure(1 << 20, 1) if options.smoke else measure()
 
 
@@ -120,7 +120,7 @@ def _fold_chunks(sums: Array, chunks: Chunks, encoding: Encoding, grid: Grid) ->
 
 
 def _fold_columns(sums: Array, values: Array, grid: Grid) -> None:
-    """Two participants' halves of the rows of a matrix 2,048 wide: every other 1,024 elements."""
+    """One half of each row of a matrix 2,048 wide, for two participants: every other 1,024 elements."""
     block, step = 1024, DEFAULT_CHUNK_BYTES // 4
     for offset in (0, block):
         for start in range(0, values.size - 2 * step + 1, 2 * step):

@@ -1,7 +1,7 @@
-"""How rounds grow: with the number of clients at 10 MB, and with the size of the model at two clients.
+"""Scaling of rounds: with the number of clients at 10 MB, and with the size of the model at two clients.
 
-Time should grow linearly, the server's memory not with the clients, and the disk stay within what lies in the spool
-and the models that are kept.
+Time should grow linearly, the server's memory should not grow with the clients, and disk use should stay within the
+spool and the kept models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGE_MB = 400.0
 
 
 def run(options: Options) -> list[Figure]:
-    """Both tables; with --clients or --model-mb only the row that these name."""
+    """Both tables; with --clients or --model-mb only the named row."""
     if options.clients is not None or options.model_mb is not None or options.smoke:
         return _row(options, options.or_else(options.model_mb, CLIENTS_MB, 0.1), options.clients or SIZES_CLIENTS)
     rows = [(CLIENTS_MB, clients) for clients in CLIENTS] + [(size, SIZES_CLIENTS) for size in SIZES_MB]

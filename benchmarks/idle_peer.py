@@ -1,4 +1,4 @@
-"""Plain gRPC connections at rest: what one with mutual TLS and an open stream takes in a server that does nothing else.
+"""Idle plain gRPC connections: the memory of one with mutual TLS and an open stream in a server that does nothing else.
 
 python -m benchmarks.idle_peer FOLDER     prints its port, serves until standard input ends
 """
@@ -26,7 +26,7 @@ _WARM = 50
 
 
 def idle_bytes(connections: int) -> float:
-    """Bytes of anonymous memory for each of so many connections, beyond the first few."""
+    """Bytes of anonymous memory for each connection, beyond the first few."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         command = [sys.executable, "-m", "benchmarks.idle_peer", folder]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:

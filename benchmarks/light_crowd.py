@@ -1,10 +1,10 @@
-"""Participants that only hold a stream, or only check in with single calls: many fit one process.
+"""Participants that only hold a stream, or only check in with unary calls, so that many fit one process.
 
 python -m benchmarks.light_crowd FOLDER TOKENS FD stream
-    says "ready" once all streams are open; then a line for each of their invitations, its epoch second
+    writes "ready" once all streams are open; then a line for each invitation, with its epoch second
 python -m benchmarks.light_crowd FOLDER TOKENS FD unary CALLS
-    says "ready" once all are enrolled; waits for a line on standard input, checks in CALLS times over a connection for
-    each participant; says "done"
+    writes "ready" once all are enrolled; waits for a line on standard input, checks in CALLS times over a connection
+    for each participant; writes "done"
 python -m benchmarks.light_crowd FOLDER TOKENS FD phones CALLS
     the same with a new connection for each check-in
 """
@@ -76,7 +76,7 @@ class LightCrowd:
                 self.say(repr(time.time()))
 
     async def check_in(self, identities: Sequence[Identity], calls: int, *, anew: bool) -> None:
-        """Check in so many times, all identities beside one another."""
+        """Check in this many times, all identities concurrently."""
         self.say("ready")
         await asyncio.to_thread(sys.stdin.readline)
         numbers = iter(range(calls))

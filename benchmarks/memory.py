@@ -1,7 +1,6 @@
 """Whether the server's memory stays flat in the number of participants.
 
-Participants hand in one number seen as an array, so that many of them fit one machine; what they send is as large as
-ever.
+A participant's update is one number viewed as an array, so that many fit one machine; uploads have the full size.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class Options:
         clients: participants.
         workers: ingest processes of the server.
         rounds: measured rounds.
-        minutes: how long a soak takes.
-        tls: with TLS, without, or as the case has it.
-        only: the one part of the case that is measured.
+        minutes: duration of a soak.
+        tls: with TLS, without, or the case's default.
+        only: the single part of the case to measure.
     """
 
     smoke: bool = False
@@ -43,7 +43,7 @@ class Options:
         return small if self.smoke else usual
 
     def command(self, name: str) -> str:
-        """The command line that makes these figures."""
+        """The command line that measures these figures."""
         given = {
             "--model-mb": self.model_mb,
             "--clients": self.clients,
@@ -64,9 +64,9 @@ class Case:
 
     Attributes:
         run: measures.
-        takes: the settings that it heeds, besides ``smoke``; others are refused.
-        by_name_only: whether it is left out unless it is asked for.
-        parts: what ``only`` chooses from, of a case that takes it.
+        takes: the settings that it accepts, besides ``smoke``; others are refused.
+        by_name_only: whether it only runs when named.
+        parts: the choices of ``only``, if the case accepts it.
     """
 
     run: Callable[[Options], list[Figure]]
@@ -75,11 +75,11 @@ class Case:
     parts: tuple[str, ...] = ()
 
     def refused(self, options: Options) -> list[str]:
-        """The settings given that mean nothing to this case."""
+        """The given settings that this case does not accept."""
         given = {name for name, value in vars(options).items() if value is not None}
         return sorted(given - self.takes - {"smoke"})
 
 
 def progress(text: str) -> None:
-    """Tell on standard error what is being measured now."""
+    """Report the current measurement on standard error."""
     print(f"  {text}", file=sys.stderr, flush=True)

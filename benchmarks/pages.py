@@ -1,4 +1,4 @@
-"""Puts the kept figures into the pages: ``python -m benchmarks.pages`` writes their tables anew.
+"""Put the kept figures into the pages: ``python -m benchmarks.pages`` rewrites their tables.
 
 A table stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``; NAME is that of a file of results.
 """
@@ -33,10 +33,10 @@ _HEAD = "| what | value | beside | ratio | target | |\n|---|---|---|---|---|---|
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
-    """The page with every table as the results have it.
+    """The page with every table updated from the results.
 
     Raises:
-        FileNotFoundError: if a table names results that there are none of.
+        FileNotFoundError: if a table names missing results.
     """
     return _TABLE.sub(lambda found: found[1] + _table(json.loads(_kept(results, found[2]))) + found[3], page)
 
@@ -64,14 +64,14 @@ def _row(figure: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three digits, or all before the point."""
+    """Three significant digits, or all digits before the decimal point."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= _THOUSAND else f"{value:.3g}"
 
 
 def main() -> None:
-    """Write the tables of the pages anew."""
+    """Rewrite the tables of the pages."""
     argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__).parse_args()
     for page in PAGES:
         page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Participants that do not train: what remains is the platform."""
+"""Participants that do not train, so that only the platform is measured."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Array = npt.NDArray[np.float32]
 
 
 class Idle(Participant):
-    """Sends local weights that differ from round to round, so that each round's model is new to all participants.
+    """Sends local weights that differ from round to round, so each round's model is new to all participants.
 
     The platform computes local - global from them.
 
-    They are random and each participant's own, so that an update is never zero.
+    The weights are random and different for each participant, so an update is never zero.
 
     Args:
-        weights: ``array`` holds them, as a trainer does (one model's worth of memory), and changes one element;
-            ``constant`` is one number seen as an array, for machines that run many participants.
+        weights: ``array`` holds an array, as a trainer does (the memory of one model), and changes one element;
+            ``constant`` is one number viewed as an array, for machines that run many participants.
     """
 
     examples = 1
@@ -47,7 +47,7 @@ class Paced(Idle):
     """As ``Idle``, after a pause in which it can be stopped.
 
     Args:
-        pause_s: what its "training" takes.
+        pause_s: duration of its "training".
     """
 
     def __init__(self, pause_s: float = 0.1) -> None:
@@ -66,10 +66,10 @@ class Paced(Idle):
 
 
 class Numbered(Idle):
-    """Sends updates that depend on its number and the round alone, so that two runs are the same.
+    """Sends updates that depend only on its number and the round, so that two runs are equal.
 
     Args:
-        number: seeds them.
+        number: seeds the updates.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -77,7 +77,7 @@ class Numbered(Idle):
         self._number = number
 
     def fit(self, model: Model, task: Task) -> Update:
-        """No training: small random steps, as a trainer's are."""
+        """No training: small random steps, like a trainer's."""
         random = np.random.default_rng((self._number, task.key.round))
         delta = {name: 1e-2 * random.standard_normal(view.shape, np.float32) for name, view in model.items()}
         return Update(delta=delta, weight=1)

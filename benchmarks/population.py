@@ -1,6 +1,6 @@
-"""What a large population adds to the server's event loop and memory, beside doing the same from scratch for each.
+"""The cost of a large population on the server's event loop and memory, compared with recomputing for each change.
 
-In one process, without connections: the parts of the server that look at all members or all connected.
+In one process, without connections: the parts of the server that iterate over all members or all connections.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ report_window_s = 60.0
 
 
 def run(options: Options) -> list[Figure]:
-    """Held and computed for a population of ``--clients``."""
+    """Memory and time for a population of ``--clients``."""
     count, command = options.or_else(options.clients, POPULATION, 50), options.command("population")
     tensors, many = (10, 20) if options.smoke else (TENSORS, MANY_TENSORS)
     round_ = OpenRound.of(count)
@@ -96,7 +96,7 @@ class OpenRound:
 
     @classmethod
     def of(cls, members: int) -> OpenRound:
-        """A round of so many members, who have not answered yet."""
+        """A round of this many members, none of which has answered yet."""
         job = JOB.format(size=members)
         names = tuple((f"p{number:012}", 10) for number in range(members))
         state = step(initial("r", to_run_policy(parse_job(job)), "m" * 64), Started(), 0.0).state
@@ -106,7 +106,7 @@ class OpenRound:
 
     @classmethod
     def at(cls, state: RunState, job: str) -> OpenRound:
-        """The round of a state that has one."""
+        """The round of a state with a round."""
         if state.round is None:
             raise ValueError("the run has no round")
         return cls(state, state.round, job)
@@ -131,7 +131,7 @@ def _invitations(at: OpenRound, layout: Layout, folder: str) -> Invitations:
 
 
 def _held(at: OpenRound, tensors: int) -> tuple[float, float]:
-    """Bytes of the invitations that wait to be sent, as they are held and as whole messages."""
+    """Bytes of the pending invitations, as held and as whole messages."""
     with tempfile.TemporaryDirectory() as folder:
         made = _invite_all(at, _invitations(at, _layout(tensors), folder))
     shared = {id(one.shared): len(one.shared) for one in made}
@@ -151,7 +151,7 @@ def _invited_again(at: OpenRound, tensors: int) -> tuple[float, float]:
 
 
 async def _waiting(count: int) -> tuple[float, float]:
-    """Milliseconds to look at what one change means to a run that waits, and to look at all participants."""
+    """Milliseconds for a waiting run to evaluate one change, and to evaluate all participants."""
     sessions = Sessions()
     for number in range(count):
         sessions.connect(f"p{number:012}", HELLO, lambda: None)
@@ -174,7 +174,7 @@ def _judged(session: Session, taken: object) -> Standing:
 
 
 def _watched(at: OpenRound) -> tuple[float, float]:
-    """Milliseconds to make what a watcher is shown of one member, and of all of them."""
+    """Milliseconds to build a watcher's view of one member, and of all of them."""
     shown = ShownMembers()
     states = [at.state]
     for number in range(REPEATS):

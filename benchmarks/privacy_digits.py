@@ -1,10 +1,10 @@
-"""What privacy costs: digits over hundreds of participants at epsilon 8, by mechanism, beside the same without noise.
+"""The cost of privacy: digits over hundreds of participants at epsilon 8, by mechanism, compared with no noise.
 
-A simulation in this process: participants are shards, there is no transport. Training is the demo's network, sums,
-clipping, noise and release are the daemon's (``privacy_audit.rehearsal``), epsilon is what the ledger would say. The
-picture goes to benchmarks/results/privacy-digits.svg.
+A simulation in this process: participants are shards, and there is no transport. The network is the demo's; sums,
+clipping, noise and release are the daemon's (``privacy_audit.rehearsal``); epsilon is the ledger's. The picture goes to
+benchmarks/results/privacy-digits.svg.
 
-Clip norms and server settings were chosen for each mechanism on seeds 1 and 2, and are measured on others.
+Clip norms and server settings were chosen for each mechanism on seeds 1 and 2, and are measured on other seeds.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Way:
 
     Attributes:
         name: in words.
-        sampler: "poisson": half of all by chance; or "least_recent": each half of the participants in every other
-            round, as their availability would have it.
+        sampler: "poisson": half of all, at random; or "least_recent": each half of the participants in every other
+            round, as if by availability.
         mechanism: of the noise.
-        clip, momentum, lr: what was found best on seeds 1 and 2; momentum and learning rate are the server's.
-        decay: of the mean of the released models, which is judged in place of the last one; None: the last one is.
+        clip, momentum, lr: the best on seeds 1 and 2; momentum and learning rate are the server's.
+        decay: of the mean of the released models, which is evaluated instead of the last model; None: the last one is.
     """
 
     name: str
@@ -98,7 +98,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out accuracy after each round, that of the last model itself, and what the account says at the end."""
+    """Held-out accuracy after each round, that of the last model itself, and the final epsilon."""
 
     accuracy: list[float]
     last: float
@@ -106,7 +106,7 @@ class Curve:
 
 
 def run(options: Options) -> list[Figure]:
-    """All ways, at several numbers of participants; some minutes."""
+    """All ways, at several numbers of participants; takes some minutes."""
     participants, rounds = (
         options.or_else(options.clients, PARTICIPANTS, 40),
         options.or_else(options.rounds, ROUNDS, 2),
@@ -167,7 +167,7 @@ def _train(way: Way, participants: int, rounds: int, seed: int) -> Curve:
 
 
 def contract_for(way: Way, participants: int, rounds: int) -> Contract:
-    """The contract of the job that would train so."""
+    """The contract of the corresponding job."""
     size = participants // 2
     draw = {
         "poisson": f'sampler = "poisson"\nrate = {size / participants}',
@@ -193,7 +193,7 @@ def _members(way: Way, participants: int, number: int, seed: int) -> list[int]:
 
 
 def _deal(digits: Digits, participants: int, seed: int) -> tuple[list[Digits], Digits]:
-    """As many examples for each participant, at random, and a fifth of all for the test."""
+    """Equal numbers of random examples for each participant, and a fifth of all examples for the test."""
     order = np.random.default_rng(seed).permutation(len(digits))
     cut = round(HELD_OUT_SHARE * len(digits))
     rest = order[cut:]
@@ -202,7 +202,7 @@ def _deal(digits: Digits, participants: int, seed: int) -> tuple[list[Digits], D
 
 
 def _update(start: Weights, shard: Digits) -> Floats:
-    """Local minus global weights after ``LOCAL_STEPS`` steps over all that a participant has."""
+    """Local minus global weights after ``LOCAL_STEPS`` steps over all of a participant's examples."""
     weights = {name: values.copy() for name, values in start.items()}
     for _ in range(LOCAL_STEPS):
         _, gradients = loss_and_gradients(weights, shard.images, shard.labels)

@@ -1,6 +1,6 @@
-"""How much noise prefix sums carry by mechanism, over independent noise of the same privacy; computed, not timed.
+"""Noise on prefix sums by mechanism, relative to independent noise with the same privacy; computed, not timed.
 
-Root mean square over the rounds (``privacy.mechanisms.prefix_error``), with the sensitivity that is charged.
+Root mean square over the rounds (``privacy.mechanisms.prefix_error``), with the charged sensitivity.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from benchmarks.figures import Figure
 from benchmarks.options import Options
 
 SETTINGS = ((120, 120, 1), (120, 12, 10), (256, 64, 4), (1024, 1024, 1), (2000, 342, 6), (2000, 1, 6))
-"""Rounds, fewest rounds from one participation to the next, most participations."""
+"""(rounds, minimum separation between participations, maximum number of participations)."""
 TARGETS = {(1024, 1024, 1): 0.1355, (2000, 342, 6): 0.1185}
 """Published figures for BLT."""
 BANDS = (16, 32, 64)
 
 
 def run(options: Options) -> list[Figure]:
-    """The benchmark as ``python -m benchmarks privacy-mechanisms`` runs it."""
+    """The case for ``python -m benchmarks privacy-mechanisms``."""
     settings = SETTINGS[:1] if options.smoke else SETTINGS
     return [one for setting in settings for one in _figures(*setting, options.command("privacy-mechanisms"))]
 

@@ -1,9 +1,9 @@
-"""How fast noise is drawn, on one core and on two, beside numpy's standard normal in the same run.
+"""The rate of drawing noise, on one core and on two, compared with numpy's standard normal in the same run.
 
-numpy's generator is no cryptographic one and its normal is rounded; it is the plain limit that a sampler can be held
-to. All write 2**17 elements at a time over the same megabyte, as a release does; what banded noise and BLT keep lies
-in memory, and is sealed anew. Cases take turns, and the best of each counts. Target: 3 million samples/s on one core
-at every sigma.
+numpy's generator is not cryptographic and its normal is rounded; it serves as the plain limit for a sampler. All write
+2**17 elements at a time over the same megabyte, as a release does. The kept state of banded noise and BLT is in memory
+and is sealed each time. Cases take turns, and the best of each counts. Target: 3 million samples/s on one core at every
+sigma.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def run(options: Options) -> list[Figure]:
-    """The benchmark as ``python -m benchmarks privacy-noise`` runs it."""
+    """The case for ``python -m benchmarks privacy-noise``."""
     elements, repeats = (RELEASE_BLOCK, 1) if options.smoke else (64 * RELEASE_BLOCK, 7)
     warm()
     rates = _rates(_cases(elements), elements, repeats)
@@ -79,7 +79,7 @@ def _cases(elements: int) -> dict[str, Callable[[], object]]:
 
 
 def _name(mechanism: Mechanism) -> str:
-    """What its round draws: the tree's sixteenth is the one of most nodes."""
+    """The label of the measured round: the tree's sixteenth round draws the most nodes."""
     if mechanism.name == "blt":
         return f"blt, {BUFFERS} buffers"
     kept = len(mechanism.needs)
@@ -110,7 +110,7 @@ def _threads(noise: DiscreteGaussian, elements: int) -> None:
 
 @dataclass(frozen=True)
 class _Kept:
-    """Sealed noise of one block, which stands for every block's."""
+    """Sealed noise of one block, which is used for every block."""
 
     data: bytes
 
@@ -135,6 +135,6 @@ def _late_round(mechanism: Mechanism) -> RoundNoise:
 
 
 def _block(noise: RoundNoise, start: int) -> Integers:
-    """A block of noise, and what is kept of it."""
+    """A block of noise, and its kept state."""
     block = noise.block(start, start + RELEASE_BLOCK)
     return noise.seal(block, start) if noise.keeps else block

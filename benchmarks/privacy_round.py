@@ -1,6 +1,6 @@
-"""What central differential privacy adds to a round: clipping, noise on every element, the charge.
+"""The cost of central differential privacy in a round: clipping, noise on every element, the charge.
 
-The same server and participants play plain and private rounds in turns, so that a busy machine slows both.
+The same server and participants run plain and private rounds in turn, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.options import Options, progress
 OVERHEAD = 1.3
 TURNS = 3
 _PLAIN = JOB + '[aggregation]\nweighting = "uniform"\n'
-# Without a random draw: a round of a secret one lasts until its deadline, however fast its members are.
+# Without a random draw, because a round with a secret draw lasts until its deadline.
 _PRIVATE = (
     _PLAIN.replace("[cohort]", '[cohort]\nsampler = "least_recent"')
     + """

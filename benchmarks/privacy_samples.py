@@ -1,9 +1,9 @@
-"""What sample-level privacy costs on scikit-learn's small data sets: accuracy beside the planned signal-to-noise.
+"""The cost of sample-level privacy on scikit-learn's small data sets: accuracy and planned signal-to-noise ratio.
 
 Four participants train a linear classifier with DP-SGD (``atoll.client.opacus``) against ``FakeServer``. Each case is
-the mean over seeds of held-out accuracy, with noise planned for an epsilon by ``atoll.accounting.plan_dp_sgd``, beside
-the same training without noise and clipping. The learning rate was chosen on another seed, by looking at accuracy: with
-private data that choice would have to be paid for.
+the mean over seeds of held-out accuracy, with noise planned for an epsilon by ``atoll.accounting.plan_dp_sgd``,
+compared with the same training without noise and clipping. The learning rate was chosen by accuracy on another seed;
+with private data that choice would have to be charged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEARNING_RATE = 0.5
 
 @dataclass(frozen=True)
 class Split:
-    """A data set, standardised, dealt to participants; the rest is held out."""
+    """A standardised data set, divided among participants; the rest is held out."""
 
     shares: tuple[TensorDataset, ...]
     held_out: tuple[torch.Tensor, torch.Tensor]
@@ -65,7 +65,7 @@ class Split:
 
 
 def split(name: str, seed: int) -> Split:
-    """A data set of scikit-learn's, dealt by chance."""
+    """A scikit-learn data set, divided at random."""
     found = getattr(sklearn.datasets, DATA[name])()
     inputs: npt.NDArray[np.float64] = found.data
     spread = inputs.std(axis=0)
@@ -84,7 +84,7 @@ def planned(found: Split, epsilon: float) -> DpSgdPlan:
 
 
 def accuracy(found: Split, lr: float, plan: DpSgdPlan | None, seed: int, rounds: int = ROUNDS) -> float:
-    """Held-out accuracy after all rounds; without a plan that of the same training without noise and clipping."""
+    """Held-out accuracy after all rounds; without a plan, training has no noise and no clipping."""
     torch.manual_seed(seed)
     participants = [_participant(found, share, lr, plan) for share in found.shares]
     start = {
@@ -114,7 +114,7 @@ def _participant(found: Split, share: TensorDataset, lr: float, plan: DpSgdPlan 
 
 
 def run(options: Options) -> list[Figure]:
-    """All cases: some minutes."""
+    """All cases; takes some minutes."""
     seeds, epsilons = (SEEDS[:1], EPSILONS[-1:]) if options.smoke else (SEEDS, EPSILONS)
     names = list(DATA)[:1] if options.smoke else list(DATA)
     rounds = 1 if options.smoke else ROUNDS

@@ -1,7 +1,7 @@
 """Rounds of a tiny model over loopback TLS between real processes, with participants that do not train.
 
-What is timed is everything between two releases: draw, invitation with the model, update, durable report, sum, charge,
-new model. The limit beside it is ``floor``: the same number of plain commits, fsynced files and gRPC round trips.
+The timed interval includes everything between two releases: draw, invitation with the model, update, durable report,
+sum, charge, new model. Its limit is ``floor``: the same number of plain commits, fsynced files and gRPC round trips.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ ROUNDS_PER_S = 20.0
 OVERHEAD_S = 0.1
 MANY = 10
 MANY_S = 0.06
-"""A round of 10 KB with so many clients should take no longer, from release to release."""
+"""Targets for a round of 10 KB by number of clients, from release to release."""
 ELEMENTS = 2560
 
 
 def run(options: Options) -> list[Figure]:
-    """Rate and slowest rounds of a 10 KB model with two clients, then with ten; or with as many as are asked for."""
+    """Rate and slowest rounds of a 10 KB model with two clients, then with ten; or with the requested number."""
     figures = _with_few(options)
     return figures if options.clients is not None else figures + _with_many(options)
 
 
 def _with_many(options: Options) -> list[Figure]:
-    """What each further client costs: release to release, and processor time."""
+    """The cost of each further client: time from release to release, and processor time."""
     rounds, command = options.or_else(options.rounds, 200, 5), options.command("rounds")
     with federation(clients=MANY, tls=options.tls is not False) as place:
         course = place.run(elements=ELEMENTS, rounds=rounds, clients=MANY)
@@ -81,7 +81,7 @@ def _with_few(options: Options) -> list[Figure]:
 
 
 def _overheads(rounds: Sequence[dict[str, Any]]) -> list[float]:
-    """Seconds from the opening of each round to its release: with participants that do not train, all overhead."""
+    """Seconds from the opening of each round to its release, all of it overhead, as participants do not train."""
     return [float(entry["closed_at"]) - float(entry["opened_at"]) for entry in rounds[1:]]
 
 

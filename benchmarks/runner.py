@@ -1,4 +1,4 @@
-"""Runs benchmarks one after the other, as ``python -m benchmarks`` and ``python -m benchmarks.silo`` do."""
+"""Run benchmarks one after the other, for ``python -m benchmarks`` and ``python -m benchmarks.silo``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def run_all(cases: Mapping[str, Callable[[], Iterable[Figure]]], *, kept_as: str
     """Run each and print its figures.
 
     Args:
-        cases: by name. Of a case that yields its figures one by one, those measured before an error are kept.
-        kept_as: what names of results begin with; None: they are not kept.
+        cases: by name. If a case yields its figures one by one, those measured before an error are kept.
+        kept_as: prefix of the results' names; None: results are not kept.
         as_json: print JSON, once all have run.
 
     Returns:
-        whether no figure misses its target.
+        whether all figures meet their targets.
     """
     figures: list[Figure] = []
     for name, case in cases.items():
@@ -42,6 +42,6 @@ def run_all(cases: Mapping[str, Callable[[], Iterable[Figure]]], *, kept_as: str
 
 
 def exit_with(main: Callable[[], int]) -> None:
-    """Run it as the program. Ended from outside it still ends what it has started and removes its files: gigabytes."""
+    """Run it as the program; on SIGTERM it still ends its processes and removes its files (gigabytes)."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

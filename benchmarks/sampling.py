@@ -32,9 +32,9 @@ class Sampler:
     """Peaks of the memory of groups of processes, sampled on a thread while the ``with`` block runs.
 
     Args:
-        groups: by name, the process that heads it; its descendants at the moment belong to it.
-        folder: watch also what its files take on disk.
-        spenders: whose processor time counts, with their descendants'; by default that of the groups.
+        groups: by name, the root process; its current descendants belong to the group.
+        folder: whose disk use is sampled too.
+        spenders: processes whose processor time counts, with their descendants'; by default the groups.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._sample, name="memory-sampler", daemon=True)
 
     def peak(self, group: str) -> Memory:
-        """The largest sums over the group's processes at one moment, anonymous and mapped each for itself."""
+        """The peak sums over the group's processes, separately for anonymous and mapped memory."""
         return self._peaks[group]
 
     def cpu_s(self, start: float, stop: float, spender: int | None = None) -> float:
@@ -85,7 +85,7 @@ class Sampler:
 
 
 def cpu_s_of(pids: Iterable[int]) -> float:
-    """Processor seconds, user and system, that these processes have spent; one that has ended counts nothing."""
+    """Processor seconds, user and system, of these processes; ended processes count 0."""
     ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def cpu_s_of(pids: Iterable[int]) -> float:
 
 
 def total(pids: Iterable[int]) -> Memory:
-    """Memory of these processes together; one that has ended counts nothing."""
+    """Total memory of these processes; ended processes count 0."""
     return sum((memory_of(pid) for pid in pids), Memory())
 
 
@@ -123,7 +123,7 @@ def family(pid: int) -> list[int]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes that a folder's files take on disk; files and folders that go meanwhile count nothing."""
+    """Disk use of a folder's files in bytes; files and folders that disappear meanwhile count 0."""
     return sum(_blocks(Path(here) / name) for here, _, names in os.walk(folder) for name in names)
 
 

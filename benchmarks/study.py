@@ -1,9 +1,8 @@
-"""From a checkout to a model of one's own over four processes: the commands of docs/study.md, as they stand there.
+"""From a checkout to your own model over four processes: the commands of docs/study.md, unchanged.
 
-The commands come from the section "In eight commands": the environment, the installation with its downloads, the
-study, the server in a terminal of its own, tokens, three participants, the run and its best model. Each runs in a
-terminal, which also shows how long it is silent. A smoke run leaves environment and installation out, and takes ports
-that are free.
+The commands come from the section "In eight commands": the environment, the installation with its downloads, the study,
+the server in its own terminal, tokens, three participants, the run and its best model. Each runs in a terminal, which
+also measures its silences. A smoke run skips environment and installation, and uses free ports.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _TIMEOUT_S = 1800.0
 
 @dataclass
 class Walk:
-    """What the commands took.
+    """The times of the commands.
 
     Attributes:
         seconds: of each command, in their order.
-        silences_s: the longest silence of each of Atoll's commands; pip's are its own.
+        silences_s: the longest silence of each of Atoll's commands, without pip's.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class Walk:
 
 
 def run(options: Options) -> list[Figure]:
-    """Figures of the walk; of a smoke run without the installation."""
+    """Figures of all commands; a smoke run skips the installation."""
     commands = documented(PAGE.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         walk = _walked_here(commands[2:], Path(folder)) if options.smoke else _walked(commands, Path(folder))
@@ -63,7 +62,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def documented(page: str) -> list[str]:
-    """The commands of the section, one a line.
+    """The commands of the section, one per line.
 
     Raises:
         ValueError: if the page has no such section.
@@ -75,17 +74,17 @@ def documented(page: str) -> list[str]:
 
 
 def _walked(commands: list[str], folder: Path) -> Walk:
-    """All commands, in a clone of what is committed."""
+    """All commands, in a clone of the commit."""
     checkout = folder / "atoll"
     clone = ["git", "clone", "--quiet", str(ROOT), str(checkout)]
     subprocess.run(clone, check=True)
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    environment["PATH"] = f"{checkout}/.venv/bin{os.pathsep}{environment['PATH']}"  # what activating it does
+    environment["PATH"] = f"{checkout}/.venv/bin{os.pathsep}{environment['PATH']}"  # as activation does
     return _performed(commands, checkout, environment)
 
 
 def _walked_here(commands: list[str], folder: Path) -> Walk:
-    """The commands after the installation, with what is installed here."""
+    """The commands after the installation, with this environment."""
     here = [f"{one} {_free_ports()}" if one.startswith(_SERVER) else one for one in commands]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return _performed(here, folder, {**os.environ, "PATH": path})
@@ -127,6 +126,6 @@ def _figures(commands: list[str], walk: Walk, command: str) -> list[Figure]:
 
 
 def _free_ports() -> str:
-    """Options for ports that are free, and none for metrics."""
+    """Options for free ports, and for no metrics port."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         return f"--port {one.getsockname()[1]} --enrol-port {other.getsockname()[1]} --no-metrics"

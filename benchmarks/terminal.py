@@ -1,4 +1,4 @@
-"""Commands in a terminal of their own, with the times at which they wrote something: what a person sees."""
+"""Run commands in a pseudo-terminal and record the times of their output, as a person sees it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDS_WITHIN_S = 60.0
 
 
 class TerminalError(Exception):
-    """A command failed, or did not write what was waited for; the text has what it wrote."""
+    """A command failed or did not write the expected text; the message has its output."""
 
 
 class Terminal:
@@ -26,7 +26,7 @@ class Terminal:
 
     Args:
         command: one or several lines of bash.
-        folder: where it runs.
+        folder: working directory.
         environment: of its processes.
     """
 
@@ -49,7 +49,7 @@ class Terminal:
         threading.Thread(target=self._read, daemon=True).start()
 
     def ended(self, timeout_s: float) -> None:
-        """Wait until the command has ended; its jobs may go on.
+        """Wait until the command has ended; its background jobs may continue.
 
         Raises:
             TerminalError: if it fails, or takes longer.
@@ -65,7 +65,7 @@ class Terminal:
         self._note("")
 
     def wrote(self, text: str, timeout_s: float, times: int = 1) -> None:
-        """Wait until a text was written so many times.
+        """Wait until a text was written this many times.
 
         Raises:
             TerminalError: if that takes longer, or the command and its jobs have ended.
@@ -77,7 +77,7 @@ class Terminal:
 
     @property
     def silence_s(self) -> float:
-        """The longest time so far in which nothing was written, from the start of the command."""
+        """The longest time without output so far, from the start of the command."""
         with self._news:
             return max((later - earlier for earlier, later in pairwise(self._times)), default=0.0)
 

@@ -1,4 +1,4 @@
-"""Participants through aggregators beside the same participants directly: what goes up the server's line."""
+"""Participants behind aggregators compared with the same participants connected directly: bytes sent to the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AGGREGATORS = 2
 ELEMENTS, SMOKE_ELEMENTS = 1 << 18, 1 << 14
 ROUNDS = 2
 SHARE = 0.11
-"""Target: two sums of 4 bytes an element beside twenty updates of 4 bytes are a tenth."""
+"""Target: two sums of 4 bytes an element are a tenth of twenty updates of 4 bytes."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _run_through(place: Federation, elements: int, clients: int) -> Course:
 
 
 def _train(place: Federation, elements: int, clients: int, tokens: list[list[str]]) -> dict[str, Any]:
-    """Train with participants whose updates depend on their number alone."""
+    """Train with participants whose updates depend only on their number."""
     for number, token in enumerate(token for group in tokens for token in group):
         name = f"client-{number}"
         arguments = ["client", "start", "benchmarks.participants:Numbered", "--arg", f"number={number}"]

@@ -1,9 +1,9 @@
-"""A round over two servers beside the same round at one: what sharing transfers and folds costs.
+"""A round over two servers compared with the same round at one: the cost of sharing transfers and folds.
 
-Both have the same PostgreSQL and a folder as their bucket: the S3 service of ``fleet``, in Python, would be the limit
-of 100 MB rounds. Each of the two servers has half of the participants; one is at work, the other stands by and is a
-gateway of the first. Servers and participants share this machine, so the ratio is the cost of sharing. What a second
-machine adds in processors, disk and network is not seen here.
+Both have the same PostgreSQL, and a folder as their bucket, because the Python S3 service of ``fleet`` would limit
+rounds of 100 MB. Each of the two servers has half of the participants; one is at work, the other stands by as a gateway
+of the first. Servers and participants share this machine, so the ratio is the cost of sharing. The processors, disk and
+network of a second machine are not measured here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READY_S, _LOOK_S = 120.0, 0.05
 
 @dataclass(frozen=True)
 class _Share:
-    """What one server did in a round, on average: payload bytes received, updates folded, processor seconds."""
+    """One server's average work in a round: payload bytes received, updates folded, processor seconds."""
 
     received_bytes: float
     folds: float
@@ -41,11 +41,11 @@ class _Share:
 
 @dataclass(frozen=True)
 class _Course:
-    """A run.
+    """The measurements of a run.
 
     Attributes:
         seconds: of each measured round, from its opening to its release.
-        shares: of each server, that at work first.
+        shares: of each server, the one at work first.
         cpu_s: processor seconds of a round, of all servers and participants.
     """
 
@@ -64,11 +64,11 @@ class _Server:
 
 
 def figures(options: Options, new_database: Callable[[str], str]) -> Iterator[Figure]:
-    """Time of a round beside one server's, measured before and (but for smoke) after; each server's share of the work.
+    """Round time relative to one server's, measured before and (except in a smoke run) after; each server's share.
 
     Args:
         options: of the benchmark.
-        new_database: makes an empty PostgreSQL database of this name; returns its URL.
+        new_database: creates an empty PostgreSQL database of this name; returns its URL.
     """
     model_mb, participants = options.or_else(options.model_mb, 100.0, 1.0), options.or_else(None, PARTICIPANTS, SERVERS)
     name = f"{model_mb:g} MB, {participants} participants"
@@ -86,7 +86,7 @@ def figures(options: Options, new_database: Callable[[str], str]) -> Iterator[Fi
 
 @contextlib.contextmanager
 def _servers(database: str, count: int) -> Iterator[tuple[Federation, list[_Server]]]:
-    """A server at work, and others that stand by, at one database and one bucket."""
+    """A server at work and standbys, with one database and one bucket."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         bucket, config = Path(folder) / "bucket", Path(folder) / "server.toml"
         bucket.mkdir()
@@ -100,7 +100,7 @@ def _servers(database: str, count: int) -> Iterator[tuple[Federation, list[_Serv
 
 
 def _stand_by(place: Federation, name: str, options: Sequence[str]) -> _Server:
-    """Start a server that stands by, and wait until it serves participants.
+    """Start a standby, and wait until it serves participants.
 
     Raises:
         RuntimeError: if it does not.
@@ -131,7 +131,7 @@ def _ready(server: _Server) -> bool:
 def _measure(
     place: Federation, servers: list[_Server], options: Options, *, elements: int, participants: int
 ) -> _Course:
-    """Train with as many participants at each server."""
+    """Train with the same number of participants at each server."""
     rounds, warm_up = options.or_else(options.rounds, 7, 2), 1 if options.smoke else WARM_UP
     for server in servers:
         place.start_clients(participants // len(servers), server=server.address)

@@ -1,4 +1,4 @@
-"""Participants without a stream in virtual time: how flat their check-ins are after an outage.
+"""Participants without a stream in virtual time: the evenness of their check-ins after an outage.
 
 The server's own admission and pace steering and the client's own delays, with a clock that does not wait
 (``tests/server/runs/virtual_phones.py``).
@@ -13,11 +13,11 @@ from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
 
 FLAT = 1.25
-"""The fullest second after the outage may have so many times the rate that the server asks for."""
+"""Target for the fullest second after the outage, as a multiple of the server's rate."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
-    """100,000 participants: ten minutes, an outage of three, and ten minutes more."""
+    """100,000 participants: ten minutes, an outage of three minutes, and ten minutes more."""
     from tests.server.runs import virtual_phones  # noqa: PLC0415 - of the extra `dev`
 
     count = 20_000 if options.smoke else virtual_phones.MANY

@@ -1,4 +1,4 @@
-"""One ingest process against two: rounds of 100 MB with eight clients."""
+"""One ingest process compared with two: rounds of 100 MB with eight clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.options import Options, progress
 
 
 def run(options: Options) -> list[Figure]:
-    """Median seconds of a round with each number of processes; only stated."""
+    """Median seconds of a round with each number of processes; without a target."""
     model_mb, clients = options.or_else(options.model_mb, 100.0, 0.1), options.or_else(options.clients, 8, 2)
     rounds, warm_up = options.or_else(options.rounds, 8, 1), 1 if options.smoke else WARM_UP
     size, tls, command = int(model_mb * MB) // 4 * 4, options.tls is True, options.command("workers")

@@ -1,8 +1,8 @@
 """Run silo benchmarks: ``python -m benchmarks.silo [NAME ...]``; results go to benchmarks/results/silo-NAME.json.
 
-A case is a module of this folder whose ``run`` takes whether it is a smoke run (tiny sizes, nothing kept) and gives
-figures; add its name to ``CASES``. A module is imported when its case is asked for: machines with GPUs have few
-libraries.
+A case is a module of this folder. Its ``run`` gets a flag for a smoke run (tiny sizes, nothing kept) and returns
+figures; add its name to ``CASES``. A module is imported only when its case is requested, because machines with GPUs
+have few libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CASES = ("collectives", "diloco", "exchange", "faults", "gpu", "overhead", "plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases; 1 if a figure misses its target, but never in a smoke run, which only shows that they run."""
+    """Run the cases; return 1 if a figure misses its target, except in a smoke run, which only shows that they run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.silo", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CASES)}; default: all")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")

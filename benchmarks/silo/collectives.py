@@ -1,4 +1,4 @@
-"""Bytes that each collective moves over gloo, counted by the kernel, beside the cost models; times are only stated."""
+"""Bytes that each collective moves over gloo, counted by the kernel, compared with the cost models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALGORITHMS: dict[Collective, Algorithm] = {
     "reduce": "ring",
     "all_to_all": "pairwise",
 }
-"""The model that gloo follows; its reduce-scatter is an all-reduce of which each rank keeps its part."""
+"""The cost model of gloo; its reduce-scatter is an all-reduce of which each rank keeps its part."""
 RANKS = (2, 4)
 WITHIN = 1.01
 _TIMEOUT_S = 300.0
@@ -31,7 +31,7 @@ _WARM_UP = 2
 
 
 def run(smoke: bool) -> list[Figure]:
-    """Bytes that the busiest rank sends, for each collective."""
+    """Bytes sent by the busiest rank, for each collective."""
     size = 1 << (16 if smoke else 22)
     figures = []
     for ranks in RANKS[:1] if smoke else RANKS:

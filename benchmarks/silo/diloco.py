@@ -1,8 +1,8 @@
-"""What two silos that meet every 500 steps lose to training in step, and what encodings of their updates lose.
+"""The loss of two silos that exchange every 500 steps, compared with synchronous training, by update encoding.
 
-A byte-level language model on the standard library's text, trained in step for a while; from there on half of the text
-in each of two silos, or all of it in one job of two ranks that average gradients in every step: as many steps,
-sequences and tokens in all, the same learning rates. Models are judged on held-out text. The curves are
+A byte-level language model on the standard library's text is first trained synchronously. From there, either each of
+two silos trains on half of the text, or one job of two ranks trains on all of it and averages gradients in every step.
+Steps, sequences, tokens and learning rates are the same in total. Models are evaluated on held-out text. The curves are
 drawn to benchmarks/results/silo-diloco.svg.
 """
 
@@ -27,7 +27,7 @@ TOKENS = BATCH * SEQUENCE
 IN_STEP = Case("in step")
 CASES = (IN_STEP, Case("float32", "float32"), Case("int8", "int8"), Case("int4", "int4"))
 PAIRS = (("float32", "in step", 1.0), ("int4", "in step", 1.0), ("int8", "float32", 0.5), ("int4", "float32", 1.0))
-"""A case, what it is compared with, and by how many per cent its loss may be above that."""
+"""A case, its baseline, and by how many per cent its loss may exceed the baseline's."""
 _WIRE = {"float32": Encoding.FLOAT32, "int8": Encoding.INT8_BLOCK, "int4": Encoding.INT4_BLOCK}
 _DILOCO = 'name = "fedavgm"\nmomentum = 0.6\nnesterov = true\nlr = 0.7'
 """Settings of Douillard et al. 2023, except their momentum of 0.9, which averages over all ten rounds of this run."""
@@ -38,12 +38,12 @@ _COLOURS = {case.name: f"C{number}" for number, case in enumerate(CASES)}
 
 @dataclass(frozen=True)
 class Seed:
-    """What came of one seed.
+    """The results of one seed.
 
     Attributes:
         elements: of the model.
-        start: held-out loss of the model that all cases go on from.
-        ends: what came of each case, by name.
+        start: held-out loss of the model from which all cases continue.
+        ends: result of each case, by name.
     """
 
     elements: int
@@ -52,7 +52,7 @@ class Seed:
 
 
 def run(smoke: bool, seeds: int = 1) -> list[Figure]:
-    """All cases for each seed; half an hour a seed on two cores that have other work too."""
+    """All cases for each seed; half an hour a seed on two cores shared with other work."""
     command = "python -m benchmarks.silo diloco" + (f" --seeds {seeds}" if seeds > 1 else "")
     size = _SMALL if smoke else _FULL
     cases = [case for case in CASES if not smoke or case.name == "int4"]
@@ -74,7 +74,7 @@ def _seed(size: Size, seed: int, cases: Sequence[Case]) -> Seed:
 
 
 def losses(seeds: Sequence[Seed], size: Size, command: str) -> list[Figure]:
-    """Final losses, and by how much one case's is above another's: the mean over seeds, and the worst seed's."""
+    """Final losses, and the excess of one case's loss over another's: the mean over seeds, and the worst seed."""
     of_seeds = f", mean of {len(seeds)} seeds" if len(seeds) > 1 else ""
     mean = {case.name: fmean(one.ends[case.name].loss for one in seeds) for case in CASES}
     start = fmean(one.start for one in seeds)
@@ -93,7 +93,7 @@ def losses(seeds: Sequence[Seed], size: Size, command: str) -> list[Figure]:
 
 
 def bytes_sent(elements: int, inner_steps: int) -> dict[str, float]:
-    """What a silo sends for each token, by case: an update for each round, or its part of a ring in every step.
+    """Bytes that a silo sends for each token, by case: an update for each round, or its part of a ring in every step.
 
     A ring all-reduce of N float32 elements over P sends 2 (P - 1) / P x 4 N bytes (Patarasuk and Yuan 2009).
     """
@@ -108,7 +108,7 @@ def bytes_sent(elements: int, inner_steps: int) -> dict[str, float]:
 def _bytes(sent: Mapping[str, float], size: Size, command: str, *, smoke: bool) -> list[Figure]:
     fewer = sent["in step"] / sent["int4"]
     what = f"bytes that a silo sends for a token, in step / int4, H = {size.inner_steps}"
-    received = sent["float32"]  # the model comes as it is
+    received = sent["float32"]  # the model is downloaded unencoded
     both = 2 * sent["in step"] / (sent["int4"] + received)
     return [
         Figure.stated(what, fewer, "times", command)
@@ -119,7 +119,7 @@ def _bytes(sent: Mapping[str, float], size: Size, command: str, *, smoke: bool) 
 
 
 def _draw(seeds: Sequence[Seed], size: Size, sent: Mapping[str, float], path: Path) -> None:
-    """Loss by steps since the start, and by bytes that a silo has sent since; a line for each seed."""
+    """Loss by steps since the start, and by bytes sent by a silo since then; a line for each seed."""
     drawing = Drawing(figsize=(9, 3.6), layout="constrained")
     by_steps, by_bytes = drawing.subplots(1, 2, sharey=True)
     for number, one in enumerate(seeds):

@@ -1,4 +1,4 @@
-"""Trainings for ``diloco``: text for each, a start made in step, and a federation of real processes for each case."""
+"""Training for ``diloco``: texts, a synchronously trained start, and a federation of real processes for each case."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH = 8
 """Sequences of a step in each silo."""
 INITIAL = "initial.safetensors"
 WARM_SEED = 1000
-"""Added to the seed while the start is made, so that text comes in another order afterwards."""
+"""Added to the seed while the start is trained, so that the text has another order afterwards."""
 CONSTANT, TO_ZERO = 'decay = "none"', "floor = 0.0"
 _ROWS_AT_ONCE = 200
 _EVALUATOR = "text=atoll.datacenter.demo.evaluator:evaluate"
@@ -89,14 +89,14 @@ class Size:
     """Settings of the experiment.
 
     Attributes:
-        warm_steps: made in step before anything is compared.
-        rounds: that follow.
-        inner_steps: of each.
+        warm_steps: synchronous steps before the comparison.
+        rounds: after the start.
+        inner_steps: of each round.
         dim: width of the model.
         rows: of ``SEQUENCE`` + 1 held-out bytes, for each point of a curve.
         end_rows: for the last model. Python 3.11 holds out 613,878 bytes in all.
-        warm_lr: learning rate before anything is compared.
-        lr: peak of the inner learning rate, after that.
+        warm_lr: learning rate before the comparison.
+        lr: peak of the inner learning rate in the comparison.
         outer: the server's ``[optimiser]``.
     """
 
@@ -112,7 +112,7 @@ class Size:
 
     @property
     def steps(self) -> int:
-        """After the start."""
+        """Steps after the start."""
         return self.rounds * self.inner_steps
 
 
@@ -148,10 +148,10 @@ class Trained:
 
 
 class Bench:
-    """What all cases of one seed have in common: text, and a model that was trained in step for a while.
+    """The common parts of all cases of one seed: text, and a synchronously trained start.
 
     Args:
-        folder: for all of it.
+        folder: for all files.
         size: of the experiment.
         seed: of first weights and of the order of text.
     """
@@ -165,14 +165,14 @@ class Bench:
         self._environment = {
             HELD_OUT_VARIABLE: str(folder / "held-out.npy"),
             JOB_VARIABLE: str(folder / "job.toml"),
-            "OMP_NUM_THREADS": "1",  # silos share the machine here; each would take all of it
+            "OMP_NUM_THREADS": "1",  # silos share the machine here; by default each would use all of it
         }
         self.elements = self._warm_up()
         self.start = Trained([self._judged(folder / INITIAL, size.rows)], self._judged(folder / INITIAL, size.end_rows))
-        """The model that all cases go on from."""
+        """The model from which all cases continue."""
 
     def _warm_up(self) -> int:
-        """Train in step at a constant rate; that is the federation's first model. Its elements."""
+        """Train the federation's first model synchronously at a constant rate; return its number of elements."""
         steps = self._size.warm_steps
         warm = replace(self._size, rounds=1, inner_steps=steps, lr=self._size.warm_lr)
         keep = f'[checkpoint]\nfolder = "warm"\nevery_steps = {steps}\n'
@@ -183,7 +183,7 @@ class Bench:
         return write_initial(load_job(self._folder / "job.toml"), self._folder / INITIAL).size
 
     def train(self, case: Case) -> Trained:
-        """Go on from the start in one way."""
+        """Continue from the start in one way."""
         size = self._size
         silos = [("text", SILOS)] if case.in_step else [(f"text-{number}", 1) for number in range(SILOS)]
         self._write("server.toml", server_text(size, case, len(silos)))
@@ -233,7 +233,7 @@ class Bench:
 
 
 def job_text(size: Size, text: str, ranks: int, seed: int, *, schedule: str = TO_ZERO, weights: str = "") -> str:
-    """The job file of a silo with so many ranks, on one of the texts."""
+    """The job file of a silo with this many ranks, on one of the texts."""
     return _JOB.format(
         steps=size.steps,
         seed=seed,

@@ -1,10 +1,10 @@
-"""A silo's exchange with the server beside plain gRPC streams of the same bytes, and what its ranks hold meanwhile.
+"""A silo's exchange with the server, compared with plain gRPC streams of the same bytes, and its ranks' memory.
 
-One silo of two ranks under ZeRO-3 takes part in a federation of its own on loopback. Each round's exchange is from the
-first rank's beginning to the last one's end, down and up; as in ``benchmarks.bulk`` some rounds pass before, until the
-server's files are written over. What is compared with are two plain streams of half the bytes each, down and up: the
-mean of what is measured before and after. Both are three processes, two connections without TLS and messages of 2 MiB;
-the plain ones send bytes that they have and count those that come, nothing is hashed, looked at, subtracted or kept.
+One silo of two ranks under ZeRO-3 takes part in its own federation on loopback. A round's exchange lasts from the first
+rank's beginning to the last rank's end, down and up. As in ``benchmarks.bulk``, some rounds pass first, until the
+server's files are overwritten. The baseline is two plain streams of half the bytes each, down and up: the mean of a
+measurement before and one after. Both use three processes, two connections without TLS and messages of 2 MiB. The plain
+streams send existing bytes and count received ones; nothing is hashed, checked, subtracted or kept.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ command.join()
 
 
 def run(smoke: bool) -> list[Figure]:
-    """1 GB over two ranks; in plaintext, as the streams."""
+    """1 GB over two ranks, in plaintext like the streams."""
     model, rounds, warm_up = (_SMALL, 2, 1) if smoke else (_LARGE, WARM_UP + 5, WARM_UP)
     options = ["--keep-models", "1"]
     with tempfile.TemporaryDirectory() as folder, federation(clients=0, tls=False, options=options) as place:
@@ -96,7 +96,7 @@ def run(smoke: bool) -> list[Figure]:
 
 
 def _processor_time(rounds: list[dict[str, float]], plain: baselines.Streams) -> list[Figure]:
-    """Processor time of all processes, by where it is spent."""
+    """Processor time of all processes, by process and direction."""
     where = {
         f"    {'down' if kind == 'fetch' else 'up'}, {who}": statistics.median(one[f"{kind} {who}"] for one in rounds)
         for kind in ("fetch", "send")
@@ -113,7 +113,7 @@ def _plain(size: int, *, smoke: bool) -> baselines.Streams:
 
 
 def _write(folder: Path, model: dict[str, int], rounds: int) -> int:
-    """The files; bytes of the model."""
+    """Write the files; return the size of the model in bytes."""
     job = folder / "job.toml"
     job.write_text(_JOB.format(model="\n".join(f"{name} = {value}" for name, value in model.items())))
     (folder / "server.toml").write_text(_SERVERS.format(rounds=rounds))
@@ -121,7 +121,7 @@ def _write(folder: Path, model: dict[str, int], rounds: int) -> int:
 
 
 def _take_part(place: Federation, folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """What each rank has noted."""
+    """The records of each rank."""
     assert place.server is not None
     place.environment |= {"EXCHANGING": str(folder), "EXCHANGING_SERVER": str(place.server.pid)}
     access = [
@@ -144,7 +144,7 @@ def _take_part(place: Federation, folder: Path, rounds: int) -> list[dict[str, A
 def _rounds(notes: list[dict[str, Any]]) -> list[dict[str, float]]:
     """For each round and kind of exchange, seconds from the first rank's beginning to the last one's end.
 
-    And under ``KIND ranks`` and ``KIND server`` the processor seconds that these have spent meanwhile.
+    Under ``KIND ranks`` and ``KIND server`` it also has their processor seconds during the exchange.
     """
     found: list[dict[str, float]] = []
     for kind in ("fetch", "send"):
@@ -160,7 +160,7 @@ def _rounds(notes: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def _memory(notes: list[dict[str, Any]], size: int) -> Figure:
-    """The fullest rank, above what its process had before there was a model."""
+    """Peak memory of the largest rank, minus its process's memory before the model existed."""
     most = max(one["peak"] - rank["before"] for rank in notes for one in rank["exchanges"])
     bound = SHARDS * size / RANKS / MB + SPARE_MB
     return Figure.at_most("  anonymous memory of a rank in an exchange", most / MB, "MB", bound, COMMAND)

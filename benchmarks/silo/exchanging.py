@@ -1,9 +1,9 @@
-"""A rank of a silo that notes what its exchanges cost: ``python -m benchmarks.silo.exchanging JOB.toml …``.
+"""A silo's rank that records the cost of its exchanges: ``python -m benchmarks.silo.exchanging JOB.toml …``.
 
-Everything is the product's; what is added takes times, and samples memory while nothing but an exchange goes on. Each
-rank leaves ``$EXCHANGING/rank-N.json``: anonymous bytes before the model is made, and of each exchange its kind, when
-it began and ended (epoch seconds), its peak of anonymous bytes, the processor seconds that the rank spent in it, and
-those that the server (process ``$EXCHANGING_SERVER``) had spent when it began and when it ended.
+All code is the product's, plus timers and memory samples during exchanges. Each rank writes
+``$EXCHANGING/rank-N.json``: its anonymous bytes before the model is created, and for each exchange its kind, begin and
+end (epoch seconds), peak of anonymous bytes, the rank's processor seconds, and the server's (process
+``$EXCHANGING_SERVER``) processor seconds at begin and end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def anonymous_bytes() -> int:
 
 
 class Notes:
-    """What this rank has noted so far; written anew with each."""
+    """This rank's records so far; rewritten after each exchange."""
 
     def __init__(self) -> None:
         self._path = Path(os.environ["EXCHANGING"]) / f"rank-{os.environ['RANK']}.json"
@@ -42,7 +42,7 @@ class Notes:
 
     @contextmanager
     def noting(self, kind: str) -> Iterator[None]:
-        """Sample while inside."""
+        """A context in which memory is sampled."""
         done, peak, began = threading.Event(), [anonymous_bytes()], time.time()
         spent, server = time.process_time(), self._server_cpu_s()
 
@@ -66,7 +66,7 @@ class Notes:
         return cpu_s_of(family(self._server))
 
     def noted(self, kind: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same work, noted."""
+        """The same work, recorded."""
 
         def both(*args: Any) -> Any:
             with self.noting(kind):
@@ -76,7 +76,7 @@ class Notes:
 
 
 def main() -> None:
-    """Take part, noting."""
+    """Take part, and record the exchanges."""
     notes = Notes()
     fetch, begin = exchange.Exchange._fetch, exchange.Exchange.begin  # noqa: SLF001  # what takes the time of a phase
     exchange.Exchange._fetch = notes.noted("fetch", fetch)  # type: ignore[method-assign]  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""A killed rank: back after how long, and with the same bits; what a checkpoint costs."""
+"""A killed rank: the time to recovery and the equality of bits; and the cost of a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(smoke: bool) -> list[Figure]:
 
 
 def killed(folder: Path, *, ranks: int, command: str) -> list[Figure]:
-    """SIGKILL the last of some ranks; until the first step that is made after it, new processes and all."""
+    """Kill the last rank; return the time until the first step afterwards, including new processes."""
     nproc = ("--nproc", str(ranks))
     with launched(write_job(folder / "undisturbed"), *nproc) as job:
         _expect_end(job.wait(), job.said)
@@ -72,8 +72,8 @@ def _costs(folder: Path, model: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-def _cost(folder: str, model: dict[str, Any], asynchronous: bool) -> dict[str, float]:  # run_ranks'
-    """The third of three: the first takes memory for the copy."""
+def _cost(folder: str, model: dict[str, Any], asynchronous: bool) -> dict[str, float]:  # the argument of run_ranks
+    """The third of three measurements: the first allocates memory for the copy."""
     sections = sections_of(
         1, model=model, data_parallel={"method": "zero3"}, checkpoint={"asynchronous": asynchronous, "keep": 1}
     )

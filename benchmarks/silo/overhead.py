@@ -1,4 +1,4 @@
-"""What the trainer costs beside a bare PyTorch loop of the same model and layout, step by step in turn."""
+"""The trainer's overhead over a bare PyTorch loop of the same model and layout, with alternating steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOB: dict[str, Any] = {
 
 
 def run(smoke: bool) -> list[Figure]:
-    """Seconds of a step in the trainer, beside those of the bare loop; medians over steps made in turn."""
+    """Seconds of a step in the trainer and in the bare loop; medians over alternating steps."""
     figures = []
     for ranks in (1,) if smoke else (1, 2):
         steps = 3 if smoke else _STEPS
@@ -67,7 +67,7 @@ def _measure(steps: int) -> dict[str, float]:
 
 
 def _bare(job: SiloJob, world: World) -> Callable[[], object]:
-    """A step as one would write it down."""
+    """A step of a hand-written loop."""
     model = spec_of(job.model).build()
     wrapped = DistributedDataParallel(model) if world.size > 1 else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=job.optimiser.lr, betas=job.optimiser.betas)
@@ -89,7 +89,7 @@ def _bare(job: SiloJob, world: World) -> Callable[[], object]:
 
 
 def _batches(job: SiloJob, world: World) -> Iterator[Batch]:
-    """In memory: the bare loop waits for no data."""
+    """Data in memory, so that the bare loop waits for no data."""
     steps = open_batches(job.data, job.batch, job.job.seed, Path())
     kept = [steps.next_step().share(world.rank, world.size) for _ in range(8)]
     while True:

@@ -1,4 +1,4 @@
-"""The planner: how long 70B on 1,024 ranks takes it, and how far its bytes and memory are from what is counted."""
+"""The planner: its time for 70B on 1,024 ranks, and the error of its bytes and memory against counted values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sequence = 512
 
 
 def run(smoke: bool) -> list[Figure]:
-    """Both; a smoke run plans for 8 ranks and counts a small model."""
+    """Both figures; a smoke run plans for 8 ranks and counts a small model."""
     job, ranks = ("llama-8b", 8) if smoke else ("llama-70b", 1024)
     return [*_search(job, ranks), *_verified(smoke)]
 
@@ -47,7 +47,7 @@ def _search(job: str, ranks: int) -> list[Figure]:
 
 
 def _verified(smoke: bool) -> list[Figure]:
-    """The furthest that any kind of collective, and memory, is off."""
+    """The largest error over kinds of collectives, and the error of memory."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         source = _EXAMPLES / "llama-8b.toml"
@@ -67,7 +67,7 @@ def _verified(smoke: bool) -> list[Figure]:
 
 
 def _finished(options: list[str], output: int = subprocess.DEVNULL) -> Any:
-    """What a run of ``atoll silo plan`` has used.
+    """The resources used by a run of ``atoll silo plan``.
 
     Raises:
         RuntimeError: if it fails.

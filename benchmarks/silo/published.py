@@ -1,8 +1,8 @@
-"""The planner's step times beside what was published for H100s, each row with the sheet of its part.
+"""The planner's step times compared with published figures for H100s, each with the data sheet of its part.
 
 torchtitan's rows (Liang et al. 2025) were measured on H100s limited to 500 W with 2.4 TB/s of memory, Meta's 405B rows
 (Grattafiori et al. 2024, section 3.3) and Megatron-LM's on 700 W parts. The shares of rates that a step reaches
-(``plan.step_time``) were fitted to the rows that say ``fitted``; the others were kept out.
+(``plan.step_time``) were fitted to the rows marked ``fitted``; the others were held out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FULL: dict[str, Any] = {"memory": {"checkpointing": "full"}}
 _CUBE: dict[str, Any] = {"mesh": {"pp": 8, "tp": 8}, "model": LLAMA_405B, "batch": {"global_batch": 256}}
 _TORCHTITAN, _LLAMA3, _MEGATRON = "torchtitan", "Llama 3", "Megatron-LM"
 LLAMA3_FLOPS = 6 * 405e9 + 6 * 126 * 16_384 * 8192
-"""FLOPs of a token of Llama 3 405B at 8,192 tokens, scores under the mask only: turns TFLOP/s into tokens/s."""
+"""FLOPs per token of Llama 3 405B at 8,192 tokens, with scores under the mask only; converts TFLOP/s to tokens/s."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Row:
     """A published step.
 
     Attributes:
-        source: who published it.
+        source: the publication.
         what: model, ranks and layout.
         part: name of a data sheet.
         example: job file under examples/silo whose sections ``changes`` replace.
         ranks: GPUs.
-        tokens_per_s: published, for each GPU.
-        changes: as far as published; micro-batches of Megatron-LM's are guessed.
+        tokens_per_s: the published figure per GPU.
+        changes: as published; micro-batches of Megatron-LM are guessed.
         fitted: whether the shares were fitted to this row.
-        missed: why the prediction is further off than ``WITHIN``; empty if it is not.
+        missed: why the error of the prediction exceeds ``WITHIN``; empty if it does not.
     """
 
     source: str
@@ -71,14 +71,14 @@ class Row:
         return f"{self.source} {self.what}"
 
     def job(self) -> SiloJob:
-        """Return the job that was run."""
+        """Return the job of the published run."""
         said = load_job(_EXAMPLES / f"{self.example}.toml").model_dump(exclude_unset=True)
         for section, keys in self.changes.items():
             said[section] = {**said.get(section, {}), **keys}
         return SiloJob.model_validate(said)
 
     def predicted(self) -> float:
-        """Return the plan's tokens per second and GPU."""
+        """Return the planned tokens per second and GPU."""
         job = self.job()
         machine = Machine.of(DATA_SHEETS[self.part])
         return predict_layout(Task.of(job), layout_of(job, self.ranks), machine).tokens_per_s.value
@@ -174,7 +174,7 @@ ROWS = (
 
 
 def run(_smoke: bool) -> Iterator[Figure]:
-    """Tokens per second and GPU of each row, beside the published."""
+    """Planned and published tokens per second and GPU of each row."""
     for row in ROWS:
         predicted = row.predicted()
         name = f"{row.name}, {row.part}{'' if row.fitted else ' (kept out of fitting)'}"

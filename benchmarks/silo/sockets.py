@@ -1,4 +1,4 @@
-"""What this process has sent over TCP, as the kernel counts it: what gloo really moves."""
+"""The bytes that this process has sent over TCP, counted by the kernel, to measure gloo's real traffic."""
 
 from __future__ import annotations
 

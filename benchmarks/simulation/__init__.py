@@ -1,1 +1,1 @@
-"""What simulations cost, alone (``simulation``) and beside other simulators (``simulation-peers``)."""
+"""The cost of simulations, alone (``simulation``) and compared with other simulators (``simulation-peers``)."""

@@ -1,4 +1,4 @@
-"""A workload by ``atoll.simulation``: ``python -m benchmarks.simulation.atoll_app WORKLOAD``."""
+"""A workload run by ``atoll.simulation``: ``python -m benchmarks.simulation.atoll_app WORKLOAD``."""
 
 from __future__ import annotations
 

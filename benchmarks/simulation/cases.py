@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 MS = 1000
 FIT_MS, WORKERS, LR_ELEMENTS = 5.0, 2, 7850
 SHARE = 0.15
-"""A task may cost so much more than its bare ``fit``."""
+"""Target for the overhead of a task over its bare ``fit``."""
 WORKER_MODELS, WORKER_MB = 2.2, 150.0
 POPULATION_MB, LR_S, TIMES_FLWR = 1500.0, 15.0, 10.0
 _PROGRAM_S = 3600.0
@@ -32,7 +32,7 @@ _SOURCES = ("benchmarks", "client", "common", "protos", "server")
 
 
 def run(options: Options) -> list[Figure]:
-    """The cost of a task, memory of a worker, start, large populations, and two workloads; without other simulators."""
+    """Cost of a task, a worker's memory, start-up, large populations, and two workloads; without other simulators."""
     command = options.command("simulation")
     return [
         *_tasks(options, command),
@@ -51,12 +51,12 @@ def run_million(options: Options) -> list[Figure]:
 
 
 def run_peers(options: Options) -> list[Figure]:
-    """The digits beside other simulators, one after the other in the same run."""
+    """The digits, compared with other simulators, one after the other in the same run."""
     return _digits(options, options.command("simulation-peers"), peers=True)
 
 
 def run_images_peers(options: Options) -> list[Figure]:
-    """The same for lr_mnist, whose rounds are many."""
+    """The same for lr_mnist, which has many rounds."""
     return _lr_mnist(options, options.command("simulation-images-peers"), peers=True)
 
 
@@ -151,7 +151,7 @@ def _lr_mnist(options: Options, command: str, *, peers: bool) -> list[Figure]:
 
 
 def _beside(name: str, workload: Path, command: str, *, peers: bool, most: float | None = None) -> list[Figure]:
-    """A workload's seconds from start to result, and its accuracy; and those of peers."""
+    """A workload's seconds from start to result and its accuracy, and those of the peers."""
     _compile()
     ours = _timed("atoll", Path(sys.executable), workload)
     figures = [
@@ -175,14 +175,14 @@ def _beside(name: str, workload: Path, command: str, *, peers: bool, most: float
 
 
 def _compile() -> None:
-    """Compile the checkout to bytecode, as pip does with what it installs: the peers have theirs."""
+    """Compile the checkout to bytecode, as pip does for the installed peers."""
     for folder in _SOURCES:
         compileall.compile_dir(ROOT / folder, quiet=1)
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """Seconds of a program from its start to its end, and what it says of its model."""
+    """Seconds of a program from its start to its end, and its reported accuracy."""
 
     seconds: float
     accuracy: float
@@ -198,7 +198,7 @@ def _timed(simulator: str, python: Path, workload: Path) -> _Timed:
 
 
 class _Watched:
-    """A simulation in a process of its own, and the memory that its processes take."""
+    """Run a simulation in its own process, and measure the memory of its processes."""
 
     def __init__(self, case: str, settings: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", "benchmarks.simulation.playing", case, json.dumps(settings)]
@@ -207,7 +207,7 @@ class _Watched:
         self.worker_mb = self.all_mb = 0.0
 
     def watch(self) -> Self:
-        """Until it has ended; peaks of the anonymous memory of a worker, and of all memory of all processes.
+        """Wait for its end; return peaks of a worker's anonymous memory, and of the total memory of all processes.
 
         Raises:
             subprocess.CalledProcessError: if it fails.

@@ -11,18 +11,18 @@ from sklearn.datasets import load_digits
 from atoll.simulation import data
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's dataset-fashion-mnist installs it."""
+"""The folder in which Debian's dataset-fashion-mnist installs it."""
 _TEST = 5  # each fifth row
 
 
 def save_digits(path: Path, *, population: int, size: int, rounds: int) -> None:
-    """A small network on 8 x 8 digits, dealt at random."""
+    """A small network on 8 x 8 digits, divided at random."""
     pixels, labels = load_digits(return_X_y=True)
     _save(path, pixels / 16, labels, population=population, hidden=32, size=size, rounds=rounds)
 
 
 def save_lr_mnist(path: Path, *, population: int, size: int, rounds: int) -> str:
-    """Logistic regression on 28 x 28 images, as FLUTE's lr_mnist; returns in words what the images are."""
+    """Logistic regression on 28 x 28 images, as FLUTE's lr_mnist; also returns a description of the images."""
     if FASHION.is_dir():
         found, said = data.load_idx(FASHION), "Fashion-MNIST"
         x, y = found.inputs.reshape(len(found.labels), -1) / 255, found.labels

@@ -1,4 +1,4 @@
-"""Virtual environments of other simulators, made from the package index."""
+"""Virtual environments of other simulators, installed from the package index."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from benchmarks.options import progress
 
 TORCH = "torch==2.13.0"
 PEERS = {"flwr": "flwr[simulation]==1.41.0", "pfl": "pfl==0.6.0"}
-"""What pip installs for each, after PyTorch."""
+"""The packages that pip installs for each, after PyTorch."""
 _INSTALL_S = 1200.0
 
 
 def environment(peer: str, folder: Path) -> Path:
-    """The Python of a peer's environment, which is made if it is not there.
+    """The Python of a peer's environment, which is created if missing.
 
     Raises:
-        subprocess.CalledProcessError: if pip cannot install it; what it says is on standard error.
+        subprocess.CalledProcessError: if pip cannot install it; pip's output is on standard error.
     """
     home = folder / peer
     python, done = home / "bin" / "python", home / "done"

@@ -1,4 +1,4 @@
-"""A workload by flwr's simulation: ``python -m benchmarks.simulation.flwr_app WORKLOAD``, in flwr's environment."""
+"""A workload run by flwr's simulation: ``python -m benchmarks.simulation.flwr_app WORKLOAD``, in flwr's environment."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _workload(path: str) -> Workload:
 
 
 def play(workload: Workload) -> torch.nn.Module:
-    """Train with one actor a core, and no evaluation but that of the last model."""
+    """Train with one actor per core, and evaluate only the last model."""
     path, module, made = sys.argv[1], workload.module(), list[Any]()
     client_app, server_app = ClientApp(), ServerApp()
 

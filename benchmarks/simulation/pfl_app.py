@@ -1,4 +1,4 @@
-"""A workload by pfl, in one process: ``python -m benchmarks.simulation.pfl_app WORKLOAD``, in pfl's environment."""
+"""A workload run by pfl, in one process: ``python -m benchmarks.simulation.pfl_app WORKLOAD``, in pfl's environment."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.simulation.workloads import BATCH, LEARNING_RATE, Workload, main
 
 
 class _Net(torch.nn.Module):
-    """The module with the loss that pfl asks for."""
+    """The module with the loss that pfl requires."""
 
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class _Net(torch.nn.Module):
         return torch.nn.functional.cross_entropy(self.inner(x), y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor, **_: Any) -> dict[str, Any]:
-        """None: only the last model is judged."""
+        """None, because only the last model is evaluated."""
         del x, y
         return {}
 

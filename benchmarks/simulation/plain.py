@@ -1,4 +1,4 @@
-"""Participants whose ``fit`` takes a given time of the processor, and the plain loop that calls it as often."""
+"""Participants whose ``fit`` takes a given processor time, and a plain loop with the same number of calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EXAMPLES = 50
 
 
 class Spinning(Participant):
-    """Spends ``fit_s`` seconds of its thread's processor time, and sends an update that is there already.
+    """Spends ``fit_s`` seconds of its thread's processor time, and sends a prepared update.
 
     Args:
-        fit_s: how long.
+        fit_s: processor seconds of a ``fit``.
         delta: the update, float32.
     """
 
@@ -43,7 +43,7 @@ def spin(seconds: float) -> None:
 
 
 def loop_s(fit_s: float, tasks: int, processes: int) -> float:
-    """Seconds of a plain loop over so many forked processes; each does its share and nothing else."""
+    """Seconds of a plain loop over this many forked processes; each only does its share."""
     began = time.perf_counter()
 
     def share() -> None:
@@ -59,7 +59,7 @@ def loop_s(fit_s: float, tasks: int, processes: int) -> float:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Do something in a forked process; its id."""
+    """Call a function in a forked process; return the process id."""
     pid = os.fork()
     if pid:
         return pid

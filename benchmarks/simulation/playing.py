@@ -1,6 +1,6 @@
-"""Plays one simulation in a process of its own: ``python -m benchmarks.simulation.playing CASE SETTINGS``.
+"""Run one simulation in its own process: ``python -m benchmarks.simulation.playing CASE SETTINGS``.
 
-SETTINGS is JSON. The last line that is printed is JSON too: what was measured here, and when the first round began.
+SETTINGS is JSON. The last printed line is JSON too: the measurements, and the time at which the first round began.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PIXELS, CLASSES, ROWS = 784, 10, 20
 
 @dataclass(frozen=True)
 class Played:
-    """Seconds to the result, and of it until the first round began."""
+    """Seconds to the result, and until the first round began."""
 
     seconds: float
     start_s: float
 
 
 class Logistic(Participant):
-    """Logistic regression on rows of its own, made when it is drawn: one step over all of them."""
+    """Logistic regression on its own rows, created when it is drawn: one step over all of them."""
 
     examples = ROWS
 
@@ -51,7 +51,7 @@ class Logistic(Participant):
 
 
 class Large(Participant):
-    """Sends local weights that it makes anew in each task, as training does."""
+    """Sends local weights that it allocates anew in each task, as training does."""
 
     examples = EXAMPLES
 
@@ -62,7 +62,7 @@ class Large(Participant):
 
 
 def tasks(settings: Mapping[str, Any]) -> dict[str, float]:
-    """The same tasks in a plain loop and in a simulation, each once with few rounds to subtract the start."""
+    """The same tasks in a plain loop and in a simulation, each also with few rounds, to subtract the start-up."""
     fit_s, size, rounds, workers = (settings[name] for name in ("fit_s", "size", "rounds", "workers"))
     delta = np.random.default_rng(0).standard_normal(settings["elements"]).astype(np.float32) * np.float32(1e-3)
     initial = {"w": np.zeros(settings["elements"], np.float32)}
@@ -86,14 +86,14 @@ def tasks(settings: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds, and those of the processor in this process and in its children that have ended."""
+    """Elapsed seconds, and processor seconds of this process and its ended children."""
 
     wall_s: float
     cpu_s: float
 
     @classmethod
     def now(cls) -> Spent:
-        """Since some moment."""
+        """The difference since an earlier reading."""
         times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return cls(time.perf_counter(), sum(one.ru_utime + one.ru_stime for one in times))
 

@@ -1,4 +1,4 @@
-"""What every simulator trains: the same rows, module and steps. Needs numpy and torch alone."""
+"""The workload of every simulator: the same rows, module and steps. Needs only numpy and torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CORES = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """Who has which rows, and how long training goes on.
+    """The distribution of rows, and the length of training.
 
     Attributes:
         hidden: width of the hidden layer; 0 for logistic regression.
         size: members of a round.
-        rounds: rounds of training; only the last model is judged.
+        rounds: rounds of training; only the last model is evaluated.
         x: training rows of shape (rows, features).
         y: their labels.
         starts: participant k has the rows starts[k] to starts[k + 1].
@@ -43,7 +43,7 @@ class Workload:
 
     @classmethod
     def read(cls, path: str) -> Workload:
-        """From a file of ``save``."""
+        """Load from a file of ``save``."""
         with np.load(path) as kept:
             hidden, size, rounds = (int(kept[name]) for name in ("hidden", "size", "rounds"))
             x, y, x_test, y_test = (torch.from_numpy(kept[name]) for name in ("x", "y", "x_test", "y_test"))
@@ -94,14 +94,14 @@ def weights_of(module: torch.nn.Module) -> dict[str, Floats]:
 
 
 def load(module: torch.nn.Module, weights: Sequence[Floats]) -> None:
-    """Put weights into the module, in the order of its parameters."""
+    """Load weights into the module, in the order of its parameters."""
     with torch.no_grad():
         for tensor, values in zip(module.parameters(), weights, strict=True):
             tensor.copy_(torch.from_numpy(np.array(values, np.float32)))
 
 
 def main(play: Callable[[Workload], torch.nn.Module]) -> None:
-    """Read the workload that the command line names, train, and print the accuracy and the seconds of training."""
+    """Read the workload named on the command line, train, and print the accuracy and the seconds of training."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workload")
     torch.set_num_threads(1)

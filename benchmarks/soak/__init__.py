@@ -1,7 +1,7 @@
-"""Half an hour of small rounds with participants that come, go and die: does the server stay as it is?
+"""Half an hour of small rounds with participants that join, leave and die: do the server's resources stay flat?
 
-``python -m benchmarks soak --minutes 30``. ``churn`` is what happens to it, ``health`` what is sampled,
-``flatness`` how it is judged. The samples are kept as ``benchmarks/samples/soak.json``.
+``python -m benchmarks soak --minutes 30``. ``churn`` has the events, ``health`` the samples, ``flatness`` the
+criterion. The samples are kept as ``benchmarks/samples/soak.json``.
 """
 
 from benchmarks.soak.case import MINUTES, run

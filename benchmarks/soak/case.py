@@ -1,4 +1,4 @@
-"""The soak as a case: figures that say of each series how much it grew, and how much it may."""
+"""The soak as a benchmark case: the growth of each series, and the allowed growth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTES = 30.0
 _SMOKE_MINUTES = 0.5
 _SAMPLE_S = 2.0
 _LEAST_SAMPLES, _LEAST_STIRS = 16, 4
-"""A machine that is very busy soaks for longer."""
+"""The soak lasts longer on a very busy machine."""
 _STIR_S = 4.0
 _SEED = 1
 _PAUSE_S = 0.25
@@ -32,16 +32,16 @@ _PROGRESS_S = 60.0
 
 MIB = 1 << 20
 TOLERANCES = {
-    "memory": (Tolerance(0.02, 2 * MIB, floors=True), "MiB", MIB),  # large models take 30 MiB while they are summed
+    "memory": (Tolerance(0.02, 2 * MIB, floors=True), "MiB", MIB),  # large models take 30 MiB during a sum
     "descriptors": (Tolerance(0.0, 4.0), "", 1),
     "threads": (Tolerance(0.0, 2.0), "", 1),
     "files": (Tolerance(0.0, 2 * MIB), "MiB", MIB),  # less than half of one large model
     "entries": (Tolerance(0.0, 4.0), "", 1),  # a small model is two files
     "free": (Tolerance(0.0, 5 * MIB), "MiB", MIB),
     "database": (Tolerance(0.05, 0.5 * MIB), "MiB", MIB),
-    "log": (Tolerance(0.05, 5.0 * MIB), "MiB", MIB),  # it fills up to SQLite's checkpoint, every 4 MiB, and stays
+    "log": (Tolerance(0.05, 5.0 * MIB), "MiB", MIB),  # grows to SQLite's checkpoint, every 4 MiB, and stays there
 }
-"""Series → how much it may grow over the judged time, its unit in the table, and how many of its own make one."""
+"""Series → allowed growth over the judged time, unit in the table, and its divisor."""
 SETTINGS = """
 keep_models = 2
 certificate_lifetime_s = 300.0
@@ -55,19 +55,19 @@ sweep_s = 20.0
 
 @dataclass(frozen=True)
 class Soaked:
-    """A soak that is over."""
+    """The results of a finished soak."""
 
     samples: tuple[Health, ...]
     counts: Counts
 
     def verdict(self, series: str) -> Verdict:
-        """How one series is judged."""
+        """The criterion for one series."""
         values = [getattr(one, series) for one in self.samples]
         return judge([one.at_s for one in self.samples], values, TOLERANCES[series][0])
 
 
 def run(options: Options) -> list[Figure]:
-    """Soak a server; each series with the growth that is allowed."""
+    """Soak a server; yield each series with its allowed growth."""
     minutes = options.or_else(options.minutes, MINUTES, _SMOKE_MINUTES)
     soaked = soak(minutes * 60.0)
     if minutes >= MINUTES:
@@ -77,7 +77,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def figures(soaked: Soaked, command: str) -> list[Figure]:
-    """What was found."""
+    """The figures."""
     last = soaked.samples[-1]
     found = [
         Figure.stated("time", last.at_s / 60, "min", command),
@@ -94,12 +94,12 @@ def figures(soaked: Soaked, command: str) -> list[Figure]:
 
 
 def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED, sample_s: float = _SAMPLE_S) -> Soaked:
-    """Have rounds and churn for so long.
+    """Run rounds and churn for this time.
 
     Args:
-        seconds: how long.
-        server: a command in the place of ``atoll``, for the server only.
-        seed: decides the churn.
+        seconds: duration.
+        server: a command that replaces ``atoll``, for the server only.
+        seed: of the churn.
         sample_s: seconds between two samples.
     """
     with tempfile.TemporaryDirectory(prefix="atoll-soak-") as folder, Nursery(Path(folder)) as nursery:
@@ -118,7 +118,7 @@ def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED, sampl
 
 
 def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float, sample_s: float) -> list[Health]:
-    """Look at the server at even distances while another thread stirs, whose commands wait for a busy machine."""
+    """Sample the server at regular intervals; another thread causes the churn, whose commands may be slow."""
     server = place.server
     assert server is not None
     began, over = time.monotonic(), threading.Event()
@@ -143,7 +143,7 @@ def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float, sample
 
 
 def _stir(crowd: Crowd, runs: Runs, until_s: float, over: threading.Event) -> None:
-    """Every few seconds, look after the runs and start or stop a participant; ends at ``until_s`` or when over."""
+    """Every few seconds, manage the runs and start or stop a participant, until ``until_s`` or the end."""
     began = time.monotonic()
     stirs = 0
     while not over.wait(max(0.0, began + stirs * _STIR_S - time.monotonic())):

@@ -11,10 +11,10 @@ from benchmarks.federation import ATOLL, Federation, write_zeros
 
 PEOPLE = 6
 LEAST = 3
-"""So many of them are left running, that rounds go on."""
+"""Minimum number of running participants, so that rounds continue."""
 SUSPENDED_S = 4.0
 KEPT_RUNS = 3
-"""Runs that have ended and that the operator keeps; older ones are deleted."""
+"""Number of ended runs that the operator keeps; older ones are deleted."""
 MIB = 1 << 20
 
 JOB = """
@@ -56,12 +56,12 @@ class Kind:
 
 
 KINDS = (Kind("small", 2560, 60), Kind("large", 5 * MIB // 4, 30))
-"""In turn: updates that travel within their reports, and updates that become files, which are written over later."""
+"""Kinds in turn: updates inside their reports, and updates stored as files, which are overwritten later."""
 
 
 @dataclass
 class Counts:
-    """What was done to the participants and with runs."""
+    """Counts of actions on participants and runs."""
 
     started: int = 0
     stopped: int = 0
@@ -75,12 +75,12 @@ class Counts:
 
 @dataclass
 class Crowd:
-    """The participants: each an identity that is kept, and a process or none.
+    """The participants: each has a lasting identity, and a process or none.
 
     Args:
         place: the server that they belong to.
-        rng: decides what happens to whom.
-        pause_s: what one "training" takes.
+        rng: chooses actions and participants.
+        pause_s: duration of one "training".
     """
 
     place: Federation
@@ -92,7 +92,7 @@ class Crowd:
     _suspended: dict[int, float] = field(default_factory=dict)
 
     def gather(self) -> None:
-        """Enrol and start everyone."""
+        """Enrol and start all participants."""
         tokens = self.place.call("token", "new", "--count", str(PEOPLE))["tokens"]
         self._access = [["--join", token] for token in tokens]
         for person in range(PEOPLE):
@@ -100,7 +100,7 @@ class Crowd:
 
     @property
     def running(self) -> list[int]:
-        """Those whose process runs, suspended or not."""
+        """The participants with a process, suspended or not."""
         return sorted(person for person, process in self._processes.items() if process.poll() is None)
 
     def stir(self, now_s: float) -> None:
@@ -127,7 +127,7 @@ class Crowd:
                 self._signal(person, signal.SIGSTOP)
 
     def dismiss(self) -> None:
-        """Wake the suspended, so that they can end."""
+        """Wake suspended participants, so that they can end."""
         for person in self._suspended:
             self._signal(person, signal.SIGCONT)
 
@@ -162,12 +162,12 @@ class Runs:
     _ended: list[str] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """Make the models that runs begin with."""
+        """Create the initial models."""
         for kind in KINDS:
             write_zeros(self.place.place / f"{kind.model}.safetensors", kind.elements)
 
     def look(self) -> None:
-        """Count what was released, and go on with the next run when one is over."""
+        """Count released rounds, and start the next run when one is over."""
         if not self._run:
             self._submit()
             return
@@ -188,12 +188,12 @@ class Runs:
         except RuntimeError as error:
             if "has finished already" not in str(error):
                 raise
-            return  # since it was looked at; the next look counts it
+            return  # since the last look; the next one counts it
         self.counts.cancelled += 1
         self._go_on()
 
     def _go_on(self) -> None:
-        """As an operator whose disk is not without end: forget what is old, then begin the next."""
+        """As an operator with a limited disk: delete old runs, then start the next one."""
         self._ended.append(self._run)
         while len(self._ended) > KEPT_RUNS:
             self.place.call("run", "delete", self._ended.pop(0), "--yes")
@@ -202,7 +202,7 @@ class Runs:
 
     def _submit(self) -> None:
         kind = KINDS[self.counts.submitted % len(KINDS)]
-        lr = 1.0 - 1e-4 * self.counts.submitted  # else runs would make the same models, and share them on disk
+        lr = 1.0 - 1e-4 * self.counts.submitted  # otherwise runs would create the same models and share them on disk
         job = JOB.format(model=kind.model, rounds=kind.rounds, lr=lr, every=self.rng.choice((0, 5)))
         (self.place.place / "job.toml").write_text(job)
         self._run = self.place.call("run", "submit", str(self.place.place / "job.toml"))["run"]

@@ -10,22 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 WARM_UP = 0.25
-"""Share of the samples at the beginning that is not judged: caches fill, modules load, the first runs retire."""
+"""Share of the samples at the beginning that is ignored: caches fill, modules load, the first runs retire."""
 LEAST_SAMPLES = 8
 _SPANS = 30
 _MOST_PAIRS = 400
-"""Samples that the slope is fitted through; of longer series every n-th."""
+"""Maximum number of samples for the fit; of longer series every n-th is used."""
 
 _Series: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much a series may grow over the time that is judged: a share of its median, or an amount if that is more.
+    """The allowed growth of a series over the judged time: a share of its median, or an amount if that is more.
 
     Attributes:
-        floors: judge the lowest value of each thirtieth of the samples: what is left between pieces of work of several
-            sizes, of which sometimes more and sometimes fewer fall together. A leak lifts it.
+        floors: use the lowest value of each thirtieth of the samples: the level between pieces of work, independent of
+            how many of them coincide. A leak raises it.
     """
 
     share: float
@@ -40,7 +40,7 @@ class Verdict:
     Attributes:
         median: of the judged samples.
         growth: fitted slope times the judged time, in the unit of the series; negative if it shrinks.
-        allowed: what the growth may be.
+        allowed: maximum growth.
     """
 
     median: float
@@ -49,20 +49,20 @@ class Verdict:
 
     @property
     def flat(self) -> bool:
-        """Whether it grows no more than allowed; shrinking is no leak."""
+        """Whether it grows no more than allowed; shrinking is not a leak."""
         return self.growth <= self.allowed
 
 
 def judge(at_s: Sequence[float], values: Sequence[float], tolerance: Tolerance) -> Verdict:
     """Fit a line to a series after its warm-up.
 
-    The slope is the median of those through all pairs of samples (Theil 1950, Sen 1968): up to 29 % of the samples may
-    be anything without moving it, so a spike is no leak and hides none.
+    The slope is the median over all pairs of samples (Theil 1950, Sen 1968). Up to 29 % of outliers do not move it, so
+    a spike neither looks like a leak nor hides one.
 
     Args:
-        at_s: seconds of each sample, rising.
+        at_s: seconds of each sample, increasing.
         values: one for each.
-        tolerance: how much it may grow.
+        tolerance: allowed growth.
 
     Raises:
         ValueError: if too few samples are left after the warm-up.

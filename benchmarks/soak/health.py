@@ -1,4 +1,4 @@
-"""What a server takes at a moment, seen from outside."""
+"""A server's resource use at one moment, measured from outside."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Health:
     Attributes:
         at_s: seconds since the beginning.
         rounds: released so far.
-        connected: participants that run.
+        connected: running participants.
         memory: anonymous bytes of all processes of the server.
         descriptors: open files and sockets of all of them.
         threads: of all of them.
         files: bytes on disk of models, uploads and partial sums.
-        entries: how many files these are.
-        free: bytes on disk of files that are only kept to be written over, which ``files`` leaves out.
+        entries: number of these files.
+        free: bytes on disk of files kept only to be overwritten, which ``files`` excludes.
         database: bytes of the database, without its write-ahead log.
         log: bytes of the write-ahead log.
     """
@@ -45,7 +45,7 @@ class Health:
 
 
 def sample(server: int, data: Path, at_s: float, rounds: int, connected: int) -> Health:
-    """Look at a server by the id of its process, and at its data directory."""
+    """Sample a server, by its process id and its data directory."""
     pids = family(server)
     free = float(sum(disk_bytes(data / name) for name in _FREE_FOLDERS))
     return Health(

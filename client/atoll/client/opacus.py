@@ -57,12 +57,12 @@ class DpSgd:
         max_grad_norm: L2 norm to which a sample's gradient is clipped.
         limit: of all rounds together; delta should be well below 1 / samples.
         data: name of the data set, which names its ledger.
-        ledger: its file, for data that several state directories share; None:
-            ``privacy/samples-<data>.json`` in the participant's state directory.
+        ledger: its file, for data that several state directories share; None: ``privacy/samples-<data>.json`` in the
+            participant's state directory.
         micro_batch: maximum number of per-sample gradients held at once, each as large as the model; None: a step's.
         accountant: ``rdp``, or ``prv``, which is tighter, takes seconds, and falls back to ``rdp`` where float64 is too
-        coarse. Once noise or sampling differs from earlier rounds, ``rdp`` composes all rounds: no other bound is known
-        for adaptively chosen steps (Feldman & Zrnic 2021).
+            coarse. Once noise or sampling differs from earlier rounds, ``rdp`` composes all rounds: no other bound is
+            known for adaptively chosen steps (Feldman & Zrnic 2021).
 
     Raises:
         UsageError: for values out of range.

@@ -74,7 +74,7 @@ class TorchParticipant(Participant):
 
     Attributes:
         seeded: whether PyTorch is seeded from ``task.seed``; if set to False, its generators continue from their
-        current state.
+            current state.
     """
 
     seeded = True

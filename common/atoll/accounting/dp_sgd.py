@@ -90,7 +90,7 @@ class DpSgdPlan:
         accountant: of the participant's ledger.
         epsilon: the participant's ledger after the last round.
         epsilon_fixed: the same steps with their number fixed beforehand; the ledger does not assume that and counts
-        more.
+            more.
         of_step: ratio of one step of one participant; None without ``training.elements``.
         of_update: of one participant's update in a round.
         of_round: of the mean of all participants' updates.

@@ -36,7 +36,7 @@ def read_header(path: Path) -> tuple[Layout, int]:
 
     Raises:
         SafetensorsError: for a file that is truncated, has holes, overlaps or trailing bytes, or has tensors of
-        unsupported types (integers). Names file, tensor and value.
+            unsupported types (integers). Names file, tensor and value.
     """
     try:
         with path.open("rb") as file:

@@ -45,7 +45,7 @@ class Disclosure:
 
         Raises:
             AnswersError: if the round's number of rows differs from the first round's, or its sums contradict each
-            other.
+                other.
         """
         totals = np.rint(tensors[ANSWER] * participants)  # sums of integers below 2^53, so exact
         tensors[ANSWER][:] = 0

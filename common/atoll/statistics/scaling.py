@@ -29,7 +29,7 @@ class Scaling:
 
         Args:
             features: an array of shape ``(rows, columns)`` in the order of ``columns``, or a table that returns each
-            column by its name (a mapping, a pandas or polars DataFrame, a pyarrow Table).
+                column by its name (a mapping, a pandas or polars DataFrame, a pyarrow Table).
 
         Returns:
             float64, shape ``(rows, columns)``.

@@ -86,7 +86,7 @@ class History(Sequence["RoundSummary"]):
 
         Args:
             metric: ``eval/NAME`` or ``server/NAME``; None: the job's (``retention.best``, or ``stop.metric``). Only a
-            model by the job's metric is sure to be kept.
+                model by the job's metric is sure to be kept.
             mode: whether higher (max) or lower (min) values are better; None: as in the job, if it names the metric.
 
         Raises:

@@ -117,7 +117,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
             data: the server's data directory, if it is on this machine; None: ``$ATOLL_DATA``.
             insecure: plaintext, for a server on this machine that was started with ``--insecure``.
             project: of all calls; empty: all projects in which you have a role; None: ``$ATOLL_PROJECT``, or the one
-            chosen with ``atoll project use``.
+                chosen with ``atoll project use``.
             timeouts: time limits of operations.
 
         Raises:
@@ -218,7 +218,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         Args:
             runs: the runs, or their ids.
             separate: whether runs whose jobs differ only in their seeds are separate variants; otherwise they are
-            repeats.
+                repeats.
 
         Raises:
             BadInputError: if there are none.
@@ -272,7 +272,7 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
             lifetime_s: seconds for which they are valid.
             hosts: for an aggregator: host names and IP addresses to which its participants connect.
             through: id or organisation of the participants' aggregator, which must be connected; empty: they connect to
-            the server.
+                the server.
         """
         require_count("count", count)
         if kind not in _KINDS:

@@ -99,7 +99,7 @@ class Run(Exportable):
         Args:
             members: whether the rounds list their members.
             complete: whether to fetch the data of a long run that one answer omits, with one more call for each round:
-            rounds before the newest 1000 attempts, and members beyond the newest 10,000.
+                rounds before the newest 1000 attempts, and members beyond the newest 10,000.
         """
         found = self.detail(members=members)
         if complete:

@@ -44,15 +44,15 @@ class Federation:
 
     Args:
         participants: creates a participant, from its number or, in a named population, from its name. Called in the
-        process where the participant works.
+            process where the participant works.
         population: the number of participants, or their names.
         examples: number of examples that each declares, one number for all or one for each. None: every participant is
-        created once before the run to ask for it, as at a check-in.
+            created once before the run to ask for it, as at a check-in.
         policy: what participants may send besides updates; the SDK's default if None.
         behaviour: how they behave in virtual time; by default all are available and report at once.
         keep: number of participant objects that each process keeps; others are closed, and recreated when drawn.
         batched: number of participants trained in one call of their class's ``fit_together``, in this process; 1: each
-        alone. The bits differ, because sums are computed in another order.
+            alone. The bits differ, because sums are computed in another order.
 
     Raises:
         SetupError: naming the invalid value and the remedy.
@@ -106,12 +106,12 @@ class Federation:
             progress: called with the number of released and of all rounds, after each change. True: a bar where stderr
                 is a terminal, or in a notebook, and nothing elsewhere; False: nothing.
             folder: stores the state. If this process is killed, the same call resumes, even in the middle of a round,
-            and ends with the same bits. Once the run has ended, the same call returns its result at once, and a call
-            with more ``job.rounds`` continues from there.
+                and ends with the same bits. Once the run has ended, the same call returns its result at once, and a
+                call with more ``job.rounds`` continues from there.
 
         Raises:
             SetupError: if this federation cannot run the job, the workers' resources are not available, or the folder
-            has another simulation.
+                has another simulation.
             ParticipantError: see ``strict``.
             EvaluateError: if ``evaluate`` raises.
             RunFailedError: if the run fails, with the server's reason.
@@ -220,7 +220,7 @@ def fitting(job: JobSpec, population: Population, *, evaluated: bool) -> JobSpec
 
     Raises:
         SetupError: if its rounds need more participants than exist or a missing evaluator, or if statistics rounds
-        would ask different participants.
+            would ask different participants.
     """
     needed = max(job.cohort.invited, job.cohort.min_available)
     if needed > len(population):

@@ -94,12 +94,12 @@ def sweep(  # noqa: PLR0913  # what federation.run takes, and the grid
         strict: see ``Federation.run``.
         workers: see ``Federation.run``.
         jobs: number of concurrent runs, each in its own process with its own ``workers``. Digests equal those of
-        sequential runs.
+            sequential runs.
         progress: called with the released rounds of all runs, their total rounds, and a run's variant, after each
-        change; True and False as in ``Federation.run``.
+            change; True and False as in ``Federation.run``.
         done: called with each run in the order of the table, to save its model or report; results are not kept.
         folder: stores the state of each run in its own subfolder, so that the same call resumes if this process is
-        killed. Ended runs are not repeated, even if values or repeats were added.
+            killed. Ended runs are not repeated, even if values or repeats were added.
 
     Raises:
         SetupError: naming the key, its value and what is allowed, before the first run.
@@ -180,7 +180,7 @@ def compare(results: Sequence[Result] | Mapping[str, Result | Sequence[Result]])
 
     Args:
         results: results in a sequence are named after the differences of their jobs, and are repeats if only seeds
-        differ; in a mapping, the results of one name are repeats.
+            differ; in a mapping, the results of one name are repeats.
 
     Raises:
         SetupError: if there are none, or an item is not a result.

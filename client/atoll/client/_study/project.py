@@ -60,7 +60,7 @@ def write_study(folder: Path, framework: Framework) -> list[Path]:
 
     Raises:
         UsageError: if the folder's name is not a valid job name, it has one of the files already, or it cannot be
-        written to. Nothing is written then.
+            written to. Nothing is written then.
     """
     texts = texts_of(name_of(folder), framework)
     names = [*texts, INITIAL]

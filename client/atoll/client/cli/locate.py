@@ -59,7 +59,7 @@ def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
 
     Raises:
         UsageError: if it is none of these, has neither ``fit`` nor ``table``, cannot be constructed, or the arguments
-        do not match its parameters.
+            do not match its parameters.
     """
     found = locate(name)
     if isinstance(found, Participant):

@@ -22,7 +22,7 @@ class RayWorkers:
         gpus: GPUs for each, or a share of one: four workers of 0.25 use one GPU together, and PyTorch gives each a
             quarter of its memory.
         address: of a cluster, as for ``ray.init``. None: the cluster that the script has joined or ``RAY_ADDRESS``
-        names; otherwise Ray is started on this machine for the run, without its dashboard and with a token.
+            names; otherwise Ray is started on this machine for the run, without its dashboard and with a token.
         start_s: time for all workers, or a replacement, to start, in seconds.
 
     Raises:

@@ -22,9 +22,9 @@ def distribution(
     Args:
         labels: integers or texts [rows].
         weights: [population, classes], from 0, classes in the order of sorted labels; ``power_law_weights`` computes
-        the paper's. A participant has no row of a class in which its weight is 0.
+            the paper's. A participant has no row of a class in which its weight is 0.
         min_per_class: minimum rows of each class in which a participant's weight is above 0; only the rest is divided
-        by the weights.
+            by the weights.
         as_counts: use the weights as numbers of rows; leftover rows belong to no part.
         seed: integer from 0.
 

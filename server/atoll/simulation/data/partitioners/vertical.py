@@ -25,7 +25,7 @@ class Special(TypedDict, total=False):
     Attributes:
         active: columns of the active party, such as the label.
         active_to: who gets the active columns: the first, the last (the default) or every participant, the participant
-        with this number, or an additional participant before the first or after the last.
+            with this number, or an additional participant before the first or after the last.
         shared: columns that every participant has, including an additional one.
         dropped: columns that none has.
     """
