@@ -9,22 +9,23 @@ message or awaits.
 *One table.* `TABLE` (table.py) lists, for each `Situation` of a run and each event, the handler and the situations
 that it may lead to. `IGNORED` lists, for each situation, the events that have no effect there: what a network sends
 twice, late or out of order. Every other event is refused with `IllegalTransition`: a correct shell never sends it. A
-step that changes nothing returns the very state that it was given.
+step that changes nothing returns the same state object.
 
 *The shell's part*, for each event, one event at a time per run:
 
 1. `step`. If it raises, the event never happened: report it, persist nothing.
 2. If the state changed, persist the event, with its `now`, and in the same transaction write what the step's
    `RecordRound` and `RecordMember` effects say.
-3. Do the other effects, in order. An effect that takes long answers later with an event (`CohortDrawn`, `Aggregated`).
+3. Do the other effects, in order. A slow effect answers later with an event (`CohortDrawn`, `Aggregated`).
 
 After a crash: `replay` the persisted events, then do what `resume` returns. Effects are therefore done at least
 once, and each of them must be idempotent. An answer may arrive twice, or after its round has ended.
 
 *A round*: CREATED (a cohort is being drawn), SAMPLED (window and grid are being chosen), OPEN (members train and
 report), CLOSING (the set is fixed, its sum is being taken), AGGREGATED (the privacy charge and the result are being
-stored), CHARGED (the result is being published), RELEASED. An attempt whose quorum is out of reach, or that lacks a
-member which the job requires, is ABANDONED. The round is tried again unless the attempt failed as the one before.
+stored), CHARGED (the result is being published), RELEASED. An attempt is ABANDONED when its quorum is out of reach or a
+member that the job requires is missing. The round is then tried again, unless the attempt failed for the same reasons
+as the previous one.
 
 *Invariants*, which tests/server/rounds checks after every step of ten thousand random schedules of crashes,
 duplicates, reorderings, losses and clock jumps:
@@ -33,7 +34,8 @@ duplicates, reorderings, losses and clock jumps:
 - A report that was acknowledged is in a sum, waits for one, or has a recorded reason why not.
 - The set of a sum only shrinks while CLOSING (a report found unusable) and is fixed from AGGREGATED on.
 - A result is published only after it was charged; a sum is charged once.
-- Without privacy budget a run pauses, before a draw or before a charge; a sum already taken is charged on resuming.
+- A run that lacks privacy budget pauses, before a draw or before a charge. A sum that waits for its charge is charged
+    when the run resumes.
 - Every member of an ended round has reported, or has a final status and a reason.
 - No transition depends on the clock: deadlines and retries are events.
 - The state's size does not grow with the number of rounds played.

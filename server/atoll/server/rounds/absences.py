@@ -57,11 +57,11 @@ def what_members_did(roster: Roster) -> str:
 
 
 def fails_again(state: RunState) -> bool:
-    """Whether the live attempt fails as the one before: another would, too.
+    """Whether the live attempt fails for the same reasons as the previous one, so that a third would fail too.
 
-    That is so if a required member fails for the same reason again. It is also so if failures alone keep the round from
-    its quorum, all for reasons of the attempt before, and at least one of a member that failed then for the same
-    reason. Members that are out of reach, late or unwilling may be there the next time.
+    True if a required member fails for the same reason again. Also true if failures alone keep the round from its
+    quorum, every reason already occurred in the previous attempt, and at least one member fails for the same reason
+    again. Unreachable, late and unwilling members do not count as failures: they may report next time.
     """
     rnd = live(state)
     now, before = _failures(rnd.roster), _failures_before(state, rnd)
@@ -78,6 +78,6 @@ def _failures(roster: Roster) -> dict[str, str]:
 
 
 def _failures_before(state: RunState, rnd: RoundState) -> dict[str, str]:
-    """Failures of the attempt before the live one; none if that is the first."""
+    """Failures of the previous attempt; empty if the live one is the first."""
     key = RoundKey(rnd.key.round, rnd.key.attempt - 1)
     return next((_failures(past.roster) for past in reversed(state.past) if past.key == key), {})

@@ -16,8 +16,8 @@ from atoll.text.figures import counted
 def judge(state: RunState, now: float) -> Step:
     """Decide after a change to a sampled or open round: leave it, close it, or abandon it.
 
-    A round with its quorum does not wait for a silent member that the job does not require, but one without is not
-    abandoned while a silent member may come back.
+    Once the quorum is met, the round waits for a silent member only if the job requires that member. Below the quorum,
+    the round is not abandoned while a silent member may come back.
     """
     rnd, straggler = live(state), state.policy.straggler
     roster, contributed = rnd.roster, present(state)
@@ -81,8 +81,9 @@ def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float,
     """Abandon the attempt and try again; with no attempt left, fail the run (train) or skip the round (evaluate).
 
     An evaluation for which too few participants could be drawn is skipped at once: waiting does not make a participant
-    able to evaluate. An attempt that failed as the one before is the last. An evaluation without a member that the job
-    requires fails the run, too. Members get the reason; ``detail``, which names members, is for operators.
+    able to evaluate. An attempt that failed for the same reasons as the previous one is the last. An evaluation that
+    lacks a required member also fails the run. Members get the reason; ``detail``, which names members, is for
+    operators.
     """
     rnd = live(state)
     hopeless = rnd.kind is RoundKind.EVALUATE and rnd.phase is Phase.SAMPLED
@@ -138,7 +139,7 @@ def _await_retry(state: RunState, now: float) -> Step:
 
 
 def wait_for_retry(state: RunState, now: float) -> StartRetry:
-    """Wait the rest of the retry delay; a clock that jumped makes it neither negative nor longer than the delay."""
+    """Wait for the rest of the retry delay: at least 0, at most the whole delay, even if the clock jumped."""
     rnd, delay_s = live(state), state.policy.straggler.retry_delay_s
     return StartRetry(rnd.key, min(delay_s, max(0.0, rnd.ended_at + delay_s - now)))
 

@@ -1,10 +1,10 @@
 """Effects: what the shell must do after a step, in the order given, once the event is durable.
 
-Every effect may be issued again (by `resume`, or for a repeated event) and must then change nothing more.
+Every effect may be issued again (by `resume`, or for a repeated event), so each must be idempotent.
 These are answered by an event: `DrawCohort` → `CohortDrawn`, `PrepareRound` → `RoundPrepared`,
 `StartDeadline` → `DeadlinePassed`, `Aggregate` → `Aggregated`, `ChargeAndStore` → `Charged`, `Publish` → `Published`,
-`StartRetry` → `RetryDue`. `EffectFailed` answers an effect that can never be done; `BudgetSpent` answers a draw or a
-charge for which no privacy budget is left.
+`StartRetry` → `RetryDue`. `EffectFailed` answers an effect that has failed for good; `BudgetSpent` answers a draw or a
+charge that the remaining privacy budget does not cover.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class DrawCohort:
         invited: participants wanted, over-selection included (Poisson samplers have their own rate).
         needed: fewest participants with which the quorum can be met.
         excluded: participants whose carried update waits for this round, sorted.
-        planned_round: the number from which the draw follows; see ``lifecycle.planned_round``.
+        planned_round: the round number that seeds the draw; see ``lifecycle.planned_round``.
     """
 
     key: RoundKey
@@ -44,7 +44,7 @@ class PrepareRound:
         key: the round to prepare.
         kind: train or evaluate; only a train round has a grid.
         members: (participant, declared weight).
-        carried: late updates that the round counts from its opening on.
+        carried: late updates that count as soon as the round opens.
         total_weight: upper bound on the sum of their weights, in units before the grid's shift.
     """
 
@@ -156,7 +156,7 @@ class RecordRound:
 
 @dataclass(frozen=True, slots=True)
 class RecordMember:
-    """Update a member of a closed round: its late report arrived, or its carried update was counted or dropped."""
+    """Rewrite a member's record in a closed round: its report came late, or its carried update was used or dropped."""
 
     key: RoundKey
     member: Member

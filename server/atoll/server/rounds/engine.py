@@ -33,7 +33,7 @@ def initial(run_id: str, policy: RunPolicy, model: str) -> RunState:
 
 
 def situation(state: RunState) -> Situation:
-    """Where the run stands, in the transition table's words."""
+    """The run's row of the transition table."""
     if state.status is RunStatus.SUBMITTED:
         return Situation.NEW
     if state.status.ended:
@@ -99,8 +99,8 @@ def replay(state: RunState, log: Iterable[tuple[Event, float]]) -> RunState:
 def resume(state: RunState, now: float) -> tuple[Effect, ...]:
     """The effects whose answers the run is waiting for, to be done again after a restart.
 
-    Records (`RecordRound`, `RecordMember`) and receipts are not among them: the shell writes records in the transaction
-    that persists their event, and a participant without its receipt sends its report again.
+    Records (`RecordRound`, `RecordMember`) and receipts are left out: the shell writes records in the transaction that
+    persists their event, and a participant that got no receipt sends its report again.
     """
     return _RESUME[situation(state)](state, now)
 

@@ -1,10 +1,10 @@
 """Events: what can happen to a run. Each is a fact, and is persisted before the shell acts on it.
 
-A server of the release before must be able to go on with a run, and must not misread it. So an event that it does not
-know, or a field, makes it refuse the run, and nothing here changes its meaning: a new field has a default that means
-what happened before (it is not written at that value); no field or kind is renamed, no default changed. What the
-release before cannot read is written only once an operator asks for what is new. The same holds for ``run_state``.
-``tests/server/rounds/test_persisted.py`` pins the fields.
+A server of the previous release must be able to continue a run, and must not misread it. It refuses a run with an event
+or a field that it does not know. Nothing here changes its meaning: no field or kind is renamed, and no default changes.
+A new field has a default that stands for the old behaviour, and it is not written at that value. An event that the
+previous release cannot read is written only after an operator has used the new feature. The same rules hold for
+``run_state``. ``tests/server/rounds/test_persisted.py`` pins the fields.
 
 `kind` is the tag by which a JSON mapper distinguishes them: in pydantic's words,
 `Annotated[Event, Field(discriminator="kind")]`.
@@ -29,7 +29,7 @@ class Started:
 class CohortDrawn:
     """Answer to `DrawCohort`: the members as (participant, declared weight), and how they were drawn.
 
-    `required` has the members that must count, as (participant, name in the job's terms).
+    `required` lists the members that must report, as (participant, name under which the job requires it).
 
     Raises:
         ValueError: a participant is drawn twice, declares a weight below 0, or is required and not drawn.
@@ -107,7 +107,7 @@ class MemberFailed:
 
 @dataclass(frozen=True, slots=True)
 class WentSilent:
-    """A member's connection has been lost for longer than the shell waits."""
+    """A member's connection has been lost for longer than the shell's grace period."""
 
     key: RoundKey
     participant: str
@@ -197,8 +197,8 @@ class Charged:
 
     Attributes:
         key: the round.
-        metrics: its members' metrics that judge models (`RunPolicy.deciding_metrics`), as far as they were measured:
-            the model that they make the best one is then named before a newer one can displace it.
+        metrics: the members' metrics that judge models (`RunPolicy.deciding_metrics`), as far as they were measured. If
+            they make a model the best one, it is named before a newer model can replace it.
 
     Raises:
         ValueError: a metric is not finite.
@@ -218,7 +218,7 @@ class Published:
 
     Attributes:
         key: the round.
-        metrics: the metrics of the server's evaluator that judge models, as far as they were measured.
+        metrics: the server evaluator's metrics that judge models, as far as they were measured.
 
     Raises:
         ValueError: a metric is not finite.
@@ -280,7 +280,7 @@ class ExtendRequested:
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """An effect can never be done (disk lost, model unreadable): the run fails."""
+    """An effect has failed for good (disk lost, model unreadable): the run fails."""
 
     key: RoundKey
     effect: str

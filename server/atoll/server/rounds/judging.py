@@ -23,13 +23,13 @@ class Mode(StrEnum):
     MIN = "min"
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
-        """Whether a value is better than another one by more than ``by``."""
+        """Whether one value is better than another by more than ``by``."""
         return value > than + by if self is Mode.MAX else value < than - by
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A metric that decides between models; ``metric`` has its prefix, as in ``eval/accuracy``."""
+    """A metric that decides between models; ``metric`` includes the prefix, as in ``eval/accuracy``."""
 
     metric: str
     mode: Mode
@@ -37,9 +37,9 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Early stopping: the run ends after ``patience`` measured models in a row that are no improvement.
+    """Early stopping: the run ends after ``patience`` measured models in a row without an improvement.
 
-    A model is an improvement if its metric is better than the best before by more than ``min_delta``.
+    A model is an improvement if its metric beats the previous best by more than ``min_delta``.
 
     Raises:
         PolicyError: a bound is out of range.

@@ -1,4 +1,4 @@
-"""Handlers of messages about a closed round: each late report gets a reason, none joins a sum that is fixed."""
+"""Handlers of messages about a closed round: each late report gets a reason, and none joins a fixed sum."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from atoll.server.rounds.updates import RoundKey
 
 
 def on_accepted(state: RunState, event: Accepted, now: float) -> Step:
-    """Stop a member whose work cannot count any more; where late reports are carried it may go on."""
+    """Stop a member whose work can no longer count; if late reports are carried, it may continue."""
     del now
     past = _remembered(state, event.key)
     if past is not None and _carriable(state, past):
@@ -85,7 +85,7 @@ def _too_late(event: Reported) -> Receipt:
 
 
 def _with_pool(state: RunState, pool: tuple[Carried, ...]) -> Step:
-    """Set the waiting updates; a draw under way is asked for again, since it excludes their participants."""
+    """Set the waiting updates; request a pending draw again, since the draw excludes their participants."""
     changed = replace(state, carried=pool)
     rnd = changed.round
     drawing = rnd is not None and rnd.phase is Phase.CREATED and changed.status is RunStatus.RUNNING

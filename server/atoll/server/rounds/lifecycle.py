@@ -9,7 +9,7 @@ from atoll.server.rounds.run_state import Carried, PastRound, Phase, RoundKind, 
 from atoll.server.rounds.step import Step, live
 from atoll.server.rounds.updates import RoundKey
 
-# Members of a closed round that may still be training, so that a late report may come from them.
+# Members of a closed round that may still be training and may therefore send a late report.
 MAY_BE_LATE = frozenset({MemberStatus.TIMED_OUT, MemberStatus.OVER_SELECTED, MemberStatus.SILENT, MemberStatus.STOPPED})
 
 
@@ -38,11 +38,11 @@ def trained_before(evaluate_every: int, number: int) -> int:
 
 
 def planned_round(policy: RunPolicy, rnd: RoundState) -> int:
-    """The number that the round would have in a run that had all its rounds in its job and was never broken off.
+    """The round's number in an uninterrupted run whose job had listed all rounds from the start.
 
-    Draws and the seeds of tasks follow from it, so that a run which was extended draws and trains as one that was
-    submitted with all its rounds. In such a run it is the round's own number. A final evaluation before an extension,
-    and a round that was cancelled, have numbers that the other run gives to later rounds.
+    It seeds draws and tasks, so that an extended run draws and trains like a run that was submitted with all its
+    rounds. In a run that was never extended or cancelled, it is the round's own number. A final evaluation before an
+    extension and a cancelled round take numbers that the uninterrupted run gives to later rounds.
     """
     every, version = policy.evaluate_every, rnd.version
     evaluated = version // every if every else 0
@@ -56,7 +56,7 @@ def attempts_left(state: RunState, key: RoundKey) -> bool:
 
 
 def advance(state: RunState, now: float) -> Step:
-    """Go on from a finished round: to the next one, into a requested pause, or to the end of the run."""
+    """After a finished round, begin the next one, enter a requested pause, or end the run."""
     kind = next_kind(state)
     if kind is None:
         return end_run(state, RunStatus.FINISHED, state.stopping or "all rounds are done", now)
@@ -84,7 +84,7 @@ def begin(state: RunState, key: RoundKey, kind: RoundKind, now: float) -> Step:
 
 
 def draw(state: RunState) -> DrawCohort:
-    """Ask for the cohort of the live round, smaller by the carried updates that already count."""
+    """Request the cohort of the live round, reduced by the number of carried updates that already count."""
     rnd, straggler = live(state), state.policy.straggler
     train = rnd.kind is RoundKind.TRAIN
     excluded = tuple(sorted({c.update.participant for c in state.carried})) if train else ()
@@ -100,7 +100,7 @@ def pause(state: RunState, reason: str = "") -> Step:
 
 
 def drop_unneeded(paused: RunState) -> tuple[DropSpools, ...]:
-    """Uploads that a paused run may delete: none while its sum awaits a charge, since a restart takes the sum again."""
+    """Uploads that a paused run may delete: none while its sum awaits a charge, since a restart computes it again."""
     rnd = paused.round
     return () if rnd is not None and rnd.phase is Phase.AGGREGATED else drop_spools(paused, paused.carried)
 
@@ -139,7 +139,7 @@ def member_of(state: RunState, carried: Carried) -> Member:
 
 
 def amend(state: RunState, key: RoundKey, member: Member) -> RunState:
-    """Replace the member in round `key`, in each place where the state holds that round."""
+    """Replace the member in round `key`, wherever the state holds that round."""
     rnd = state.round
     if rnd is not None and rnd.key == key:
         state = replace(state, round=replace(rnd, roster=rnd.roster.put(member)))
@@ -150,9 +150,9 @@ def amend(state: RunState, key: RoundKey, member: Member) -> RunState:
 
 
 def drop_spools(state: RunState, carried: tuple[Carried, ...]) -> tuple[DropSpools, ...]:
-    """Delete uploads that no later round can need: keep carried updates and those that may yet be carried.
+    """Delete uploads that no later round can need; keep updates that are carried or may still be carried.
 
-    Uploads of a round that has only been created are not deleted: the round goes on, and they are yet to come.
+    Uploads of a round that has only been created are kept: the round continues, and its uploads are still to come.
     """
     through = None if state.round is None else state.round.key
     if state.round is not None and state.round.phase is Phase.CREATED:
@@ -172,7 +172,7 @@ def drop_spools(state: RunState, carried: tuple[Carried, ...]) -> tuple[DropSpoo
 
 
 def _before(key: RoundKey, policy: RunPolicy) -> RoundKey | None:
-    """The last key that an attempt before this one can have; None if there is none."""
+    """The largest possible key of an earlier attempt; None for the first attempt of the first round."""
     if key.attempt:
         return RoundKey(key.round, key.attempt - 1)
     return RoundKey(key.round - 1, policy.straggler.max_attempts - 1) if key.round else None

@@ -1,4 +1,4 @@
-"""Handlers of what members of an open round do, and of its deadline."""
+"""Handlers of an open round: what its members do, and its deadline."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def on_member_failed(state: RunState, event: MemberFailed, now: float) -> Step:
 
 
 def on_went_silent(state: RunState, event: WentSilent, now: float) -> Step:
-    """A member is out of reach; it may come back before the deadline."""
+    """A member is unreachable; it may come back before the deadline."""
     member = live(state).roster.get(event.participant)
     if member is None or member.status not in OUTSTANDING:
         return Step(state)
@@ -77,13 +77,13 @@ def on_reported(state: RunState, event: Reported, now: float) -> Step:
 
 
 def on_rejected(state: RunState, event: Rejected, now: float) -> Step:
-    """A report is unusable; it may have counted already, or be a carried update that this round took."""
+    """A report is unusable; it may already have counted, or be a carried update that this round took."""
     removed = without(state, event, now)
     return Step(state) if removed is None else judge(removed.state, now).after(*removed.effects)
 
 
 def on_rejected_closing(state: RunState, event: Rejected, now: float) -> Step:
-    """As `on_rejected`, while the sum is being taken: the set shrinks, and the sum is asked for again."""
+    """Like `on_rejected`, while the sum is being computed: the set shrinks, and the sum is requested again."""
     rnd = live(state)
     member = rnd.roster.get(event.participant) if event.key == rnd.key else None
     if member is not None and member.status is not MemberStatus.REPORTED:
@@ -93,7 +93,7 @@ def on_rejected_closing(state: RunState, event: Rejected, now: float) -> Step:
 
 
 def sum_anew(shrunk: Step, now: float) -> Step:
-    """Ask for the sum of the remaining set; abandon the round if it is smaller than the quorum."""
+    """Request the sum of the remaining set; abandon the round if the set is smaller than the quorum."""
     state = shrunk.state
     left, quorum = present(state), state.policy.straggler.quorum
     if live(state).roster.missed:
@@ -105,7 +105,7 @@ def sum_anew(shrunk: Step, now: float) -> Step:
 
 
 def without(state: RunState, event: Rejected, now: float) -> Step | None:
-    """The live round without the contribution of that member, made or expected; None if there is none to remove."""
+    """The live round without that member's contribution, made or expected; None if it has none."""
     rnd = live(state)
     receipt = Receipt(event.key, event.participant, Verdict.REJECTED, event.reason)
     if event.key == rnd.key:

@@ -42,7 +42,7 @@ def on_cohort_drawn(state: RunState, event: CohortDrawn, now: float) -> Step:
 
 
 def _take_carried(state: RunState, drawn: set[str]) -> tuple[tuple[Carried, ...], tuple[Carried, ...]]:
-    """Split the waiting updates into those that the live round takes and those that keep waiting.
+    """Split the waiting updates: those that the live round takes, and those that keep waiting.
 
     A participant is in a sum at most once: a drawn participant contributes afresh, and the oldest of several carried
     updates of one participant goes first.
@@ -62,10 +62,10 @@ def _take_carried(state: RunState, drawn: set[str]) -> tuple[tuple[Carried, ...]
 
 
 def prepare(state: RunState) -> PrepareRound:
-    """Ask for the window and the grid of the sampled round."""
+    """Request the window and the grid of the sampled round."""
     rnd, policy = live(state), state.policy
     members = tuple((m.participant, m.declared_weight) for m in rnd.roster)
-    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # some declare 0: they only evaluate
+    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # who declares 0 only evaluates
     bound += sum(policy.counted_weight(c.update.weight) for c in rnd.carried)
     return PrepareRound(rnd.key, rnd.kind, members, rnd.carried, bound)
 

@@ -40,7 +40,7 @@ def on_resume_early(state: RunState, event: ResumeRequested, now: float) -> Step
 
 
 def on_resume(state: RunState, event: ResumeRequested, now: float) -> Step:
-    """Go on where the pause left the run."""
+    """Continue where the pause left the run."""
     del event
     rnd, running = state.round, replace(state, status=RunStatus.RUNNING, reason="")
     if rnd is not None and rnd.phase is Phase.CREATED:
@@ -64,19 +64,19 @@ def on_cancel(state: RunState, event: CancelRequested, now: float) -> Step:
 
 
 def on_cancel_charged(state: RunState, event: CancelRequested, now: float) -> Step:
-    """The round is charged already: publish it first, then end the run."""
+    """The round is already charged: publish it first, then end the run."""
     del now
     return Step(state if state.cancel_requested is not None else replace(state, cancel_requested=event.reason))
 
 
 def on_extend(state: RunState, event: ExtendRequested, now: float) -> Step:
-    """Go on from the newest model for so many more train rounds.
+    """Continue from the newest model for the requested number of train rounds.
 
-    What the rule for stopping has measured stays. If it ended the run, it waits for its patience anew: the operator has
-    decided against it. A round that was cancelled begins again under the next number.
+    The stop rule keeps what it has measured. If it ended the run, its patience starts over, since the operator has
+    overruled it. A cancelled round begins again under the next number.
 
     Raises:
-        IllegalTransition: the run has failed: what made it fail would do so again.
+        IllegalTransition: the run has failed, and would fail again for the same reason.
     """
     if state.status is RunStatus.FAILED:
         raise IllegalTransition(state.run_id, "ended", event.kind, "the run has failed")
@@ -87,7 +87,7 @@ def on_extend(state: RunState, event: ExtendRequested, now: float) -> Step:
         state,
         policy=replace(state.policy, rounds=state.version + event.rounds),
         status=RunStatus.RUNNING,
-        past=(),  # the end has deleted the uploads of late reports: none can be carried any more
+        past=(),  # ending the run deleted the uploads of late reports, so none can be carried any more
         reason="",
         progress=progress,
         stopping="",
@@ -96,7 +96,7 @@ def on_extend(state: RunState, event: ExtendRequested, now: float) -> Step:
 
 
 def on_effect_failed(state: RunState, event: EffectFailed, now: float) -> Step:
-    """End the run, naming what could not be done."""
+    """Fail the run and name the effect that failed."""
     return _break_off(state, RunStatus.FAILED, f"{event.effect} of round {event.key}: {event.reason}", now)
 
 

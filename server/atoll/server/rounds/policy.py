@@ -18,7 +18,7 @@ class LateMode(StrEnum):
 class Patience(StrEnum):
     """How long an open round waits once its quorum is met.
 
-    GOAL: until `cohort_size` contributions are there.
+    GOAL: until `cohort_size` contributions have arrived.
     ALL: until no member is outstanding. Poisson sampling needs it: cutting the sample at a fixed count would break the
         independence that privacy amplification requires.
     DEADLINE: until the deadline, so that the duration of a round does not depend on who was drawn.
@@ -63,7 +63,7 @@ class LatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class StragglerPolicy:
-    """How many are asked, how many are enough, and for how many attempts.
+    """How many participants are invited, how many reports are enough, and how many attempts a round gets.
 
     Attributes:
         cohort_size: goal of a round in contributions (fresh reports and carried updates); under Patience.GOAL the
@@ -76,7 +76,7 @@ class StragglerPolicy:
             the content of one update never decides whether others count.
         late: what happens to late reports.
         max_attempts: attempts at a round before the run fails, 1 or more.
-        retry_delay_s: seconds between an abandoned attempt and the next.
+        retry_delay_s: seconds between an abandoned attempt and the next one.
     """
 
     cohort_size: int
@@ -111,13 +111,13 @@ class RunPolicy:
     Attributes:
         rounds: train rounds to release. 0 only with `final_evaluation`: the run evaluates the given model and ends.
         straggler: cohort, quorum, late reports and retries.
-        evaluate_every: an evaluate round after every so many released train rounds; 0 for none.
-        final_evaluation: an evaluate round of the last model, unless `evaluate_every` has just made one.
+        evaluate_every: released train rounds between two evaluate rounds; 0 for no evaluate rounds.
+        final_evaluation: evaluate the last model in a round of its own, unless `evaluate_every` has just done so.
         weighting: what an update counts for.
-        max_weight: largest example count that counts; more examples count as this many.
-        max_abs: largest admissible magnitude of an update's value (a power of two); for the aggregation's grid.
-        best: what makes a released model the best one; None: no model is.
-        stop: when the run ends before all rounds are done; None: never.
+        max_weight: cap on an update's example count; a larger count is treated as this one.
+        max_abs: largest admissible magnitude of an update's value (a power of two), for the aggregation grid.
+        best: the criterion that picks the best released model; None to pick none.
+        stop: the early-stopping rule; None to play all rounds.
     """
 
     rounds: int
@@ -147,7 +147,7 @@ class RunPolicy:
 
     @property
     def deciding_metrics(self) -> frozenset[str]:
-        """The metrics by which models are judged."""
+        """Names of the metrics that judge models."""
         criteria = (self.best, self.stop.criterion if self.stop is not None else None)
         return frozenset(one.metric for one in criteria if one is not None)
 

@@ -25,7 +25,7 @@ def on_aggregated(state: RunState, event: Aggregated, now: float) -> Step:
     rnd = live(state)
     terms = contributions(state.policy, rnd)
     if event.updates > len(terms):
-        return Step(state)  # a sum asked for before a rejection shrank the set; the one asked for since will follow
+        return Step(state)  # this sum was requested before a rejection shrank the set; the newer one will follow
     if (event.updates, event.total_weight) != (len(terms), total_weight(terms)):
         raise MismatchedSum(
             f"run {state.run_id}, round {rnd.key}: the sum has {event.updates} contributions of total weight "
@@ -39,13 +39,13 @@ def on_aggregated(state: RunState, event: Aggregated, now: float) -> Step:
 
 
 def charge(state: RunState) -> ChargeAndStore:
-    """Ask for the charge of the aggregated round and for storing its result."""
+    """Request the charge of the aggregated round and the storing of its result."""
     rnd = live(state)
     return ChargeAndStore(rnd.key, rnd.kind, rnd.digest)
 
 
 def on_aggregated_again(state: RunState, event: Aggregated, now: float) -> Step:
-    """Ignore the same sum once more, or a sum asked for before a rejection.
+    """Ignore a repeated sum, or a sum that was requested before a rejection.
 
     Raises:
         MismatchedSum: the same set gave another result.
@@ -64,8 +64,8 @@ def on_aggregated_again(state: RunState, event: Aggregated, now: float) -> Step:
 def on_sum_lost(state: RunState, event: SumLost, now: float) -> Step:
     """Abandon the attempt: nothing of it was charged or released, and the next attempt draws again.
 
-    Under a secret draw the same round is summed without the lost updates instead. Only drawn members have updates to
-    lose, so drawing again would release another draw than the one that the privacy account covers.
+    Under a secret draw the same round is instead summed without the lost updates. Only drawn members have updates to
+    lose, so a second draw would depend on the first, which the privacy account does not cover.
     """
     if not state.policy.secret_draw:
         return abandon(state, event.reason, MemberStatus.STOPPED, now)
@@ -86,20 +86,20 @@ def on_charged(state: RunState, event: Charged, now: float) -> Step:
 
 
 def on_charged_paused(state: RunState, event: Charged, now: float) -> Step:
-    """The charge of a paused run's sum is durable after all: publish the result, then pause."""
+    """The charge became durable after the run had paused for budget: publish the result, then pause."""
     if live(state).phase is not Phase.AGGREGATED:
         return Step(state)
     return on_charged(replace(state, status=RunStatus.RUNNING, pause_requested=True, reason=""), event, now)
 
 
 def publish(state: RunState) -> Publish:
-    """Ask for the charged round's result to be made visible."""
+    """Request that the charged round's result be made visible."""
     rnd = live(state)
     return Publish(rnd.key, rnd.kind, rnd.digest)
 
 
 def on_published(state: RunState, event: Published, now: float) -> Step:
-    """The round is released: go on, or end the run if it was cancelled meanwhile or its rule says to stop."""
+    """The round is released: continue, or end the run if it was cancelled meanwhile or its stop rule applies."""
     recorded = _record_carried(state, now)
     released = _judge(_count(recorded.state), event.metrics)
     archived = archive(released, replace(live(released), phase=Phase.RELEASED, ended_at=now))
@@ -121,7 +121,7 @@ def _count(state: RunState) -> RunState:
 
 
 def _judge(state: RunState, metrics: Metrics) -> RunState:
-    """Follow the best model, and decide whether the run ends early."""
+    """Track the best model, and decide whether the run ends early."""
     policy, version = state.policy, live(state).version
     best = state.best if policy.best is None else judged(state.best, policy.best, version, metrics)
     if policy.stop is None:

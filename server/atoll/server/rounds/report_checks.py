@@ -10,7 +10,7 @@ from atoll.server.rounds.run_state import Carried, RoundKind
 
 
 def flaw_of(policy: RunPolicy, kind: RoundKind, member: Member, report: Reported) -> str:
-    """Why the report cannot count, as a message for the participant; empty if it can."""
+    """The reason why the report cannot count, as a message for the participant; empty if it can."""
     if kind is RoundKind.EVALUATE:
         return "" if report.update is None else "an evaluate round takes metrics, not an update"
     if report.update is None:

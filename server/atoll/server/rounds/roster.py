@@ -14,7 +14,7 @@ _BLOCK = (
 
 
 class MemberStatus(StrEnum):
-    """The status of a member. Only REPORTED counts; every status but the first two is final when the round ends."""
+    """The status of a member. Only REPORTED counts; all statuses except the first two are final when the round ends."""
 
     INVITED = "invited"
     TRAINING = "training"
@@ -48,8 +48,8 @@ class Member:
         reported_weight: examples that it trained on, 0 until reported.
         update: the acknowledged update of a train round.
         metrics: reported figures.
-        at: epoch seconds of the last change.
-        accepted_at: epoch seconds at which it last took the task; 0 until then.
+        at: epoch seconds of the last change of this entry.
+        accepted_at: epoch seconds at which it last accepted the task; 0 until then.
         scores: reported histograms of scores.
         required: the name under which the job requires its report (`[cohort] required`); empty if it does not.
     """
@@ -90,11 +90,11 @@ class Roster:
     Attributes:
         blocks: non-empty blocks of members, in order.
         outstanding: members INVITED or TRAINING.
-        silent: members SILENT, who may yet come back.
+        silent: members SILENT, which may still come back.
         reported: members REPORTED.
         rejected: members REJECTED.
         awaited: required members that may still report.
-        missed: required members that cannot report any more.
+        missed: required members that can no longer report.
     """
 
     blocks: tuple[tuple[Member, ...], ...] = ()

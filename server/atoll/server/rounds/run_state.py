@@ -21,7 +21,7 @@ class RoundKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """How far a round has come."""
+    """The progress of a round."""
 
     CREATED = "created"
     SAMPLED = "sampled"
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """How a run stands as a whole. The last three have ended: only an extension makes such a run go on."""
+    """The status of a run. In the last three the run has ended; only an extension continues it."""
 
     SUBMITTED = "submitted"
     RUNNING = "running"
@@ -60,7 +60,7 @@ class RoundGrid:
         fraction_bits: bits after the binary point of an update's value.
         max_abs: largest admissible magnitude of a value, a power of two.
         weight_shift: an update of n units has the integer weight `n << weight_shift`.
-        weight_total_bits: bits that the sum of the cohort's integer weights may take.
+        weight_total_bits: maximum number of bits of the sum of the cohort's integer weights.
         clip: L2 norm that updates are clipped to; 0 for none.
     """
 
@@ -78,7 +78,7 @@ class Carried:
     Attributes:
         update: the update, under the key of the round that it was made for.
         version: the model that it was trained on, counted in released train rounds.
-        staleness: models released between that one and the round that takes it; 0 while it waits.
+        staleness: models released between `version` and the round that takes the update; 0 while it waits.
         factor: `(1 + staleness) ** -exponent` in that round; 1 while it waits.
     """
 
@@ -106,13 +106,13 @@ class RoundState:
         key: round and attempt. Train and evaluate rounds share one numbering.
         kind: train or evaluate.
         version: the model handed out, as the number of train rounds released before.
-        phase: how far it has come.
-        created_at: epoch seconds at which the attempt began; so too `sampled_at`, `opened_at`, `closed_at` (its set is
-            fixed), `aggregated_at`, `charged_at` and `ended_at`; 0 until then.
+        phase: its progress.
+        created_at: epoch seconds at which the attempt began. Likewise `sampled_at`, `opened_at`, `closed_at` (its set
+            is fixed), `aggregated_at`, `charged_at` and `ended_at`; each is 0 until then.
         roster: its members, each with a status and a reason.
         carried: late updates of earlier rounds that this round counts.
-        eligible: number of participants that the sampler could choose from. The same participants and histories, with
-            `sampler` and `seed`, repeat the draw.
+        eligible: number of participants that the sampler could choose from. The draw can be repeated from the same
+            participants and histories with `sampler` and `seed`.
         grid: the integer grid, None until prepared and in evaluate rounds.
         window_s: seconds from opening to the deadline; `deadline_at` is its epoch time.
         total_weight: sum of the integer weights, set with `digest` when aggregated.
@@ -180,14 +180,14 @@ class Tally:
 class RunState:
     """A run: its policy, its current model and its live round.
 
-    Its size is bounded: it remembers the rounds of the last `max_staleness` + 2 models, however many were played.
+    Its size is bounded: it holds the rounds of the last `max_staleness` + 2 models, regardless of how many were played.
 
     Attributes:
         run_id: the run.
         policy: the run's rules.
         model: hex digest of the current model.
         version: train rounds released, which is the version of `model`.
-        status: how the run stands as a whole.
+        status: the run's status.
         round: the live attempt, or the last one when paused or ended; None before the start.
         carried: late updates that wait for a round.
         past: ended rounds whose late reports may still count, oldest first.
@@ -196,8 +196,8 @@ class RunState:
         tally: totals for display.
         reason: why the run ended, or why it paused without an operator's request.
         best: the best model so far, by the policy's criterion; None before the first measurement.
-        progress: the best model so far as the policy's rule for stopping counts it.
-        stopping: why the run ends before all rounds are done; empty while it goes on.
+        progress: the best model so far by the criterion of the policy's stop rule.
+        stopping: why the run ends before all rounds are done; empty if it does not.
     """
 
     run_id: str

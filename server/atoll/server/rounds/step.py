@@ -9,16 +9,16 @@ from atoll.server.rounds.run_state import RoundState, RunState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next state, and the effects to be done in order once the event is durable.
+    """The next state, and the effects to do in order once the event is durable.
 
-    When `state` is the very object that was passed in, the event changed nothing and need not be persisted.
+    If `state` is the object that was passed in, the event changed nothing and need not be persisted.
     """
 
     state: RunState
     effects: tuple[Effect, ...] = ()
 
     def after(self, *effects: Effect) -> "Step":
-        """This step with `effects` done before its own."""
+        """This step with `effects` placed before its own."""
         return Step(self.state, (*effects, *self.effects))
 
 

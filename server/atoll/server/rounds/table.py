@@ -1,8 +1,9 @@
 """The transition table: what each event does, by the situation that the run is in.
 
 `TABLE` holds the moves: an entry names the handler and the situations that it may lead to (staying is always allowed).
-`IGNORED` holds the events that a situation takes without any effect: repetitions, and messages that something faster
-has overtaken. `engine.step` refuses an event that is in neither, and a handler that ends where its entry does not say.
+`IGNORED` holds the events that have no effect in a situation: repetitions, and messages that arrive too late to matter.
+`engine.step` refuses an event that is in neither, and a handler that leads to a situation which its entry does not
+list.
 
 A round's phase `RELEASED` is not a situation: publishing a round begins the next one, pauses the run or ends it.
 """
@@ -56,7 +57,7 @@ class Situation(StrEnum):
     PAST = "past"
 
 
-# The event's type is the table's key beside the handler, which a type checker cannot follow through a mapping.
+# The table's key determines the event's type, which a type checker cannot follow through a mapping.
 Handler = Callable[[RunState, Any, float], Step]
 
 
@@ -80,7 +81,7 @@ PAUSED = Situation.PAUSED
 ENDED = Situation.ENDED
 PAST = Situation.PAST
 
-# An abandoned attempt is tried again, unless a pause was requested or no attempt is left. Without an attempt left a
+# An abandoned attempt is tried again, unless a pause was requested or no attempt is left. When no attempt is left, a
 # train round fails the run; an evaluation is skipped, which leads to the next round or to the end.
 GIVEN_UP = (ABANDONED, CREATED, PAUSED, ENDED)
 
@@ -164,7 +165,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (ABANDONED, PauseRequested): PAUSE_NOW,
     (ABANDONED, CancelRequested): CANCEL,
     (ABANDONED, EffectFailed): FAIL,
-    # nothing is under way until the operator resumes
+    # waiting for the operator to resume
     (PAUSED, ResumeRequested): Move(operator_events.on_resume, (CREATED, AGGREGATED)),
     (PAUSED, Accepted): TURN_AWAY,
     (PAUSED, Reported): LATE_REPORT,
@@ -172,7 +173,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (PAUSED, Charged): Move(publication.on_charged_paused, (CHARGED,)),
     (PAUSED, CancelRequested): CANCEL,
     (PAUSED, EffectFailed): FAIL,
-    # over, unless it is extended; a failed run is not, and pausing or resuming is refused as the operator's mistake
+    # over, unless it is extended; a failed run cannot be. Pausing or resuming is refused as the operator's mistake
     (ENDED, ExtendRequested): Move(operator_events.on_extend, (CREATED,)),
     (ENDED, Accepted): TURN_AWAY,
     (ENDED, Reported): Move(late_reports.on_reported_ended),

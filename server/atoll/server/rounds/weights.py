@@ -7,14 +7,14 @@ from atoll.server.rounds.policy import RunPolicy
 from atoll.server.rounds.roster import MemberStatus
 from atoll.server.rounds.run_state import Contribution, RoundKind, RoundState
 
-# libm's pow may differ in the last bit from machine to machine, and a replay elsewhere must find the same integers.
+# libm's pow may differ in the last bit from machine to machine, and a replay elsewhere must give the same integers.
 _DECIMAL = Context(prec=28)
 
 
 def staleness_factor(staleness: int, exponent: float) -> float:
     """`(1 + staleness) ** -exponent`, the same double on every machine; in (0, 1]."""
     power = _DECIMAL.power(Decimal(1 + staleness), -Decimal(exponent))
-    return max(float(power), 2.0**-64)  # a very large exponent must not round to nothing: the least weight is 1
+    return max(float(power), 2.0**-64)  # a very large exponent must not round the weight to 0: the minimum is 1
 
 
 def integer_weight(units: int, shift: int, factor: float = 1.0) -> int:
