@@ -1,7 +1,7 @@
 """Drawing cohorts: pure functions of the eligible participants, their histories, seed, round and attempt.
 
 `sampler_named("uniform").draw(DrawRequest(...))` gives a `Cohort`; equal requests give equal cohorts, in any
-order of their participants. `uniform`, `poisson` and `least_recent` use integers and comparisons only, so that is true
+order of their participants. `uniform`, `poisson` and `least_recent` use integers and comparisons only, so this holds
 across machines and numpy versions; `weighted` and `availability` take one logarithm of each random number, whose last
 bit may differ between platforms.
 

@@ -10,7 +10,7 @@ def chance_to_report(known: History, at: float, window_s: float) -> float:
     """Estimated probability of a report by `at + window_s`, in [0.05, 1].
 
     The product of three shares: online time in the window's hours, past reports that took no longer than the window,
-    and past draws that ended with a report. Each is optimistic without data, so that newcomers are drawn.
+    and past draws that ended with a report. Each share is optimistic without data, so that newcomers are drawn.
     """
     chance = online_share(known, at, window_s) * in_time_share(known, window_s) * reporting_share(known)
     return max(LEAST_CHANCE, chance)
@@ -28,11 +28,11 @@ def online_share(known: History, at: float, window_s: float) -> float:
 
 
 def in_time_share(known: History, window_s: float) -> float:
-    """Past reports no slower than the window, plus one imagined one."""
+    """Share of past reports that took no longer than the window; one such report is added as a prior."""
     in_time = sum(seconds <= window_s for seconds in known.report_s)
     return (in_time + 1) / (len(known.report_s) + 1)
 
 
 def reporting_share(known: History) -> float:
-    """Past draws that ended with a report, plus one imagined one."""
+    """Share of past draws that ended with a report; one such draw is added as a prior."""
     return (min(known.times_reported, known.times_selected) + 1) / (known.times_selected + 1)

@@ -10,7 +10,7 @@ HOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """A participant that could take part in the round.
+    """A participant that can be drawn for the round.
 
     Attributes:
         participant: its id.
@@ -79,7 +79,7 @@ class DrawRequest:
         attempt: the attempt at the round.
         history: past draws and reports, by participant id.
         rate: Poisson probability of each participant. None for `size / len(eligible)`, which depends on who is
-            connected: a private run gives the rate of its privacy account.
+            connected; a private run therefore passes the rate of its privacy account.
         at: epoch seconds of the draw, for samplers that use the hour of the day.
         window_s: report window in seconds, for samplers that use report times.
 
@@ -107,7 +107,7 @@ class DrawRequest:
             raise ValueError(f"at = {self.at}, window_s = {self.window_s}: must be finite, the window above 0 seconds")
 
     def known(self, participant: str) -> History:
-        """The participant's history; the empty one if there is none."""
+        """The participant's history, or an empty one."""
         return self.history.get(participant, _UNKNOWN)
 
 

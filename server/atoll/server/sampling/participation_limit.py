@@ -1,4 +1,4 @@
-"""The bound on participation: how many sums a participant may be in, and how many rounds apart.
+"""The participation bound: how many sums a participant may be in, and how many rounds apart.
 
 Mechanisms without amplification by sampling (``privacy.mechanisms``) take their sensitivity from these two numbers
 (Choquette-Choo et al. 2023, "(k, b)-participation"), so the draw must enforce them.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """How many released sums of a run a participant is in, and the round of the newest."""
+    """The number of a run's released sums that include a participant, and the round of the newest."""
 
     times: int
     last_round: int
@@ -24,7 +24,7 @@ class ParticipationLimit:
 
     Attributes:
         most: largest number of sums that one participant may be in.
-        separation: fewest rounds from one participation to the next; 1 allows every round.
+        separation: minimum number of rounds from one participation to the next; 1 allows every round.
 
     Raises:
         ValueError: for a number below 1.

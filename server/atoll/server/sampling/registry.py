@@ -9,7 +9,7 @@ from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A way to draw cohorts.
+    """A sampling rule and its properties.
 
     Attributes:
         name: its name in a job file.

@@ -1,6 +1,6 @@
-"""How long members of a round have to report: a fixed time, or one learned from how long they took before.
+"""The report window of a round: fixed, or learned from its members' past report times.
 
-Seconds of past reports are arguments, so that the window is a pure function; the round's event records what it came to.
+Past report times are arguments, so the window is a pure function; the round's event records the result.
 """
 
 import math
@@ -28,12 +28,13 @@ class LearnedReportWindow:
     """A quantile of the members' usual report times, with some slack, within bounds.
 
     Attributes:
-        quantile: share of the cohort that should make it, above 0 to 1.
-        factor: slack on top, 1 or more. Only who reports is learned from: without slack, windows could only shrink.
+        quantile: share of the cohort that should report in time, above 0 and at most 1.
+        factor: slack by which the quantile is multiplied, 1 or more. Only reports in time are learned from, so windows
+            without slack could only shrink.
         min_s: shortest window.
         max_s: longest window.
-        initial_s: the window until enough is known.
-        known_share: share of the cohort that must have reported before for that to be enough.
+        initial_s: the window until enough members have reported before.
+        known_share: share of the cohort that must have reported before for the window to be learned.
 
     Raises:
         ValueError: a value is out of range, or the bounds are out of order.
@@ -67,7 +68,7 @@ def report_window_s(window: ReportWindow, past_report_s: Iterable[Sequence[float
 
     Args:
         window: fixed, or how to learn it.
-        past_report_s: for each member of the cohort, how long its reports took before; empty when it has none.
+        past_report_s: for each member of the cohort, the durations of its past reports; empty if it has none.
     """
     if isinstance(window, FixedReportWindow):
         return window.window_s

@@ -18,9 +18,9 @@ def _raw(sampler: str, request: DrawRequest) -> npt.NDArray[np.uint64]:
 
 
 def uniform(request: DrawRequest) -> tuple[Eligible, ...]:
-    """`size` of the eligible without replacement, every subset equally likely.
+    """Draw `size` of the eligible without replacement; every subset is equally likely.
 
-    Each gets a random 64-bit ticket and the smallest tickets win, which is a uniformly random permutation's head.
+    Each gets a random 64-bit ticket and the smallest tickets win: the head of a uniformly random permutation.
     """
     everyone = request.eligible
     ranked = np.argsort(_raw("uniform", request), kind="stable")[: request.size]
@@ -28,7 +28,7 @@ def uniform(request: DrawRequest) -> tuple[Eligible, ...]:
 
 
 def poisson(request: DrawRequest) -> tuple[Eligible, ...]:
-    """Each of the eligible independently with the same probability; the cohort's size is random and may be 0."""
+    """Draw each of the eligible independently with the same probability; the cohort's size is random and may be 0."""
     everyone = request.eligible
     if not everyone:
         return ()
@@ -38,14 +38,14 @@ def poisson(request: DrawRequest) -> tuple[Eligible, ...]:
 
 
 def weighted(request: DrawRequest) -> tuple[Eligible, ...]:
-    """`size` of the eligible without replacement, in proportion to their declared examples."""
+    """Draw `size` of the eligible without replacement, in proportion to their declared examples."""
     everyone = request.eligible
     weights = np.array([max(1, e.examples) for e in everyone], np.float64)
     return _exponential_race(everyone, weights, _raw("weighted", request), request.size)
 
 
 def least_recent(request: DrawRequest) -> tuple[Eligible, ...]:
-    """The `size` participants drawn longest ago, never drawn ones first; ties by fewest draws, then at random."""
+    """Draw the `size` participants drawn longest ago, never-drawn first; break ties by fewest draws, then at random."""
     everyone = request.eligible
     tickets = _raw("least_recent", request)
 
@@ -59,7 +59,7 @@ def least_recent(request: DrawRequest) -> tuple[Eligible, ...]:
 
 
 def availability(request: DrawRequest) -> tuple[Eligible, ...]:
-    """`size` of the eligible without replacement, in proportion to their probability of reporting in time."""
+    """Draw `size` of the eligible without replacement, in proportion to their probability of reporting in time."""
     everyone = request.eligible
     chances = [chance_to_report(request.known(e.participant), request.at, request.window_s) for e in everyone]
     return _exponential_race(everyone, np.array(chances, np.float64), _raw("availability", request), request.size)
@@ -71,7 +71,8 @@ def _exponential_race(
     """Weighted sampling without replacement by one key for each (Efraimidis and Spirakis 2006, algorithm A).
 
     Their key u**(1/w), largest first, orders as the exponential waiting time -ln(u)/w, smallest first, which does not
-    underflow. Inclusion is in proportion to the weights for one draw, less than that for the heavy when many are drawn.
+    underflow. For a draw of one, inclusion is proportional to the weights; when many are drawn, heavy participants get
+    less than that.
     """
     waits = -np.log1p(-unit_interval(raw)) / weights
     ranked = np.argsort(waits, kind="stable")[:size]
