@@ -1,8 +1,9 @@
 """The loops over block-quantised payloads: like those of ``_loops``, but with a scale for each block.
 
-An element is ``float32(scale * integer)``, as the wire says, then treated as a float32 one: sums, magnitudes and sums
-of squares are bit for bit those of the decoded payload, which is never stored. Where integers are packed two to a byte,
-one block at a time is unpacked to one byte each (128 bytes, in the processor's first-level cache).
+An element is ``float32(scale * integer)``, as the wire format defines it, and is then treated as float32: sums,
+magnitudes and sums of squares are bit for bit those of the decoded payload, which is never stored. Where integers are
+packed two to a byte, one block at a time is unpacked to one byte each (128 bytes, in the processor's first-level
+cache).
 """
 
 from __future__ import annotations

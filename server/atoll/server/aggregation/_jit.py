@@ -1,6 +1,6 @@
 """Compiles loops with numba, which is untyped; a compiled function keeps the type of its Python function.
 
-Numba is imported when the first loop is compiled: importing takes a third of a second, which a starting server spends
+Numba is imported when the first loop is compiled: the import takes a third of a second, and a starting server does it
 only after it has begun to serve.
 """
 
@@ -58,7 +58,7 @@ def compiled(function: Callable[P, R], signature: Sequence[object]) -> Callable[
 
 
 def array_type(dtype: type[np.generic], *, writable: bool = False) -> object:
-    """A contiguous vector; one that is not writable may also be read-only and unaligned, as in a message or a map."""
+    """A contiguous vector; if not ``writable``, it may be read-only and unaligned, as in a message or a memory map."""
     return _numba().types.Array(scalar_type(dtype), 1, "C", readonly=not writable, aligned=writable)
 
 

@@ -76,7 +76,7 @@ def put(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
 
 @callable_from_loops
 def on_grid(value: Any, scale: float, limit: float) -> Any:
-    """The grid's integer for a float64 value (see "Rounding" above); 0 for one not finite or beyond ``limit``."""
+    """The grid's integer for a float64 value (see "Rounding" above); 0 if it is not finite or beyond ``limit``."""
     rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + ROUNDER)
     return rounded.view(np.int64) - ROUNDER_BITS
 
@@ -160,9 +160,9 @@ def average(
 ) -> tuple[int, float]:
     """The mean, its norm, the new weights and whether they are finite, in one pass; settings are (divisor, lr).
 
-    The same operations in the same order as ``mean``, ``inspect``, ``old + lr * mean`` in float64 and a rounding to the
-    type of ``new`` one after another. ``bits`` is the memory of ``new`` as integers. Returns the bits of the largest
-    new magnitude and the sum of squares of the means.
+    Does the same operations in the same order as ``mean``, ``inspect``, ``old + lr * mean`` in float64 and a rounding
+    to the type of ``new``. ``bits`` is the memory of ``new`` as integers. Returns the bits of the largest new magnitude
+    and the sum of squares of the means.
     """
     divisor, lr = settings
     squares = np.zeros(LANES, np.float64)

@@ -17,24 +17,24 @@ from atoll.server.aggregation._loops import LANES, ROUNDER, ROUNDER_BITS
 MOST_ELEMENTS = 1 << 18
 """Maximum number of elements in one call: NumPy holds a few float64 values for each."""
 CALL_ELEMENTS = 2_500
-"""So many elements cost as much as a call does beside its elements."""
+"""The fixed cost of a call, in elements."""
 
 Vector = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
 
 
 class Allowance:
-    """The work that NumPy may still do in this process before numba is loaded; beyond it numba would have been quicker.
+    """The work that NumPy may still do in this process; beyond it, loading numba is quicker.
 
     Args:
-        elements: of all calls together; a call counts as ``CALL_ELEMENTS`` more.
+        elements: total over all calls; each call adds ``CALL_ELEMENTS``.
     """
 
     def __init__(self, elements: float) -> None:
         self.left = elements
 
     def takes(self, elements: int) -> bool:
-        """Whether NumPy does a call over so many elements; if so, it is counted."""
+        """Whether NumPy does a call over this many elements; if so, the call is counted."""
         cost = elements + CALL_ELEMENTS
         if elements > MOST_ELEMENTS or cost > self.left:
             return False
@@ -42,11 +42,11 @@ class Allowance:
         return True
 
     def covers(self, elements: int, calls: float) -> bool:
-        """Whether NumPy can do so many calls over so many elements each."""
+        """Whether NumPy can do this many calls over this many elements each."""
         return elements <= MOST_ELEMENTS and calls * (elements + CALL_ELEMENTS) <= self.left
 
     def end(self) -> None:
-        """Leave everything to the compiled loops, which are there now."""
+        """Leave everything to the compiled loops, which are now ready."""
         self.left = 0
 
 
@@ -101,7 +101,7 @@ def average(
 
 
 def _rows(sums: npt.NDArray[np.int64], offset: int, block: int, stride: int, count: int) -> npt.NDArray[np.int64]:
-    """A view of shape (count, block) of what an ``ElementRange`` names."""
+    """A view of shape (count, block) on the elements of an ``ElementRange``."""
     if count == 1:
         return sums[None, offset : offset + block]
     step = sums.itemsize
@@ -109,7 +109,7 @@ def _rows(sums: npt.NDArray[np.int64], offset: int, block: int, stride: int, cou
 
 
 def _sum_squares(wide: Float64s) -> float:
-    """In the order of additions of ``_loops``: lane by lane, then the lanes pairwise."""
+    """Add squares in the order of ``_loops``: lane by lane, then the lanes pairwise."""
     whole = wide.size // LANES * LANES
     squares = wide * wide
     lanes = np.add.reduce(squares[:whole].reshape(-1, LANES), axis=0)  # row by row: only a fast axis is added pairwise

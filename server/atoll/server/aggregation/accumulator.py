@@ -43,7 +43,8 @@ class Accumulator:
     Args:
         size: number of summed elements: N, or those of the round's fragment.
         grid: the round's grid.
-        first: the model's element that the sum begins with; chunks name the model's elements, blocks the sum's.
+        first: index of the sum's first element in the model. Chunks count elements from the start of the model, blocks
+            from the start of the sum.
     """
 
     def __init__(self, size: int, grid: Grid, first: int = 0) -> None:
@@ -56,7 +57,7 @@ class Accumulator:
         self._updates: set[str] = set()
         self._lock = Lock()
         self._memory = np.empty(size, np.int64)
-        self._memory.fill(0)  # touches every page now; np.zeros would defer that to the first round
+        self._memory.fill(0)  # touch every page now; np.zeros would defer that to the first round
         self._sums = self._memory
         self._stale = False  # whether the memory still holds an earlier sum; ``_updates`` is then empty
 
@@ -67,7 +68,7 @@ class Accumulator:
 
     @property
     def room(self) -> int:
-        """Number of elements that the memory can hold."""
+        """Capacity of the memory, in elements."""
         return self._memory.size
 
     def reset(self, grid: Grid, first: int = 0, size: int | None = None) -> None:
@@ -99,22 +100,24 @@ class Accumulator:
         """Add one update, all or nothing, clipped to the grid's norm.
 
         If a value is refused, a chunk does not fit or ``chunks`` raises, the part of this update that was added is
-        subtracted again, which integer sums allow exactly. Unless they can be had ``again``, chunks are therefore kept
-        until the end: pass views into a map, not copies.
+        subtracted again, which integer sums allow exactly. Chunks are therefore kept until the end unless ``again`` is
+        set: pass views into a map, not copies.
 
         Args:
             update_id: id of the update; each counts at most once.
             weight: integer weight, from ``Grid.weight_of``.
             chunks: headers and payloads that name every summed element exactly once
-                (``atoll.wire.chunks.check_coverage``, when the update is committed). Their number of elements is
-                checked again, and for a sum's first update, which overwrites an earlier sum, the coverage too.
+                (``atoll.wire.chunks.check_coverage``, when the update is committed). The number of elements is checked
+                again here. The coverage is checked for a sum's first update, which overwrites an earlier sum.
             norm: L2 norm of the whole update, measured on arrival; needed by a grid that clips.
-            again: whether ``chunks`` gives the same chunks when it is iterated again; it holds one at a time then.
+            again: whether ``chunks`` yields the same chunks when it is iterated again; then only one chunk is held at a
+                time.
 
         Raises:
             RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
-            DuplicateUpdateError: if the update is in the sum already.
-            AggregationError: for a weight that the grid does not admit, or chunks that are not the summed elements.
+            DuplicateUpdateError: if the update is already in the sum.
+            AggregationError: for a weight that the grid does not admit, or chunks that do not match the summed
+                elements.
         """
         with self._lock:
             if update_id in self._updates:

@@ -33,7 +33,7 @@ class BackgroundWriter:
     Holds at most ``MAX_PENDING`` blocks.
 
     Args:
-        sinks: by the names that blocks use; they are neither closed nor committed here.
+        sinks: by name, as in ``append``; they are neither closed nor committed here.
     """
 
     def __init__(self, sinks: Mapping[str, Sink]) -> None:
@@ -42,7 +42,7 @@ class BackgroundWriter:
         self._pending: deque[Future[None]] = deque()
 
     def append(self, block: Block) -> None:
-        """Hand over the next piece of each sink; its arrays must stay as they are for ``MAX_PENDING`` more calls.
+        """Queue the next piece of each sink; its arrays must stay unchanged for ``MAX_PENDING`` more calls.
 
         Raises:
             Exception: what a sink raised for an earlier block.

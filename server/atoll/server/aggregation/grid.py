@@ -3,7 +3,7 @@
 An update's value x becomes the integer ``q = rint(x * 2**fraction_bits)`` (ties to even) and enters the sum as
 ``q * w`` with the update's integer weight w.
 
-Why the sum fits int64 for anything that the cohort sends. Let ``|x| <= max_abs = 2**m`` (anything else rejects the
+The sum fits int64 for anything that the cohort sends. Let ``|x| <= max_abs = 2**m`` (anything else rejects the
 update), f the fraction bits and W the total integer weight, ``W < 2**b`` with b the weight bits. ``2**(m+f)`` is an
 integer, so rounding cannot pass it: ``|q| <= 2**(m+f)``. Hence every partial sum, in any order and any split, is at
 most ``W * 2**(m+f) < 2**(b+m+f) <= 2**62`` because a grid exists only if ``b + m + f <= 62``. The accumulator refuses a
@@ -75,11 +75,11 @@ class Grid:
         """The factor, at most 1, that clips an update of this L2 norm to norm C.
 
         Args:
-            norm: of the update, computed in float64 with a relative error below ``NORM_ERROR``, which is counted
-                against the update.
+            norm: of the update, computed in float64 with a relative error below ``NORM_ERROR``; the factor is lowered
+                by that error.
 
         Raises:
-            GridError: if the norm is no finite number: NaN would pass every comparison.
+            GridError: if the norm is not finite: NaN would pass every comparison.
         """
         if not 0.0 <= norm < math.inf:
             raise GridError(f"norm {norm}: only finite updates are clipped", "refuse this one")
@@ -93,7 +93,7 @@ class Grid:
 
     @property
     def resolution(self) -> float:
-        """The distance of neighbouring grid values, ``2**-fraction_bits``; a mean is off by at most half of it."""
+        """The distance between neighbouring grid values, ``2**-fraction_bits``; a mean is off by at most half of it."""
         return math.ldexp(1.0, -self.fraction_bits)
 
     @property
@@ -108,7 +108,7 @@ class Grid:
         round, rounded to the nearest integer (ties to even, exactly) and at least 1.
 
         Raises:
-            GridError: if there are no examples, more than the whole cohort declared, or for an impossible factor.
+            GridError: for no examples, for more examples than the whole cohort declared, or for an impossible factor.
         """
         if examples < 1:
             raise GridError(f"weight {examples}: an update counts at least 1 example", "reject it instead")
@@ -128,14 +128,14 @@ def grid_for(total_declared_weight: int, max_abs: float = DEFAULT_MAX_ABS, carri
     """The grid for a round: as many fraction bits as the cohort's weights leave.
 
     Args:
-        total_declared_weight: sum of what the invited members may report at most, in examples (for the uniform mean,
+        total_declared_weight: maximum total that the invited members may report, in examples (for the uniform mean,
             their number).
         max_abs: largest admissible magnitude of an update's value, a power of two.
         carried_weight: examples of the updates carried over from earlier rounds; staleness only lowers their weight.
 
     Raises:
-        GridError: for a total below 1, a max_abs that is no power of two, or both so large that fewer than 16
-            fraction bits are left.
+        GridError: for a total below 1, for a max_abs that is not a power of two, or if the two together leave fewer
+            than 16 fraction bits.
     """
     total = total_declared_weight + carried_weight
     if total_declared_weight < 0 or carried_weight < 0 or total < 1:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 def share_of(decay: float, releases: int) -> float:
     """The weight of the newest of ``releases`` models in the mean.
 
-    All models weigh the same until there are ``1 / (1 - decay)``; from then on each release multiplies the weights of
-    earlier ones by ``decay``.
+    All models weigh the same until their number reaches ``1 / (1 - decay)``; from then on each release multiplies the
+    weights of earlier ones by ``decay``.
     """
     return max(1.0 - decay, 1.0 / releases)
 
 
 def moved_mean(before: Buffer | None, new: Buffer, share: float, encoding: Encoding) -> npt.NDArray[np.generic]:
-    """The mean of a block after a release, in the encoding's storage dtype, an array of its own.
+    """The mean of a block after a release, as a new array in the encoding's storage dtype.
 
-    In float64 element by element, each result rounded once: every machine gives the same bits.
+    Computed in float64 element by element and rounded once, so every machine gives the same bits.
 
     Args:
         before: the block of the mean so far, encoded; None before the first release, whose model is its own mean.

@@ -6,11 +6,11 @@ inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures
 
 Compiling takes about eight seconds once per machine and half a second from numba's cache thereafter. A loop is compiled
 at its first use; ``warm`` compiles all of them in advance, in a thread of a server that already serves. Until then
-small payloads of plain floats are left to NumPy (``_numpy_loops``), with the same bits, so that a process that handles
-few of them never loads numba. The cache is ``__pycache__`` beside this file or, if that is read-only, the user's cache
-directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. If none is writable,
-every start compiles, and a warning says so.
-There are twenty signatures: three loops for six encodings, the division, and the plain average.
+NumPy handles small payloads of plain floats (``_numpy_loops``), with the same bits, so a process with few of them never
+loads numba. The cache is ``__pycache__`` beside this file or, if that is read-only, the user's cache directory; set
+``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. If none is writable, every start
+compiles, and a warning says so. There are twenty signatures: three loops for six encodings, the division, and the plain
+average.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ _FORMS = {
     Encoding.BFLOAT16: _Form(_loops.from_bfloat16, np.uint16, np.uint16, np.float32),
 }
 NUMPY_ELEMENTS = 20_000_000
-"""NumPy takes a quarter of a second longer for these than the compiled loops, which take half a second to load."""
+"""For this many elements NumPy takes a quarter of a second longer than the compiled loops, which take half a second to
+load."""
 allowance = _numpy_loops.Allowance(NUMPY_ELEMENTS)
-"""The calls that this process leaves to NumPy; none once ``warm`` or ``warm_for`` has compiled loops."""
+"""The work that this process leaves to NumPy; none once ``warm`` or ``warm_for`` has compiled loops."""
 _CALLS = 2
-"""For an update: to inspect it and to fold it."""
+"""Calls per update: one inspects it, one folds it."""
 _UNPACK = {Encoding.INT8_BLOCK: _block_loops.bytes_of, Encoding.INT4_BLOCK: _block_loops.nibbles_of}
 
 
@@ -109,7 +110,7 @@ def inspect(payload: Buffer, encoding: Encoding, count: int | None = None) -> In
 
 
 def combine(inspections: Iterable[Inspection]) -> Inspection:
-    """The result of one pass over all parts together; the same for any order of the parts."""
+    """The inspection of all parts together; the order of the parts does not matter."""
     parts = list(inspections)
     return Inspection(
         finite=all(part.finite for part in parts),
@@ -175,7 +176,7 @@ def fold(
 
 
 def mean(sums: npt.NDArray[np.int64], divisor: float, means: npt.NDArray[np.float64]) -> None:
-    """Write ``sums / divisor`` to ``means``, of the same shape (n,): one rounding to float64, one of the quotient."""
+    """Write ``sums / divisor`` to ``means``, of the same shape (n,); round once to float64 and once after dividing."""
     if allowance.takes(sums.size):
         _numpy_loops.mean(sums, divisor, means)
     else:
@@ -187,7 +188,7 @@ def average(
 ) -> Inspection:
     """Write ``old + lr * sums / divisor`` to ``new``, of the same shape (n,), float32 both.
 
-    Bit for bit what ``mean``, a float64 product and sum, and one rounding give.
+    Gives the same bits as ``mean``, a float64 product and sum, and one rounding.
 
     Returns:
         ``finite`` and ``max_abs`` of the new values; ``sum_squares`` of the mean.
@@ -205,7 +206,7 @@ def average(
 def warm(given_up: Callable[[], bool] = lambda: False) -> float:
     """Compile every loop now, so that no round waits for it; returns the seconds that it took (0 the next time).
 
-    Loops that most jobs use come first. Left out are the adaptive server optimisers: each compiles (0.2 s, once per
+    The loops that most jobs use come first. The adaptive server optimisers are left out: each compiles (0.2 s, once per
     machine) at its first release.
 
     Args:
@@ -222,7 +223,7 @@ def warm(given_up: Callable[[], bool] = lambda: False) -> float:
 
 
 def warm_for(encoding: Encoding, *, elements: int, updates: float) -> None:
-    """Compile what inspecting and folding updates of one encoding needs, unless NumPy does these sooner.
+    """Compile the loops that inspect and fold updates of one encoding, unless NumPy is done sooner.
 
     Args:
         encoding: of the updates.

@@ -1,8 +1,8 @@
 """Makes the next model block by block: merges the partial sums, applies the server optimiser, writes the result.
 
-Old model and state are read from maps, new ones go to sinks that hash and store each byte on arrival, so there is no
-second pass. It uses about 10 MiB of memory for any size of model (``workspace``). Nothing becomes visible here: the
-caller commits the sinks once ``write_next_model`` has returned, and discards them if it raises.
+The old model and state are read from memory maps. The new ones go to sinks that hash and store each byte on arrival, so
+there is no second pass. About 10 MiB of memory suffices for any model size (``workspace``). Nothing becomes visible
+here: the caller commits the sinks once ``write_next_model`` has returned, and discards them if it raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 RELEASE_BLOCK = 1 << 17
-"""Elements per block: its float64 arrays are 1 MiB each, and mostly stay in a core's cache."""
+"""Elements per block: the float64 arrays of a block are 1 MiB each and mostly stay in a core's cache."""
 
 STATE_BYTES = 4
 """Bytes of one element of an optimiser's state tensor."""
@@ -46,7 +46,7 @@ class Readable(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """How many."""
+        """Size in bytes."""
         ...
 
     def read(self, start: int, stop: int, /) -> memoryview:
@@ -77,7 +77,7 @@ class NewModel:
 
 @dataclass(frozen=True, slots=True)
 class IterateMean:
-    """The mean of the released models, which the release updates.
+    """The mean of the released models, updated with each release.
 
     Attributes:
         old: its blob so far, in the model's layout; None before the first release.
@@ -143,14 +143,14 @@ def write_next_model(
 
     Args:
         layout: of the model.
-        partial: the round's sum; several are given as one ``MergedSum``.
+        partial: the round's sum; pass several as one ``MergedSum``.
         optimiser: the server optimiser.
         old: the model and state that the round started from.
         new: destination of the result.
         averaged: names of tensors that take the plain mean under any optimiser: buffers such as batch-norm statistics,
             which must not gather momentum. Their optimiser state does not change.
-        fragment: the consecutive whole tensors that the round updates and sums; None for all. Weights and state of the
-            others are copied bit for bit.
+        fragment: the consecutive whole tensors that the round updates and sums; None for all. The weights and state of
+            all other tensors are copied bit for bit.
         iterates: the mean of the released models, to be updated; None for none.
 
     Raises:
@@ -259,7 +259,7 @@ def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State
 
 
 def _blocks(layout: Layout, averaged: Set[str], summed: ElementRange) -> Iterator[_Block]:
-    """The model's blocks in order; neighbouring tensors of one kind share blocks, so that small ones cost no more."""
+    """The model's blocks in order; neighbouring tensors of one kind share blocks, which keeps small tensors cheap."""
 
     def kind(span: TensorSpan) -> tuple[Dtype, bool, bool]:
         kept = not summed.offset <= span.start < summed.stop

@@ -1,7 +1,7 @@
 """Noised sums: what a private round releases.
 
 Integer noise is added to the integer sum before any division or rounding, so that all later steps are post-processing.
-The divisor was fixed before the cohort was drawn, so that it does not depend on who reported, or on how many
+The divisor was fixed before the cohort was drawn, so it does not depend on who reported or how many did
 (``atoll.server.privacy``).
 """
 
@@ -21,7 +21,7 @@ from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.partial import PartialSum
 
 PIECE = 1 << 16
-"""Number of elements drawn at a time: 512 KiB."""
+"""Number of elements drawn at a time, 512 KiB."""
 DRAWERS = 2
 DRAWN_AHEAD = 8
 """Number of pieces that are drawn, or being drawn, ahead of the reader."""
@@ -59,7 +59,7 @@ class NoisedSum:
     Args:
         total: the sum of the round's contributions, an ``EmptySum`` if there are none.
         noise: of the round.
-        weight: the divisor, in place of the total weight of the contributions.
+        weight: the divisor, which replaces the total weight of the contributions.
         kept: called with each piece of noise and the index of its first element, in order.
 
     Raises:

@@ -5,8 +5,8 @@ state before the first round, ``apply`` takes state, weights and mean update to 
 elementwise, so a model can be processed in blocks of any size with the same result. Arithmetic is float64; state is
 kept between rounds as float32.
 
-The mean update ``Δ = mean(local - global)`` plays the part of a negative gradient (the pseudo-gradient), hence the plus
-sign in every rule. Letters are those of the papers: ``w`` weights, ``m`` momentum, ``v`` second moment, ``lr`` learning
+The mean update ``Δ = mean(local - global)`` acts as a negative gradient (the negated pseudo-gradient), hence the plus
+sign in every rule. The letters follow the papers: ``w`` weights, ``m`` momentum, ``v`` second moment, ``lr`` learning
 rate; products are written with ``*``.
 
 - ``fedavg``: ``w += lr * Δ`` (McMahan et al. 2017 with lr = 1).
@@ -58,7 +58,7 @@ class ServerOptimiser(Protocol):
         ...
 
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """One round on a block: all arrays have shape (n,). Only ``out`` is written to, and returned, if given."""
+        """Apply one round to a block of shape (n,); only ``out`` is written to, and returned, if it is given."""
         ...
 
 
@@ -108,7 +108,7 @@ class FedAvgM:
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """One step ``m = momentum * m + Δ``; ``w += lr * m``, with ``nesterov`` ``w += lr * (Δ + momentum * m)``."""
         new = out or _like(weights, state)
-        step = new.weights  # holds m, then the step, then the weights: no further block is needed
+        step = new.weights  # holds m, then the step, then the weights, so no further block is needed
         np.multiply(state[_MOMENTUM], self.momentum, out=step, dtype=np.float64)
         np.add(step, mean_update, out=step)
         np.copyto(new.state[_MOMENTUM], step, casting="same_kind")
@@ -190,7 +190,7 @@ OPTIMISER_NAMES: tuple[str, ...] = tuple(_OPTIMISERS)
 
 
 def optimiser_named(name: str, settings: Mapping[str, float] | None = None) -> ServerOptimiser:
-    """The optimiser of this name; what ``settings`` leaves out keeps its default.
+    """The optimiser of this name; settings that are left out keep their defaults.
 
     Raises:
         AggregationError: for an unknown name or setting, or a value out of range.

@@ -1,6 +1,6 @@
 """Partial sums: integer sums over some of a cohort's updates, and their merging.
 
-An accumulator, a file that another process wrote and a merge of several have the same interface. Integer addition is
+An accumulator, a file written by another process and a merge of several sums share one interface. Integer addition is
 exact and associative, so any split of the cohort gives bit-identical sums.
 """
 
@@ -53,7 +53,7 @@ class MergedSum:
     """Several partial sums read as one; adds them block by block and holds one block.
 
     Raises:
-        PartialSumError: if there are none, or they differ in size or grid, or their weights together pass the grid's.
+        PartialSumError: if there are none, they differ in size or grid, or their weights together exceed the grid's.
         DuplicateUpdateError: if two of them hold the same update.
     """
 
@@ -111,7 +111,7 @@ def check_mergeable(one: PartialSum, other: PartialSum) -> None:
     """Check that two partial sums may be added.
 
     Raises:
-        PartialSumError: if they differ in size or grid, or their weights together pass the grid's.
+        PartialSumError: if they differ in size or grid, or their weights together exceed the grid's.
         DuplicateUpdateError: if both hold the same update.
     """
     if (one.size, one.grid) != (other.size, other.grid):

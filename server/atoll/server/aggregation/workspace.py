@@ -1,4 +1,4 @@
-"""Memory that a release reuses for all blocks, and conversions into and out of it.
+"""Memory that a release reuses for all blocks, and conversions to and from it.
 
 Fresh arrays of this size are mapped page by page and unmapped at once, which costs more than the arithmetic.
 """
@@ -50,11 +50,11 @@ class ResultSet:
         self._state = {name: np.empty(block, np.float32) for name in state_names}
 
     def state(self, size: int) -> dict[str, npt.NDArray[np.float32]]:
-        """The state's room for a block of ``size`` elements."""
+        """The state arrays for a block of ``size`` elements."""
         return {name: room[:size] for name, room in self._state.items()}
 
     def values(self, size: int, encoding: Encoding) -> npt.NDArray[Any]:
-        """The weights' room for a block of ``size`` elements, in the encoding's storage dtype."""
+        """The array for a block's ``size`` weights, in the encoding's storage dtype."""
         return self._encoded[: size * encoding.storage.itemsize].view(encoding.storage)
 
     def encode(self, values: npt.NDArray[np.float64], encoding: Encoding) -> npt.NDArray[np.generic]:
@@ -70,7 +70,7 @@ class ResultSet:
 
 
 def decode_into(room: npt.NDArray[np.float64], payload: Buffer, encoding: Encoding) -> None:
-    """Widen the payload, exactly, into ``room``, which has as many elements."""
+    """Widen the payload, exactly, into ``room``, which has the same number of elements."""
     stored = as_stored(payload, encoding)
     if encoding is Encoding.BFLOAT16:
         for cut in _pieces(room.size):
