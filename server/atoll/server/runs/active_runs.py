@@ -36,10 +36,10 @@ class ActiveRun:
 
 
 class ActiveRuns:
-    """The active runs by id. To each run it is ``drawing.OtherRuns``.
+    """The active runs by id. Implements ``drawing.OtherRuns`` for each run.
 
     Args:
-        services: sessions are informed of what the runs need of them.
+        services: its sessions are told how many participants the runs need.
         ended: called with id and performer of a run that has ended.
     """
 
@@ -59,7 +59,7 @@ class ActiveRuns:
         return list(self._by_id)
 
     def all(self) -> list[ActiveRun]:
-        """All of them, in the order in which they began or were resumed."""
+        """All active runs, in the order in which they began or were resumed."""
         return list(self._by_id.values())
 
     def add(self, run_id: str, active: ActiveRun) -> None:
@@ -68,7 +68,7 @@ class ActiveRuns:
         self._note_need(active.driver)
 
     def moved(self, driver: RunDriver) -> None:
-        """Follow a run whose state has changed; remove it once it has ended."""
+        """Note that a run's state has changed; remove the run once it has ended."""
         self._moves.set()
         before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
         self._rosters[driver.run] = now
@@ -81,7 +81,7 @@ class ActiveRuns:
         self._services.sessions.touch(now.changed_since(before))
 
     async def settled(self) -> None:
-        """Wait until no running round is between its last report and its release: to go on there would repeat a sum."""
+        """Wait until no running round is between last report and release: a restart there would repeat a sum."""
         while any(_is_being_released(active.driver) for active in self._by_id.values()):
             self._moves.clear()
             await self._moves.wait()
@@ -105,7 +105,7 @@ class ActiveRuns:
         return ""
 
     def _note_need(self, driver: RunDriver) -> None:
-        """Set how many participants without a stream the run wants to draw from, for the pace of check-ins."""
+        """Tell pace steering how many participants without a stream the run wants to draw from."""
         active = self._by_id.get(driver.run)
         draws = active is not None and takes_unary(active.spec) and driver.state.status not in _RESTING
         cohort = None if active is None or driver.stopped or not draws else active.spec.cohort
@@ -120,6 +120,6 @@ def _is_being_released(driver: RunDriver) -> bool:
 
 
 def _roster_of(driver: RunDriver) -> Roster:
-    """The members of the run's round; none once the run takes no more events."""
+    """The members of the run's round; empty once the run takes no more events."""
     live = driver.state.round
     return Roster() if driver.stopped or driver.state.status.ended or live is None else live.roster

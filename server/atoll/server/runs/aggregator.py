@@ -68,17 +68,17 @@ class Aggregator:
         return None if grid is None else RoundGrid(**asdict(grid))
 
     def due(self, effect: Fold, grid: RoundGrid) -> Sequence[FoldItem]:
-        """The updates to fold now that this one has come; see ``NodePool.due``."""
+        """The updates to fold now that this one has arrived; see ``NodePool.due``."""
         item = self._candidates.item(effect.update, effect.weight)
         return self._services.nodes.due(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
 
     async def fold(self, effect: Fold, grid: RoundGrid, items: Sequence[FoldItem]) -> None:
-        """Fold these updates, which are due since that of the effect has come."""
+        """Fold these updates, which became due when the effect's update arrived."""
         key = self._candidates.sum_key(effect.key, grid)
         self._note_folded(await self._services.nodes.fold(key, effect.update.node, items))
 
     def _note_folded(self, items: Iterable[FoldItem]) -> None:
-        """These updates are in the sum, since now or since before."""
+        """Note that these updates are in the sum."""
         now = self._services.clock()
         for item in items:
             self._folded.setdefault((item.round, item.attempt, item.participant), now)
@@ -106,14 +106,14 @@ class Aggregator:
         return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
 
     def can_charge(self, effect: ChargeAndStore) -> bool:
-        """Whether the result to charge is at hand. After a restart a train round's candidate must be made again."""
+        """Whether the result to charge exists. After a restart a train round's candidate must be made again."""
         if effect.kind is RoundKind.EVALUATE:
             return True
         candidate = self._candidate
         return candidate is not None and (candidate.key, candidate.blob) == (effect.key, effect.digest)
 
     async def make_again(self) -> None:
-        """Make the candidate of the sum that waits for its charge again: the same sum gives the same bytes.
+        """Remake the candidate of the sum that waits for its charge; the same sum gives the same bytes.
 
         Raises:
             ServerError: if an update can no longer be read.
@@ -129,11 +129,11 @@ class Aggregator:
         return [update for update, _ in await self.unreadable(aggregate_of(self._driver.state))]
 
     async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
-        """The contributions whose updates can no longer be read whole, each with the reason.
+        """The contributions whose updates are no longer fully readable, each with the reason.
 
         Raises:
-            StorageError: if the disk cannot be read, which says nothing about the updates.
-            UnavailableError: if a gateway that has some is away, and may still come in time.
+            StorageError: if the disk cannot be read; the updates may be intact.
+            UnavailableError: if a gateway that holds some of them is disconnected, and may still return in time.
         """
         found = []
         for term in effect.contributions:
@@ -184,7 +184,7 @@ class Aggregator:
         return Judgement({**found.metrics, **mean.metrics}, failures)
 
     async def retain(self) -> None:
-        """Remove models beyond those to keep (never the first or best), and all but the newest optimiser states."""
+        """Remove models that need not be kept (never the first or best), and all but the newest optimiser states."""
         run, keep = self._driver.run, self._spec.retention.models or self._services.keep_models
 
         def work(connection: Connection) -> None:
@@ -207,11 +207,11 @@ class Aggregator:
         await self._candidates.discard_all()
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
-        """Metrics that the evaluator gave the round's model; empty if there are none."""
+        """The evaluator's metrics of the round's model; empty if there are none."""
         return self._server_metrics.get(key, {})
 
     async def drop(self, effect: DropSpools) -> None:
-        """Drop the sums of these rounds, and remove the uploads that no sum can need."""
+        """Drop the sums of these rounds, and remove uploads that no later sum can need."""
         run = self._driver.run
         keep = {(key.round, key.attempt, participant) for key, participant in effect.keep}
         through = (effect.through.round, effect.through.attempt)
@@ -226,10 +226,10 @@ class Aggregator:
         await self._services.call(self._services.spool.drop_run, self._driver.run)
 
     def charge(self, effect: ChargeAndStore, state: RunState) -> Also:
-        """Statements of the transaction that makes the round ``Charged``; ``state`` is the run before it.
+        """Run the statements of the transaction that makes the round ``Charged``; ``state`` is the run before it.
 
         Raises:
-            CorruptDataError: if the candidate is not the one to charge.
+            CorruptDataError: if the candidate differs from the one that was aggregated.
         """
         run, now, version, live = self._driver.run, self._services.clock(), state.version, live_round(state)
         model, candidate = None, self._candidate if effect.kind is RoundKind.TRAIN else None

@@ -36,8 +36,8 @@ from atoll.wire.layout import Layout
 class Candidate:
     """A model that is durable but not released.
 
-    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, the mean of the
-    released models, and noise that later private rounds need. ``outcome`` is None without privacy.
+    ``norm`` is the L2 norm of the mean update. ``optimiser_blobs`` names the server optimiser's state tensors, the mean
+    of the released models, and noise that later private rounds need. ``outcome`` is None without privacy.
     """
 
     key: RoundKey
@@ -54,7 +54,7 @@ class Candidate:
 
 
 class Candidates:
-    """Makes the candidates of one run, and removes those that are not released.
+    """Makes the candidates of one run, and removes candidates that are not released.
 
     ``folded`` is called with the updates of each sum, once all of them are in it.
     """
@@ -82,7 +82,7 @@ class Candidates:
         self._made: list[Candidate] = []  # appended in threads, also by tasks that were cancelled meanwhile
 
     async def make(self, effect: Aggregate) -> Candidate:
-        """Make the candidate of exactly these contributions, durably. A repetition gives the same bytes.
+        """Make the candidate of exactly these contributions, durably. Making it again gives the same bytes.
 
         Raises:
             ServerError: if an update can no longer be read, or the result would not be finite.
@@ -109,7 +109,7 @@ class Candidates:
 
     @contextlib.asynccontextmanager
     async def _total(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[PartialSum]:
-        """The sum of these updates; each comes with the node that received it."""
+        """The sum of these updates, each given with the node that received it."""
         if not items:
             yield EmptySum(key.elements, key.grid)
             return
@@ -118,7 +118,7 @@ class Candidates:
             yield MergedSum(parts)
 
     def wait_until(self) -> float:
-        """Until when, in seconds of ``time.monotonic``, the sum waits for gateways: to the round's deadline."""
+        """The time until which the sum waits for gateways: the round's deadline, in seconds of ``time.monotonic``."""
         return time.monotonic() + live_round(self._driver.state).deadline_at - self._services.clock()
 
     def _write(
@@ -174,7 +174,7 @@ class Candidates:
         self._made.append(candidate)
         for blob in candidate.blobs:
             self._services.leases.hold(self._driver.run, blob)
-        if not all(map(blobs.exists, candidate.blobs)):  # the janitor removed one before it was held
+        if not all(map(blobs.exists, candidate.blobs)):  # the janitor removed a blob before it was held
             raise UnavailableError("blob.removed", "the new model's blob was removed as unused", "try again", 1.0)
         return candidate
 
@@ -198,12 +198,12 @@ class Candidates:
             await self._services.sweep_blobs()
 
     def set_aside(self, blobs: Collection[str]) -> None:
-        """Remove blobs in the transaction that found them unnamed, so that no other can name them in between."""
+        """Set blobs aside in the transaction that found them unreferenced, before another can refer to them."""
         for blob in sorted(set(blobs) - self._services.leases.held(self._services.clock())):
             self._services.blobs.set_aside(blob)
 
     def item(self, update: UpdateRef, weight: int) -> FoldItem:
-        """The update as a node knows it."""
+        """The update in the form that nodes take."""
         key = update.key
         return FoldItem(self._driver.run, key.round, key.attempt, update.participant, update.digest, weight)
 

@@ -1,4 +1,4 @@
-"""Stores participants' declarations at check-in, with few transactions for participants that come often."""
+"""Stores participants' declarations at check-in, with few transactions for participants that check in often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 KEPT = 131_072
 """Maximum number of participants without a stream whose declarations are kept, about 300 bytes each."""
 TOGETHER_S = 5.0
-"""Times at which participants without a stream were seen are stored together, so often."""
+"""Seconds between two transactions that store when participants without a stream were last seen."""
 
 _Declared = tuple[int, NamedTexts]
 
@@ -30,8 +30,8 @@ _Declared = tuple[int, NamedTexts]
 class CheckInRecords:
     """Records check-ins. Only the event loop touches it.
 
-    A participant with a stream is recorded at each check-in. One that comes with single calls is recorded when it
-    declares something new; of its other visits only the time is stored, a little later, in one transaction with others.
+    A participant with a stream is recorded at each check-in. One with unary check-ins is recorded when it declares
+    something new. For its other check-ins only the time is stored, a little later, in one transaction with others.
     """
 
     def __init__(self, services: Services) -> None:
@@ -41,7 +41,7 @@ class CheckInRecords:
         self._timer: asyncio.TimerHandle | None = None
 
     def known(self, participant: str, introduction: Introduction) -> participants.CheckedIn | None:
-        """As ``record`` for a unary check-in that declares nothing new; None for others."""
+        """Like ``record``, for a unary check-in that declares nothing new; None for other check-ins."""
         found = self._known.get(participant) if introduction.unary else None
         if found is None or found[0] != _declared(introduction):
             return None
@@ -52,7 +52,7 @@ class CheckInRecords:
         return found[1]
 
     async def record(self, participant: str, introduction: Introduction) -> participants.CheckedIn:
-        """Store what a participant declares; returns what it was enrolled as.
+        """Store a participant's declaration; returns its enrolment.
 
         Raises:
             RecordMissingError: if there is no such participant.
@@ -73,7 +73,7 @@ class CheckInRecords:
         return enrolled
 
     def stop(self) -> None:
-        """Store what is not stored yet."""
+        """Store the times that are not stored yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._store_seen()

@@ -23,7 +23,7 @@ SECRET_BITS = 256
 
 
 class Drawable:
-    """The candidates of a draw, as samplers see them; kept for the next draw, which mostly has the same."""
+    """The candidates of a draw, as samplers see them; kept because the next draw mostly has the same ones."""
 
     def __init__(self) -> None:
         self._sessions: Sequence[Session] = ()
@@ -31,7 +31,7 @@ class Drawable:
         self.declared: Mapping[str, int] = {}
 
     def update(self, sessions: Sequence[Session], most: int) -> None:
-        """These can be drawn now. Declared examples above ``most`` must not attract samplers that weigh by them."""
+        """Set the candidates. Declared examples are capped at ``most``: larger claims must not attract samplers."""
         if sessions == self._sessions:
             return
         self._sessions = sessions
@@ -55,7 +55,7 @@ def cohort_from(
         spec: its job.
         known: history of each participant; empty for samplers that do not use it.
         at: epoch seconds.
-        drawable: those of the run's last draw.
+        drawable: the candidates of the run's last draw.
     """
     there, secret = _in_draw(spec, there, effect), has_secret_draw(spec)
     required = required_among(there, spec.cohort.required_names) if spec.cohort.required_names else {}
@@ -86,7 +86,7 @@ def cohort_from(
 def _with_required(
     drawn: tuple[tuple[str, int], ...], required: Mapping[str, str], there: Sequence[Session]
 ) -> tuple[tuple[str, int], ...]:
-    """The drawn members and the required ones, in order of id."""
+    """The drawn members together with the required ones, in order of id."""
     if not required:
         return drawn
     also = [(one.participant, one.introduction.examples) for one in there if one.participant in required]
@@ -94,8 +94,8 @@ def _with_required(
 
 
 def able_among(sessions: Iterable[Session], kind: RoundKind, spec: JobSpec) -> list[Session]:
-    """The participants that can do what a round of this kind asks."""
-    judged: dict[int, bool] = {}  # by introduction: those of a simulation are few
+    """The participants that are able to take part in a round of this kind."""
+    judged: dict[int, bool] = {}  # cached by introduction: a simulation has few different ones
     found = []
     for session in sessions:
         said = id(session.introduction)
@@ -107,7 +107,7 @@ def able_among(sessions: Iterable[Session], kind: RoundKind, spec: JobSpec) -> l
 
 
 def is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:
-    """Whether the participant can do what a round of this kind asks."""
+    """Whether the participant is able to take part in a round of this kind."""
     said = session.introduction
     if said.unary and not takes_unary(spec):
         return False
@@ -119,8 +119,8 @@ def is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:
 def takes_unary(spec: JobSpec) -> bool:
     """Whether the job's rounds may draw participants that check in without a stream.
 
-    A secret draw may not: whether such a participant is there for a round depends on whether an earlier round has drawn
-    it, and the accounting of amplification by sampling takes draws to be independent (docs/decisions/0050).
+    A secret draw may not: such a participant's presence in a round depends on whether an earlier round drew it, and the
+    accounting of amplification by sampling assumes independent draws (docs/decisions/0050).
     """
     return not has_secret_draw(spec)
 

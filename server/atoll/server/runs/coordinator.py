@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
 _UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
-"""Phases of a round that has reserved its cost and is charged at its end."""
+"""Phases in which a round has reserved its cost, which is charged at its end."""
 
 
 class Coordinator:
@@ -111,7 +111,7 @@ class Coordinator:
         """Resume every run that had not ended, within its round, and remove leftovers of ended ones.
 
         Raises:
-            CorruptDataError: if a run's log, or its row, is damaged; no run is changed then, and none begins.
+            CorruptDataError: if a run's log or row is damaged; then no run is changed and none begins.
         """
         found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
         self._resuming = {run.id for run in found}
@@ -131,17 +131,17 @@ class Coordinator:
         return self._leaving
 
     def leave(self) -> None:
-        """The server is about to stop: participants that disconnect are not missing, and watchers wake up."""
+        """Prepare to stop: participants that disconnect no longer count as missing, and watchers wake up."""
         self._leaving = True
         for active in self._active.all():
             active.driver.changed.set()
 
     async def settled(self) -> None:
-        """Wait until no running round is between its last report and its release: to go on there would repeat a sum."""
+        """Wait until no running round is between last report and release: a restart there would repeat a sum."""
         await self._active.settled()
 
     async def stop(self) -> None:
-        """Stop taking events; every run stays as its log says."""
+        """Stop taking events; every run stays as its log has it."""
         self._records.stop()
         await self._extender.stop()
         await self.janitor.stop()
@@ -175,7 +175,7 @@ class Coordinator:
         operator: str,
         project: str = DEFAULT_PROJECT,
     ) -> Submitted:
-        """Begin a run; returns when it is durable. Raises as ``submission.examined``."""
+        """Begin a run; returns when it is durable. Raises what ``submission.examined`` raises."""
         services = self._services
         found = await examined(
             services,
@@ -210,8 +210,8 @@ class Coordinator:
 
         Raises:
             NotFoundError, ConflictError: if the run is unknown or has ended.
-            BudgetSpentError: if its next release would cost more privacy than is left; it stays paused.
-            StoreDamagedError: if its population's ledger was changed on disk; it stays paused.
+            BudgetSpentError: if its next release would cost more privacy than is left; the run stays paused.
+            StoreDamagedError: if its population's ledger was altered on disk; the run stays paused.
         """
         active = self._active.get(run_id)
         if active is None or active.driver.state.status is not RunStatus.PAUSED:
@@ -227,15 +227,15 @@ class Coordinator:
             raise
 
     async def cancel(self, run_id: str, reason: str) -> None:
-        """Cancel a run now. Raises as ``pause``."""
+        """Cancel a run now. Raises what ``pause`` raises."""
         await self._order(run_id, CancelRequested(printable(reason[:MAX_REASON_CHARS]) or "cancelled by the operator"))
 
     async def extend(self, run_id: str, rounds: int) -> None:
-        """Go on with a run that has finished or was cancelled, for so many train rounds from its newest model.
+        """Continue a finished or cancelled run from its newest model for ``rounds`` train rounds.
 
         Raises:
             UnavailableError: if the server is starting or stopping.
-            ServerError: as ``Extender.extend``.
+            ServerError: what ``Extender.extend`` raises.
         """
         self._check_open()
         if self._leaving:
@@ -401,7 +401,7 @@ class Coordinator:
             await active.performer.start_run()
 
     async def _is_uncompared(self, run: runs.Run) -> bool:
-        """Whether the run's ledger was restored and no operator has resumed the run since."""
+        """Whether the run's ledger was restored from a backup and no operator has resumed the run since."""
         if run.created_at >= self._restored_at:
             return False
         kind, since = ResumeRequested().kind, self._restored_at
@@ -422,7 +422,7 @@ class Coordinator:
         await active.driver.post(event)
 
     def _check_open(self) -> None:
-        """Refuse calls until all runs are resumed: workers may call before."""
+        """Refuse calls until all runs are resumed: ingest workers may call earlier."""
         if not self._open:
             raise UnavailableError("server.starting", "the server is starting", "try again", retry_after_s=1.0)
 
@@ -447,7 +447,7 @@ class Coordinator:
 
 
 def _stored_job(run: runs.Run) -> JobSpec:
-    """The job of a run on record, which some version of the server has accepted."""
+    """The job of a stored run, which some version of the server accepted."""
     try:
         return parse_job(run.job_toml, f"the job of run {run.id}")
     except JobFileError as error:

@@ -17,7 +17,7 @@ class Draft:
     """A sink that keeps a float64 model in memory.
 
     Args:
-        layout: of the model; float64 tensors alone.
+        layout: of the model; float64 tensors only.
 
     Attributes:
         content: the model's bytes.

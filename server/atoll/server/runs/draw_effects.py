@@ -45,7 +45,7 @@ class DrawEffects:
         self._aggregator = aggregator
 
     def draw(self, effect: DrawCohort) -> Answer | Work:
-        """Draw at once if that needs no waiting."""
+        """Draw at once if no waiting is needed."""
         name = TaskName("draw", effect.key)
         if not self._tasks.under_way(name) and not self._services.room.shortage():
             drawn = self._drawn_or_waiting(effect)
@@ -54,7 +54,7 @@ class DrawEffects:
         return partial(self._draw_anew, name, effect)
 
     def _draw_anew(self, name: TaskName, effect: DrawCohort) -> None:
-        """Draw once there are enough; a task for the same draw is replaced, also one that has not begun to run."""
+        """Draw once enough participants are available; replaces any earlier task for the same draw."""
         self._finish_draw()
         self._tasks.start(name, lambda: self._wait_and_draw(effect), replaces=True)
 
@@ -84,7 +84,7 @@ class DrawEffects:
         await self._services.call(self._services.room.require, _ROUND)
 
     def prepare(self, effect: PrepareRound) -> Answer | Work:
-        """Set the window and the grid; at once unless the window is learned."""
+        """Set the window and the grid; answers at once unless the window is learned."""
         window = report_window_of(self._spec)
         if isinstance(window, FixedReportWindow):
             return Answer(self._prepared(effect, window.window_s))

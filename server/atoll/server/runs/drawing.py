@@ -71,12 +71,12 @@ def looks_back(spec: JobSpec) -> bool:
 
 
 class CohortPool:
-    """Draws from a project's connected participants that do not work for another run.
+    """Draws from a project's connected participants, except those that work for another run.
 
     Args:
         services: sessions and stores.
-        runs: says who works for other runs.
-        project: whose participants.
+        runs: knows which participants work for other runs.
+        project: the project whose participants are drawn.
     """
 
     def __init__(self, services: Services, runs: OtherRuns, project: str = DEFAULT_PROJECT) -> None:
@@ -98,13 +98,13 @@ class CohortPool:
         on_wait: Callable[[str], None] = log.debug,
         budget: Budget = FREE,
     ) -> CohortDrawn | Waiting:
-        """Draw a cohort, or give what waits until one can be drawn. The drawn are the run's until ``finish_draw``.
+        """Draw a cohort, or return a wait for one. Drawn participants are reserved for the run until ``finish_draw``.
 
-        A cohort is drawn at once if enough participants are connected, rounds are free, and neither the sampler nor a
-        bound on participation looks at earlier rounds.
+        A cohort is drawn at once if enough participants are connected, rounds cost nothing, and neither the sampler nor
+        a participation bound looks at earlier rounds.
 
-        While it waits, ``on_wait`` is called with the reason why connected participants cannot be drawn, if that reason
-        does not pass by itself, else with "". Nothing of ``budget`` is reserved meanwhile: other runs need it too.
+        While it waits, ``on_wait`` is called with the reason why connected participants cannot be drawn, or with "" if
+        waiting alone can solve it. No budget is reserved meanwhile: other runs need it too.
 
         Raises:
             ServerError: (while waiting) if the participants' history cannot be read, or the budget is spent.
@@ -136,7 +136,7 @@ class CohortPool:
             budget.release_reservation()
 
     def _begin(self, there: list[Session], run: str, spec: JobSpec) -> None:
-        """Take the run's turn, until ``finish_draw``."""
+        """Take the draw lock for the run, until ``finish_draw``."""
         self._draw_lock.begin(run, secret=has_secret_draw(spec))
         count_overdue(self._services, there)
 
@@ -158,7 +158,7 @@ class CohortPool:
         return True
 
     def has_drawn(self, participant: str) -> bool:
-        """Whether a draw that is not in its run's state yet has this participant."""
+        """Whether a draw that is not yet in its run's state includes this participant."""
         return any(participant in drawn for drawn in self._drawn.values())
 
     def forget(self, run: str) -> None:
@@ -168,13 +168,13 @@ class CohortPool:
         self._participations.forget(run)
 
     def finish_draw(self, run: str) -> None:
-        """End the run's turn: its last draw is in its state, or given up."""
+        """Release the draw lock: the run's last draw is in its state, or was given up."""
         self._barred.pop(run, None)
         self._services.sessions.touch(self._drawn.pop(run, ()))
         self._draw_lock.end(run)
 
     async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
-        """Look up which participants the run's limit on participation keeps out of this draw."""
+        """Look up which participants the run's participation limit excludes from this draw."""
         limit = participation_limit_of(spec)
         if limit is not None:
             past = await self._participations.before(run, effect.key.round)
@@ -187,11 +187,11 @@ class CohortPool:
         return self._runs.busy(apart_from, among).union(*chosen)
 
     async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, on_wait: Callable[[str], None]) -> None:
-        """Wait until as many participants are available as the job wants to draw from.
+        """Wait until enough participants are available for the job to draw from.
 
-        A participant whose carried update waits counts as available but is not drawn; with carried updates alone there
-        is nothing to wait for. An evaluation waits for at most a report window, and not for connected participants that
-        cannot evaluate: the run must not hang on it.
+        A participant whose carried update waits counts as available but is not drawn; if carried updates suffice, there
+        is nothing to wait for. An evaluation must not hang the run: it waits for at most one report window, and not for
+        connected participants that cannot evaluate.
         """
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
         watch = self._services.sessions.watch
@@ -212,9 +212,9 @@ class CohortPool:
         return _is_enough(effect, spec, count) and self._has_turn(run, spec) and not self._absent(effect, run, spec)
 
     def _absent(self, effect: DrawCohort, run: str, spec: JobSpec) -> tuple[str, ...]:
-        """The names that the job requires, of which no participant can be drawn now.
+        """The required names for which no participant can be drawn now.
 
-        A waiting run asks at every change, so this looks at the participants of these names only.
+        A waiting run calls this at every change, so only the participants of these names are looked at.
         """
         names = spec.cohort.required_names
         if not names:
@@ -222,7 +222,7 @@ class CohortPool:
         there = {one.participant: one for name in names for one in self._sessions.named(name)}
         connected, taken = list(there.values()), self._taken(run, there)
         waited_for = self._able([one for one in connected if one.participant not in taken], effect, run, spec)
-        waited_for += [one for one in connected if one.participant in effect.excluded]  # its update counts already
+        waited_for += [one for one in connected if one.participant in effect.excluded]  # its update already counts
         unable = (one for one in connected if not is_able(one, effect.kind, spec))
         return absent_names(effect, spec, able=waited_for, unable=unable)
 
@@ -242,7 +242,7 @@ class CohortPool:
         return Standings(self._sessions, changes, partial(self._taken, run), judged)
 
     def _enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
-        """The participants that can be drawn; None if they are too few, or it is another run's turn."""
+        """The participants that can be drawn; None if they are too few, or another run holds the draw lock."""
         wanted = _wanted(effect, spec)
         if not self._has_turn(run, spec) or len(self._sessions) < wanted:
             return None
@@ -253,7 +253,7 @@ class CohortPool:
         return there if len(idle if effect.kind is RoundKind.EVALUATE else there) >= wanted else None
 
     def _still_enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
-        """As ``_enough_to_draw`` after waiting for ``_enough``: an evaluation takes who is available by then."""
+        """Like ``_enough_to_draw``, after ``_enough``: an evaluation takes the participants available by then."""
         if effect.kind is not RoundKind.EVALUATE:
             return self._enough_to_draw(effect, run, spec)
         can_draw = self._has_turn(run, spec) and not self._absent(effect, run, spec)
@@ -263,7 +263,7 @@ class CohortPool:
         return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
 
     def _held_back(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> str:
-        """Which participants cannot be drawn, why, and what to do about it; "" if all can."""
+        """The participants that cannot be drawn, why, and the remedy; "" if all can."""
         encoding, connected = spec.aggregation.wire_encoding, len(self._sessions)
         if absent := self._absent(effect, run, spec):
             return f"waiting for {', '.join(absent)}, which every round needs (cohort.required)"
@@ -287,7 +287,7 @@ class CohortPool:
         )
 
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
-        """Seconds from the invitation to the deadline, by how long the members' earlier reports took."""
+        """Seconds from the invitation to the deadline, given how long the members' earlier reports took."""
         names = [participant for participant, _ in effect.members]
         known = await self._services.reader.run(history.of, names)
         past = [known[name].report_s if name in known else () for name in names]
@@ -316,7 +316,7 @@ def _wanted(effect: DrawCohort, spec: JobSpec) -> int:
 
 
 def _is_enough(effect: DrawCohort, spec: JobSpec, count: Count) -> bool:
-    """Whether enough are free; for an evaluation whether enough are idle, even if some cannot evaluate."""
+    """Whether enough participants are free, or for an evaluation idle, even if some cannot evaluate."""
     return (count.idle if effect.kind is RoundKind.EVALUATE else count.free) >= _wanted(effect, spec)
 
 

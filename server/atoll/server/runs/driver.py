@@ -2,7 +2,7 @@
 
 Every event of a run passes through ``RunDriver.post``. A single task takes all waiting events, steps the pure engine
 over them, and stores the events with their records in one transaction. Only then does it begin the effects and answer
-the posters. So what was acknowledged is durable, and a restart that replays the log reaches the same state.
+the posters. Whatever was acknowledged is therefore durable, and a restart that replays the log reaches the same state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 RESTORE = "stop the server and restore the data directory from a back-up; the run goes on from there"
 PATIENCE_S = 0.05
-"""How long a patient event waits for others to share its transaction."""
+"""Seconds that a patient event waits for others to share its transaction."""
 
 
 class RefusedEventError(ConflictError):
@@ -31,7 +31,7 @@ class RefusedEventError(ConflictError):
 
 
 class Journal(Protocol):
-    """Where a run's events become durable."""
+    """Makes a run's events durable."""
 
     async def append(self, entry: Entry) -> None:
         """Store events, the records that their effects ask for, and what posters add, in one transaction.
@@ -51,13 +51,13 @@ class Journal(Protocol):
 
 
 class Performer(Protocol):
-    """Performs effects; performing one again changes nothing more."""
+    """Performs effects; each is idempotent."""
 
     def perform(self, effect: Effect, state: RunState) -> Answer | Work:
-        """The effect's answer if it has one at once, otherwise the work to begin once the event is durable.
+        """The effect's answer if it is available at once, otherwise the work to begin once the event is durable.
 
-        ``state`` is the run after the event that caused the effect; it may not be durable yet. Nothing outward happens
-        before the work begins.
+        ``state`` is the run after the event that caused the effect; it may not be durable yet. There are no external
+        side effects before the work begins.
         """
         ...
 
@@ -90,7 +90,7 @@ class RunDriver:
         state: the run, as of the last durable event.
         next_seq: the place of the next event in the run's log.
         moved: called after every durable change.
-        stored: called with every entry once it is durable, also with one that is read back from the log.
+        stored: called with every entry once it is durable, including entries that are read back from the log.
         changed: set, and replaced, at every change; watchers wait on it.
     """
 
@@ -128,18 +128,18 @@ class RunDriver:
 
     @property
     def broken(self) -> ServerError | None:
-        """Why the run cannot go on before a restart, if it cannot: the content of its log is unknown."""
+        """The reason why the run needs a restart, since the content of its log is unknown; empty if it does not."""
         return self._broken
 
     def start(self, performer: Performer) -> None:
-        """Begin to take events, and begin again the effects that a restarted run waits for."""
+        """Begin to take events, and restart the effects that a restarted run waits for."""
         self.performer = performer
-        # A context of its own: its log lines must not name the operator who submitted the run.
+        # in its own context, so that its log lines do not name the operator who submitted the run
         self._task = asyncio.create_task(self._play(), name=f"run {self.run}", context=contextvars.Context())
         self._begin(resume(self.state, self.clock()))
 
     async def stop(self) -> None:
-        """Take no more events; refuse those that are not stored."""
+        """Take no more events; refuse events that are not stored."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -154,7 +154,8 @@ class RunDriver:
     ) -> asyncio.Future[tuple[Effect, ...]]:
         """Post an event; the future gives its effects once the event is durable and they have begun.
 
-        A ``patient`` event waits up to ``PATIENCE_S`` to share the transaction of one that is not. Its time is now.
+        A ``patient`` event waits up to ``PATIENCE_S`` to share the transaction of an event that is not. It is stamped
+        with the time of this call.
 
         The future fails with ``RefusedEventError`` if the run's state does not allow the event, with
         ``UnavailableError`` if the server is stopping, with the journal's error if it could not be stored, and with
@@ -202,7 +203,7 @@ class RunDriver:
         self.announce()
 
     async def _play_batch(self, batch: list[_Posted], *, at_once: bool = True) -> None:
-        """Store all events together, with the answers that effects have at once.
+        """Store all events together, with the answers of effects that have one at once.
 
         If that fails, store them one by one and without such answers, so that only the event at fault is refused.
 
@@ -270,7 +271,7 @@ class RunDriver:
         return made if isinstance(made, Answer) else None
 
     async def _catch_up(self) -> None:
-        """After a failure that left open what was stored, follow the log."""
+        """Read the log after a failure that left it unknown what was stored."""
         if not self._unsure:
             return
         events, effects = await self.journal.read(self.run, self.next_seq), list[Effect]()
@@ -326,7 +327,7 @@ def _refusal(error: RoundError) -> ServerError:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether the database or the disk is at fault, not an event."""
+    """Whether the error is the database's or the disk's rather than an event's."""
     return isinstance(error, UnavailableError | StorageError) and error.detail.retry_after_s is not None
 
 

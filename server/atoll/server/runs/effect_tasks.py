@@ -1,4 +1,4 @@
-"""The tasks that perform one run's effects: observed, tried again, and answered by events."""
+"""Tasks that perform one run's effects: they are observed, retried, and answered by events."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3600.0
-"""How long workers may refuse an effect before the run fails; disk and database are waited for without limit."""
+"""Seconds that workers may refuse an effect before the run fails; for disk and database there is no limit."""
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
 _REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
-"""Tasks whose failure does not fail the run: the sum folds what is missing, the next start tidies up."""
+"""Tasks whose failure does not fail the run: the sum folds missing updates, and the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
 UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
-"""Errors about an update that no repetition makes readable."""
+"""Errors about an update that no retry makes readable."""
 
 
 class EffectTasks(Tasks):
-    """Tasks that perform the effects of one run, and post what comes of them.
+    """Tasks that perform the effects of one run, and post the resulting events.
 
     Args:
         driver: takes events, and has the run's state.
@@ -57,15 +57,15 @@ class EffectTasks(Tasks):
 
     @property
     def trouble(self) -> str:
-        """The task that waits and the reason; empty if none does."""
+        """The task that waits, and the reason; empty if none waits."""
         return "; ".join(f"{what} waits: {why}" for what, why in sorted(self._troubles.items()))
 
     def waits_for(self, what: str) -> bool:
-        """Whether watchers are told that this waits."""
+        """Whether watchers are told that this task waits."""
         return what in self._troubles
 
     def note_trouble(self, what: str, why: str) -> None:
-        """Show watchers what the run waits for; an empty ``why`` removes it."""
+        """Show watchers why the run waits; an empty ``why`` clears it."""
         before = dict(self._troubles)
         self._troubles.pop(what, None)
         if why:
@@ -74,7 +74,7 @@ class EffectTasks(Tasks):
             self._driver.announce()
 
     def start(self, name: TaskName, body: Body, *, replaces: bool = False) -> None:
-        """As ``Tasks.start``; observer and log know what the task is for."""
+        """Like ``Tasks.start``, with the task's purpose in traces and logs."""
         observer = self._observer_of(name)
 
         async def observed() -> None:
@@ -92,13 +92,13 @@ class EffectTasks(Tasks):
             pass
 
     def _observer_of(self, name: TaskName) -> Observer:
-        """Note that a task has begun; there is one fold for each member that reported, named after it."""
+        """Note that a task has begun; a fold is named after the member whose report it adds."""
         hidden = name.kind == "fold" and self.has_secret_draw
         return NO_OBSERVER if hidden else self._services.observer
 
     @property
     def has_secret_draw(self) -> bool:
-        """Whether log and traces must not show who is in the round."""
+        """Whether logs and traces must not show who is in the round."""
         return self._driver.state.policy.secret_draw
 
     def post_soon(self, event: Event) -> None:
@@ -114,7 +114,7 @@ class EffectTasks(Tasks):
             answer.cleanup()
 
     async def answer(self, event: Event, also: Also | None = None) -> None:
-        """Post an event until it is stored: without it the run would stand still until the server restarts.
+        """Post an event, and retry until it is stored: without it the run would stall until the server restarts.
 
         Raises:
             ServerError: if the event contradicts what is on record.
@@ -129,12 +129,13 @@ class EffectTasks(Tasks):
             log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
 
     async def retrying(self, what: str, work: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
-        """Retry work that disk, database or a worker may refuse for a while; log every refusal.
+        """Retry work while the disk, the database or a worker refuses it; log every refusal.
 
         Disk and database are retried without limit: an operator repairs them or cancels the run.
 
         Raises:
-            ServerError: for an error that waiting does not solve, or a worker's after ``patience_s``.
+            ServerError: for an error that waiting does not solve, or a worker's error that lasts longer than
+                ``patience_s``.
         """
         loop, delay_s = asyncio.get_running_loop(), _FIRST_RETRY_S
         until = loop.time() + patience_s
@@ -159,7 +160,7 @@ class EffectTasks(Tasks):
 
     def crashed(self, name: TaskName, error: BaseException) -> None:
         """Fail the run if the task was for its current round; pause it if its budget is spent."""
-        run, known = self._driver.run, isinstance(error, ServerError)  # it says what is wrong: no traceback
+        run, known = self._driver.run, isinstance(error, ServerError)  # the message says what is wrong, so no traceback
         said = error.logged if isinstance(error, ServerError) else error
         if isinstance(error, BudgetSpentError):
             log.warning("run %s pauses: %s", run, said, extra={"run": run})

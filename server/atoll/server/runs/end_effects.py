@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class EndEffects:
-    """Removes what the ended rounds of one run, and at last the run, no longer need."""
+    """Removes the data that one run's ended rounds, and finally the run itself, no longer need."""
 
     def __init__(self, driver: RunDriver, tasks: EffectTasks, pool: CohortPool, aggregator: Aggregator) -> None:
         self._driver = driver
@@ -27,7 +27,7 @@ class EndEffects:
         self._aggregator = aggregator
 
     def record_round(self, _: RecordRound) -> None:
-        """Remove models beyond those to keep; the journal has recorded the round."""
+        """Remove models that need not be kept; the journal has recorded the round."""
         self._tasks.start(TaskName("retain"), self._retain)
 
     async def _retain(self) -> None:
@@ -44,7 +44,7 @@ class EndEffects:
         await self._tidy("uploads", self._aggregator.drop(effect))
 
     def finish(self, effect: Finish) -> None:
-        """End the run's work, and remove what only an active run needs."""
+        """End the run's work, and remove data that only an active run needs."""
         self._tasks.start(TaskName("finish"), lambda: self._finish(effect))
 
     async def _finish(self, effect: Finish) -> None:
@@ -58,7 +58,7 @@ class EndEffects:
         await self._tidy("uploads", self._aggregator.drop_all())
 
     async def _tidy(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Remove what is no longer needed. If that fails, the run goes on and the next sweep removes it."""
+        """Remove data that is no longer needed. If that fails, the run continues and the next sweep removes it."""
         try:
             await work
         except (ServerError, OSError) as error:

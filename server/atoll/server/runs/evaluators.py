@@ -1,7 +1,7 @@
 """Evaluators: the operator's own code that judges released models on the server.
 
 An evaluator is installed by name on the server's command line (``--evaluator NAME=MODULE:FUNCTION``); a job can only
-name it. Nothing that comes over the network is ever imported.
+name it. Code received over the network is never imported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Evaluator = Callable[[Mapping[str, npt.NDArray[np.generic]]], Mapping[str, float
 """Takes the model, name → array (read-only; bfloat16 widened to float32), gives metric name → finite value."""
 
 PATIENCE_S = 600.0
-"""How long a release waits for the evaluator before it goes on without its metrics."""
+"""Seconds that a release waits for the evaluator before it continues without its metrics."""
 MAX_METRICS = 256
 _MAX_REASON_CHARS = 300
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -46,7 +46,7 @@ AVERAGED_METRIC = f"{SERVER_METRIC}averaged/"
 
 @dataclass(frozen=True)
 class InPlace:
-    """An evaluator that is called in the thread that awaits it: a simulation's, whose time stands still meanwhile."""
+    """An evaluator that runs in the awaiting thread, for simulations, whose clock stands still meanwhile."""
 
     evaluate: Evaluator
 
@@ -57,17 +57,17 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """An evaluator's metrics of a model, named ``server/...``; why there are none, or not all of them."""
+    """An evaluator's metrics of a model, named ``server/...``, and why some or all are missing."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
 
 
 def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
-    """Import the evaluators given as ``NAME=MODULE:FUNCTION``, from what is installed or the current folder.
+    """Import the evaluators given as ``NAME=MODULE:FUNCTION``, from installed packages or the current folder.
 
     Raises:
-        InvalidRequestError: for one that cannot be read or imported, or a name that comes twice.
+        InvalidRequestError: for one that cannot be parsed or imported, or a duplicate name.
     """
     evaluators: dict[str, Evaluator] = {}
     if specifications and (here := str(Path.cwd())) not in sys.path:
@@ -91,7 +91,7 @@ def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
 async def judge(
     name: str, evaluator: Evaluator, layout: Layout, blobs: BlobStore, blob: str, prefix: str = SERVER_METRIC
 ) -> Judgement:
-    """Have an evaluator judge a model. The release goes on even if the operator's code fails."""
+    """Have an evaluator judge a model. The release continues even if the operator's code fails."""
 
     def work() -> Judgement:
         with blobs.open(blob) as opened:
@@ -110,7 +110,7 @@ async def judge(
 def run_evaluator(
     name: str, evaluator: Evaluator, layout: Layout, blob: memoryview, prefix: str = SERVER_METRIC
 ) -> Judgement:
-    """Judge a model; blocks. Metric names get the prefix; values that are not finite are left out and named.
+    """Judge a model; blocks. Metric names get the prefix; non-finite values are left out and reported.
 
     Raises:
         ValueError: if the evaluator gives too many values.
@@ -144,7 +144,7 @@ def _imported(text: str, target: str) -> Evaluator:
 
 
 async def _in_own_thread(work: Callable[[], Judgement], name: str) -> Judgement:
-    """Run the operator's code in a thread of its own that does not keep the server from stopping."""
+    """Run the operator's code in its own thread, which does not keep the server from stopping."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Judgement] = loop.create_future()
 
@@ -169,7 +169,7 @@ async def _in_own_thread(work: Callable[[], Judgement], name: str) -> Judgement:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """The error as one that a future can hold and that does not end an event loop."""
+    """The error in a form that a future can hold and that does not end an event loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     wrapped = RuntimeError(f"it raised {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Which participants are expected to check in again, and how many of them in each second."""
+"""The participants that are expected to check in again, and their number in each second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _WEIGHT = 0.5
 
 
 class ExpectedReturns:
-    """The expected participants, about 200 bytes each, and the load of the seconds to come.
+    """The expected participants, about 200 bytes each, and the expected load of each coming second.
 
     Args:
         now: epoch seconds.
@@ -20,7 +20,7 @@ class ExpectedReturns:
         self._unexpected = 0
         self._load: dict[int, int] = {}
         self._full_until = 0
-        # Two generations: a participant that stays away for a whole one is forgotten without a search.
+        # Two generations: a participant that stays away for a whole generation is forgotten without a search.
         self._due: dict[str, int] = {}
         self._older: dict[str, int] = {}
         self._turn_at = now
@@ -30,11 +30,11 @@ class ExpectedReturns:
 
     @property
     def unexpected_per_s(self) -> float:
-        """Unexpected check-ins in a second: what was measured lately, or what is being measured if that is more."""
+        """Unexpected check-ins per second: the last measured rate, or that of the current period if higher."""
         return max(self._rate, self._unexpected / max(1, self._second - self._measured_from))
 
     def arrived(self, participant: str, now: float) -> None:
-        """A participant has come: it is no longer expected."""
+        """A participant has checked in: it is no longer expected."""
         self._advance(int(now))
         due = self._forget(participant)
         if due is None:
@@ -52,11 +52,11 @@ class ExpectedReturns:
         self._load[second] = self._load.get(second, 0) + 1
 
     def load_at(self, at: float) -> int:
-        """Number of participants that are expected in that second."""
+        """Number of participants expected in that second."""
         return self._load.get(int(at), 0)
 
     def first_free(self, soonest: float, per_s: float) -> float:
-        """The first second from ``soonest`` on in which fewer than ``per_s`` are expected."""
+        """The first second from ``soonest`` on in which fewer than ``per_s`` participants are expected."""
         second = max(int(soonest), self._full_until)
         while self._load.get(second, 0) >= per_s:
             second += 1
@@ -72,7 +72,7 @@ class ExpectedReturns:
         return due
 
     def _advance(self, second: int) -> None:
-        """Forget the load of seconds that have passed, and measure."""
+        """Forget the load of seconds that have passed, and update the measured rate."""
         if second <= self._second:
             return
         if second - self._second > len(self._load):
@@ -84,7 +84,7 @@ class ExpectedReturns:
         measured_s = second - self._measured_from
         if measured_s >= MEASURED_S:
             rate = self._unexpected / measured_s
-            # A long silence says as much as many short ones.
+            # one long period without calls counts like many short ones
             weight = _WEIGHT ** (measured_s / MEASURED_S)
             self._rate = rate + (self._rate - rate) * weight
             self._unexpected, self._measured_from = 0, second

@@ -1,4 +1,4 @@
-"""Extends a run that has ended: every reason to refuse that, and the event that makes it durable."""
+"""Extends a run that has ended: the checks that may refuse it, and the event that makes it durable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Extended:
-    """A run that goes on, durably; its work has not begun."""
+    """An extended run: the extension is durable, the work has not begun."""
 
     run: runs.Run
     spec: JobSpec
@@ -51,9 +51,9 @@ class Extender:
 
     Args:
         services: stores, clock, observer.
-        journal: has the runs' logs.
-        janitor: removes what ended runs no longer need; not while a run is extended.
-        settings: how long the log and the optimiser's state of an ended run are kept.
+        journal: stores the runs' logs.
+        janitor: removes data of ended runs; paused while a run is extended.
+        settings: how long the log and the optimiser state of an ended run are kept.
     """
 
     def __init__(self, services: Services, journal: SqlJournal, janitor: Janitor, settings: StorageSettings) -> None:
@@ -61,7 +61,7 @@ class Extender:
         self._journal = journal
         self._janitor = janitor
         self._keep_ended_s = settings.keep_ended_s
-        # Nothing else holds a performer once the work on its run's end is done.
+        # weak references: nothing else holds a performer once the work on its run's end is done
         self._ending: WeakValueDictionary[str, RunPerformer] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -70,18 +70,19 @@ class Extender:
         self._ending[run_id] = performer
 
     async def extend(self, run_id: str, rounds: int, begin: Callable[[Extended], None]) -> None:
-        """Make it durable that an ended run goes on for so many train rounds, then ``begin`` its work.
+        """Make the extension of an ended run by ``rounds`` train rounds durable, then ``begin`` its work.
 
         Raises:
             RecordMissingError: no such run.
-            InvalidRequestError: the number of rounds is out of range, or runs of this kind have a fixed number of them.
-            ConflictError: the run has not ended, has failed, or lacks what it needs to go on.
+            InvalidRequestError: the number of rounds is out of range, or runs of this kind have a fixed number of
+                rounds.
+            ConflictError: the run has not ended, has failed, or lacks data that it needs to continue.
             CorruptDataError: its log is damaged.
         """
         task = asyncio.create_task(self._extend(run_id, rounds, begin), name=f"extend {run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await asyncio.shield(task)  # a caller that leaves must not stop it between what is durable and its work
+        await asyncio.shield(task)  # a caller that disconnects must not stop it halfway
 
     async def stop(self) -> None:
         """Wait until no run is being extended."""
@@ -98,7 +99,7 @@ class Extender:
 
 
 async def extended(services: Services, journal: SqlJournal, run_id: str, rounds: int, keep_ended_s: float) -> Extended:
-    """Check that an ended run can go on, and make it durable that it does. Raises as ``Extender.extend``."""
+    """Check that an ended run can continue, and make its extension durable. Raises what ``Extender.extend`` raises."""
     run = await services.reader.run(runs.get, run_id)
     _check_status(run)
     _check_rounds(run, rounds)
@@ -117,7 +118,7 @@ async def extended(services: Services, journal: SqlJournal, run_id: str, rounds:
 
 
 def not_ended(run_id: str, status: RunStatus) -> ConflictError:
-    """The refusal to extend a run that is still going on."""
+    """The refusal to extend a run that has not ended."""
     return ConflictError(
         "run.active",
         f"run {run_id} is {status}; only a run that has ended is extended",
@@ -164,7 +165,7 @@ def _check_kind(run: runs.Run, spec: JobSpec) -> None:
 
 
 async def _check_kept(services: Services, run: runs.Run, keep_ended_s: float) -> None:
-    """Check that log, model and optimiser's state are there; the janitor removes them some days after a run's end."""
+    """Check that log, model and optimiser state still exist; the janitor removes them some days after a run's end."""
     aged = run.finished_at is not None and run.finished_at < services.clock() - keep_ended_s
 
     def work(connection: Connection) -> tuple[bool, models.Model | None]:
@@ -197,7 +198,7 @@ def _anew(run: runs.Run) -> str:
 
 
 async def _append(services: Services, journal: SqlJournal, entry: Entry) -> None:
-    """Store the extension. After an error it may be stored nevertheless: then the run goes on."""
+    """Store the extension. If it was stored in spite of an error, the run continues."""
     try:
         await journal.append(entry)
     except StorageError:

@@ -30,9 +30,9 @@ class Grants:
 
     Args:
         services: limits, sessions and stores.
-        certificates: knows revoked participants, and operators' roles.
+        certificates: knows revoked participants and operators' roles.
         active: the runs that have not ended.
-        downloads: records which operators download models; None: they are not recorded.
+        downloads: records which operators download models; None to record nothing.
         insecure: whether operators are not identified (``--insecure``).
     """
 
@@ -56,7 +56,7 @@ class Grants:
         self._certificates.check_standing(participant)
         key = RoundKey(round_number, attempt)
         standing, active = None, self._active.get(run)
-        if active is None or not wants(active.driver.state, key, participant):  # else there can be no receipt yet
+        if active is None or not wants(active.driver.state, key, participant):  # without it there is no receipt
             standing = await self._standing_receipt(participant, run, key)
             active = self._active.get(run)
         if active is None:
@@ -66,7 +66,7 @@ class Grants:
         if standing is None and not wants(state, key, participant):
             raise no_longer_wanted(state, key, participant)
         train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
-        # A round that is over takes late updates only where the model is one fragment, so this is its fragment too.
+        # An ended round takes late updates only if the model is one fragment, so this is its fragment too.
         wanted = active.fragments.of_round(state.version if state.round is None else state.round.version)
         max_bytes = self._most_bytes(active, wanted.size) if train else 0
         return UploadGrant(
@@ -81,9 +81,9 @@ class Grants:
         )
 
     async def download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``: operators may read the models of their projects, participants that of their rounds.
+        """See ``CoordinatorApi``: operators may read models of their projects, participants the models of their rounds.
 
-        An aggregator may read what a member that is connected through it may read.
+        An aggregator may read whatever a member connected through it may read.
         """
         if caller.role is Role.OPERATOR:
             await self._allow_operator(caller, blob)
@@ -105,7 +105,7 @@ class Grants:
         """An operator may read the models of the projects in which its role allows that.
 
         Raises:
-            ForbiddenError: if it is allowed nowhere.
+            ForbiddenError: if no project allows it.
             BlobMissingError: if no such project has the blob.
         """
         rights = caller.rights or await self._certificates.rights(caller.name)
@@ -129,13 +129,13 @@ class Grants:
             raise error
 
     async def _places(self, blob: str, among: Collection[str]) -> set[str]:
-        """The projects with a run that has a blob, and those of ``among`` to which it was uploaded of late."""
+        """The projects with a run that has the blob, and those of ``among`` to which it was recently uploaded."""
         now, leases = self._services.clock(), self._services.leases
         named = await self._services.reader.run(projects.naming_blob, blob)
         return {*named, *(one for one in among if leases.holds(upload_owner(one), blob, now))}
 
     async def _is_shared(self, caller: Caller, blob: str) -> bool:
-        """Whether a blob is of the caller's project, where participants may read every model of theirs."""
+        """Whether the caller's project names the blob; on a server with one project every blob counts."""
 
         def work(connection: Connection) -> bool:
             own = projects.of_participants(connection, (caller.name,)).get(caller.name)
@@ -150,12 +150,12 @@ class Grants:
         return any(map(roster.get, self._services.sessions.through(caller.name)))
 
     def _most_bytes(self, active: ActiveRun, elements: int) -> int:
-        """Maximum payload bytes of a member's uploads for one attempt that asks for ``elements`` elements."""
+        """Maximum payload bytes of a member's uploads for one attempt at an update of ``elements`` elements."""
         needed = payload_bytes(active.spec.aggregation.wire_encoding, elements)
         return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
 
     async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
-        """An ended run grants no upload; it may have a receipt."""
+        """Return the receipt of an ended run's report, if there is one; an ended run grants no upload."""
         if standing is not None:
             return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, max_uploads=0, receipt=standing)
         ended = await self._services.reader.run(lambda connection: runs.get(connection, run))

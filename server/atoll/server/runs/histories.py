@@ -1,4 +1,4 @@
-"""Updates what the server learns about participants: hours online, report times, how often they are drawn."""
+"""Updates participants' histories: hours online, report times, and how often they are drawn."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def record(connection: Connection, changes: Mapping[str, Iterable[Change]], at: 
 
 
 def record_online(connection: Connection, spells: Mapping[str, tuple[float, float]]) -> None:
-    """Record from which to which epoch second each participant was connected."""
+    """Record the interval, in epoch seconds, for which each participant was connected."""
     if spells:
         latest = max(stop for _, stop in spells.values())
         record(connection, {who: [online(start, stop)] for who, (start, stop) in spells.items()}, latest)
 
 
 def record_learned(connection: Connection, played: Iterable[Played], *, refused_count: bool = False) -> None:
-    """Record who was drawn, and for rounds that ended who reported and how fast.
+    """Record who was drawn and, for ended rounds, who reported and how fast.
 
-    With ``refused_count`` a refused report counts too, so that later draws do not depend on what is in an update.
+    With ``refused_count`` a refused report counts too, so that later draws do not depend on the content of an update.
     """
     reports = {MemberStatus.REPORTED, MemberStatus.REJECTED} if refused_count else {MemberStatus.REPORTED}
     changes: defaultdict[str, list[Change]] = defaultdict(list)

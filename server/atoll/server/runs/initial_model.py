@@ -16,11 +16,11 @@ BLOCK_BYTES = 16 << 20
 
 
 def check_finite(blobs: BlobStore, name: str, layout: Layout) -> None:
-    """Read a model once; holds views into the blob only. Blocks: call it from a worker thread.
+    """Read a model once without copying it. Blocks: call it from a worker thread.
 
     Raises:
-        InvalidRequestError: naming the first tensor that has a value that is not finite.
-        BlobDamagedError: if the blob is not what its name says.
+        InvalidRequestError: names the first tensor with a value that is not finite.
+        BlobDamagedError: if the blob's content does not match its name.
     """
     with blobs.open(name) as blob:
         for start, stop, dtype in _runs(layout):
@@ -64,4 +64,4 @@ def _not_finite(layout: Layout, start: int, block: memoryview) -> InvalidRequest
                 f"the initial model's tensor {span.spec.name!r} has a value that is not finite",
                 "begin with finite weights",
             )
-    raise AssertionError("a block with such a value is made of tensors, one of which has it")
+    raise AssertionError("a block with such a value consists of tensors, so one of them has it")

@@ -12,8 +12,8 @@ from atoll.wire.v1 import participation_pb2
 class Invitation:
     """One member's invitation, in two parts that are joined when it is sent.
 
-    A layout of thousands of tensors is so serialised once per run and held once for all members that wait. No field of
-    ``Participate`` is in both parts, so joined they are one submessage that parsers need not merge.
+    A layout of thousands of tensors is thus serialised once per run, and held once for all members that wait. No field
+    of ``Participate`` is in both parts, so joined they are one submessage that parsers need not merge.
 
     Attributes:
         shared: serialised fields that are the same for every member; one object for all of them.
@@ -37,7 +37,7 @@ Instruction = participation_pb2.CheckInResponse | Invitation
 
 
 def serialised(instruction: Instruction) -> bytes:
-    """An instruction as it is sent."""
+    """The serialised instruction."""
     return instruction.serialised() if isinstance(instruction, Invitation) else instruction.SerializeToString()
 
 

@@ -1,4 +1,4 @@
-"""Makes the invitations to a run's rounds; what all members share is serialised once per round."""
+"""Makes the invitations to a run's rounds; the part that all members share is serialised once per round."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Invitations:
         self, state: RunState, live: RoundState, member: Member, *, remaining_s: float, traceparent: str
     ) -> Invitation:
         """The task of an open round, with this member's largest weight, seed and trace context."""
-        seed = self.spec.job.seed  # None in a run of an earlier version
+        seed = self.spec.job.seed  # None in a run that an earlier version submitted
         own = participation_pb2.Participate(
             remaining_s=max(0.0, remaining_s),
             max_weight=max_weight(state, member.declared_weight),
@@ -68,9 +68,9 @@ class Invitations:
         return Invitation(self._shared_by_all(state, live), own.SerializeToString())
 
     def _shared_by_all(self, state: RunState, live: RoundState) -> bytes:
-        """The part of the invitation that all members of the open round share; kept while the round lasts.
+        """The part of the invitation that is shared by all members of the open round; cached while the round lasts.
 
-        A part without the model, because it could not be read, is kept for ``READ_AGAIN_S`` only.
+        If the model could not be read, the part is cached for ``READ_AGAIN_S`` only.
         """
         key, found = self._shared
         if key == live.key and time.monotonic() < self._kept_until:
@@ -107,7 +107,7 @@ class Invitations:
         return self.privacy.cohort_size(len(live.roster))
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
-        """The elements that the update must have; empty for all elements."""
+        """The element ranges that the update must cover; empty for all elements."""
         part = fragments_of(self.spec, self.layout).of_round(live.version)
         if live.kind is not RoundKind.TRAIN or part.size == self.layout.size:
             return []
@@ -124,7 +124,7 @@ class Invitations:
             with self.blobs.open(model.blob) as blob:
                 model.content = bytes(blob.read(0, blob.manifest.size_bytes))
                 model.chunk_bytes = blob.manifest.chunk_bytes
-        except ServerError as error:  # participants then download the model, and get the error there
+        except ServerError as error:  # participants then download the model and get the error there
             log.warning("run %s: invitations do not carry the model: %s", self.run, error)
             return False
         return True
@@ -143,7 +143,7 @@ def stop_message(
 
 
 def max_weight(state: RunState, declared_weight: int) -> int:
-    """The largest weight that a member may report: its declared one if weights count examples, else any."""
+    """The largest weight that a member may report: its declared weight if weights count examples, else any."""
     return declared_weight if state.policy.weighting is Weighting.EXAMPLES else ANY_WEIGHT
 
 

@@ -1,4 +1,4 @@
-"""Removes what is no longer needed: before runs are resumed, then every ``sweep_s``, and at an operator's request.
+"""Removes unneeded data: before runs are resumed, then every ``sweep_s``, and at an operator's request.
 
 | what | when it goes |
 |---|---|
@@ -45,12 +45,12 @@ _FRESH_S = 3600.0
 _PAGE_ROWS = 2000
 """Certificates or join tokens removed in one transaction."""
 _PAGE_EVENTS = 2000
-"""Events removed in one transaction: other writes wait no longer than that takes."""
+"""Events removed in one transaction, which bounds how long other writes wait."""
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """Things of one kind that were removed, or would be; ``run`` is empty if they belong to none."""
+    """Items of one kind that were removed, or would be; ``run`` is empty if they belong to no run."""
 
     kind: str
     run: str
@@ -65,8 +65,8 @@ class Janitor:
         services: stores, spool, leases.
         settings: what is kept.
         active: the runs that have not ended.
-        renewal_grace_s: how long an expired certificate can still be renewed, and so is kept: its record decides
-            whether it may.
+        renewal_grace_s: how long an expired certificate can still be renewed; its record is kept until then, since it
+            decides about the renewal.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class Janitor:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Remove nothing meanwhile; begins when the current removal is done."""
+        """Pause removals inside the context; enters when the current removal is done."""
         async with self._turn:
             yield
 
     async def tidy(self, *, dry_run: bool = False, fresh_s: float = _FRESH_S) -> tuple[Pruned, ...]:
-        """Remove what is no longer needed, and return what that was.
+        """Remove unneeded data, and return what was removed.
 
         Args:
             dry_run: remove nothing.
-            fresh_s: blobs that no row names stay for this many seconds.
+            fresh_s: age in seconds up to which blobs that no row refers to are kept.
         """
         async with self._turn:
             await self._services.writer.run(schema_version.touch)  # fails if another server is at work now
@@ -121,10 +121,10 @@ class Janitor:
         return tuple(found)
 
     async def delete_run(self, run: str, *, operator: str) -> tuple[Pruned, ...]:
-        """Delete a run that has ended: its rows, its uploads, and the blobs that nothing else names or holds.
+        """Delete a run that has ended: its rows, its uploads, and the blobs that nothing else refers to or holds.
 
-        Its events are deleted first, page by page, all other rows in one transaction. If the server dies in between,
-        the next start removes blobs that no row names. The log names the ``operator``.
+        Its events are deleted first, page by page, then all other rows in one transaction. If the server dies in
+        between, the next start removes blobs that no row refers to. The log names the ``operator``.
 
         Raises:
             RecordMissingError: no such run.
@@ -134,7 +134,7 @@ class Janitor:
         services = self._services
         async with self._turn:
             await services.reader.run(_require_ended, run)
-            if run in set(self._active()):  # its end is durable, but its tasks have not ended
+            if run in set(self._active()):  # its end is durable, but its tasks still run
                 raise UnavailableError("run.ending", f"run {run} is just ending", "try again", retry_after_s=0.1)
             held = await services.reader.run(event_log.held, run)
             while await services.writer.run(_prune_page, run):
@@ -195,7 +195,7 @@ class Janitor:
         return found
 
     async def _audit(self, *, dry_run: bool) -> list[Pruned]:
-        """Remove old entries of the audit log: once a day at most, since each removal is an entry itself."""
+        """Remove old entries of the audit log, at most once a day, since each removal adds an entry."""
         now = self._services.clock()
         before = (now - self._settings.keep_audit_s) // DAY_S * DAY_S
         count = await self._services.reader.run(partial(audit.count_old, before=before))
@@ -225,7 +225,7 @@ class Janitor:
         return [Pruned("models", "", len(spare), sum(spare.values()))] if spare else []
 
     async def _remove_spare(self, names: Collection[str]) -> tuple[int, int]:
-        """Remove the blobs that nothing names or holds; returns their number and bytes."""
+        """Remove the blobs that nothing refers to or holds; returns their number and bytes."""
         services = self._services
         there = await services.call(lambda: {name: services.blobs.facts(name) for name in names})
         spare: list[int] = []
@@ -254,7 +254,7 @@ def _delete_ended(connection: Connection, run: str) -> frozenset[str]:
 
 
 def _prune_page(connection: Connection, run: str) -> bool:
-    """Remove some of a run's events, with the last ones its snapshots; returns whether there are more."""
+    """Remove a page of a run's events, and its snapshots with the last page; returns whether there are more events."""
     last = event_log.next_seq(connection, run)
     first = event_log.first_seq(connection, run)
     if first is None or first >= last:

@@ -40,15 +40,16 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_VERSION = 2
 SNAPSHOT_EVENTS = 500
-"""The end of a round writes a snapshot if this many events have happened since the last."""
+"""A snapshot is written at the end of a round if this many events have happened since the last one."""
 _MOST_EVENTS = 8 * SNAPSHOT_EVENTS
-"""After this many events a snapshot is written even within a round: a start replays hardly more."""
+"""A snapshot is written even within a round after this many events, which bounds the replay at a start."""
 
 _RECORDED = (RecordRound, RecordMember, Finish)
 """Effects with records."""
 
-# A field that this version does not know may change what the others mean, so it is refused. Fields at their defaults
-# are not written: a newer version's, which then mean what happened before, do not keep this one from reading.
+# A field that this version does not know may change the meaning of others, so it is refused. Fields at their defaults
+# are not written, so a newer version's field at its default, which stands for the old behaviour, can still be read
+# here.
 _STRICT = ConfigDict(extra="forbid")
 _STATES: TypeAdapter[RunState | None] = TypeAdapter(RunState | None, config=_STRICT)  # config: unions only
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")], config=_STRICT)
@@ -57,12 +58,12 @@ _NEWER = "start the version of the server that wrote it"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A run as the database has it.
+    """A run as replayed from the database.
 
     Attributes:
         state: its state.
-        next_seq: the place of its next event.
-        snapshot_seq: the place of the snapshot that the replay began from; 0 if there was none.
+        next_seq: the sequence number of its next event.
+        snapshot_seq: the sequence number of the snapshot that the replay began from; 0 if there was none.
     """
 
     state: RunState
@@ -71,7 +72,7 @@ class Replayed:
 
 
 def event_to_json(event: Event) -> str:
-    """The body of an event in the log: its kind, and the fields that are not at their defaults."""
+    """An event's body in the log: its kind, and all fields that are not at their defaults."""
     fields = _EVENTS.dump_json(event, exclude_defaults=True).decode()[1:]
     return f'{{"kind":"{event.kind}"{"," if len(fields) > 1 else ""}{fields}'
 
@@ -80,7 +81,7 @@ def event_from_json(body: str) -> Event:
     """The event of a log entry.
 
     Raises:
-        ValueError: if this version does not know the event, or one of its fields.
+        ValueError: if this version does not know the event or one of its fields.
     """
     try:
         return _EVENTS.validate_json(body)
@@ -108,7 +109,7 @@ class SqlJournal:
     Args:
         writer: the database's writer.
         reader: the database's readers.
-        keep_events: number of newest events to keep of a run in work, besides those that no snapshot covers.
+        keep_events: number of newest events to keep of an active run, in addition to events that no snapshot covers.
         learns: whether histories of participants are kept; see ``Services``.
     """
 
@@ -117,7 +118,7 @@ class SqlJournal:
         self._reader = reader
         self._keep_events = keep_events
         self._learns = learns
-        self._snapshots: dict[str, int] = {}  # run in work → place of its newest snapshot
+        self._snapshots: dict[str, int] = {}  # active run → sequence number of its newest snapshot
 
     async def append(self, entry: Entry) -> None:
         """See ``driver.Journal``."""
@@ -134,7 +135,7 @@ class SqlJournal:
             _record_all(connection, entry)
             _record_best(connection, entry.before, entry.after)
             policy = entry.after.policy
-            if self._learns and not policy.secret_draw:  # other runs' draws and windows follow from what is learned
+            if self._learns and not policy.secret_draw:  # other runs' draws and windows depend on these histories
                 record_learned(connection, entry.played, refused_count=policy.straggler.refused_count)
             if due:
                 self._put_snapshot(connection, entry)
@@ -146,17 +147,17 @@ class SqlJournal:
             self._snapshots[entry.run] = entry.next_seq
 
     async def resume(self, first: RunState) -> Replayed:
-        """The run that began as ``first``, from its newest snapshot and the events since then.
+        """Restore the run that began as ``first`` from its newest snapshot and the events since then.
 
         Raises:
-            CorruptDataError: if they are damaged, or an event does not follow from those before it.
+            CorruptDataError: if they are damaged, or an event does not follow from the events before it.
         """
         found = await self._reader.run(lambda connection: replayed(connection, first))
         self._snapshots[first.run_id] = found.snapshot_seq
         return found
 
     def _is_due(self, entry: Entry) -> bool:
-        """Snapshots are due at the end of a round, when the state is smallest; within a round only if it is long."""
+        """Whether a snapshot is due: at the end of a round, when the state is smallest, or within a long round."""
         if entry.after.status.ended or not entry.logged:
             return False
         since = entry.next_seq - self._snapshots.get(entry.run, 0)
@@ -173,10 +174,10 @@ class SqlJournal:
 
 
 def logged_events(connection: Connection, run: str, *, start: int = 0) -> Iterator[tuple[Event, float]]:
-    """A run's events from place ``start`` on, each with the epoch second that it was stepped at, page by page.
+    """A run's events from sequence number ``start`` on, page by page, each with the epoch second of its step.
 
     Raises:
-        CorruptDataError: if one is missing, was changed on disk, or is of a version that is not known here.
+        CorruptDataError: if an event is missing, was altered on disk, or comes from a version that is not known here.
     """
     for logged in event_log.replay(connection, run, start=start):
         try:
@@ -195,18 +196,18 @@ def snapshot_of(state: RunState, seq: int) -> Snapshot:
 
 
 def replayed(connection: Connection, first: RunState) -> Replayed:
-    """The run that began as ``first``, from its newest readable snapshot and the events since then.
+    """Restore the run that began as ``first`` from its newest readable snapshot and the events since then.
 
     Raises:
-        CorruptDataError: if the log is damaged, an event does not follow from those before it, or this version can read
-            neither the snapshots nor the events that they stand for.
+        CorruptDataError: if the log is damaged, an event does not follow from the events before it, or this version can
+            read neither the snapshots nor the events that they replace.
     """
     unknown = ""
     for snapshot in snapshots.newest_first(connection, first.run_id):
         state = _state_of(snapshot) if snapshot.whole else "it was changed on disk"
         if isinstance(state, RunState):
             return _played_on(connection, state, snapshot.seq)
-        # More of the log is replayed then.
+        # then more of the log is replayed
         log.warning("run %s: its snapshot at event %d is left out: %s", snapshot.run_id, snapshot.seq, state)
         unknown = state if snapshot.whole else unknown
     if unknown and event_log.first_seq(connection, first.run_id):
@@ -216,7 +217,7 @@ def replayed(connection: Connection, first: RunState) -> Replayed:
 
 
 def _state_of(snapshot: Snapshot) -> RunState | str:
-    """The state of a whole snapshot, or why this version cannot read it."""
+    """The state of an intact snapshot, or why this version cannot read it."""
     if snapshot.version != SNAPSHOT_VERSION:
         return f"it is of version {snapshot.version}, this program reads {SNAPSHOT_VERSION}"
     try:
@@ -226,7 +227,7 @@ def _state_of(snapshot: Snapshot) -> RunState | str:
 
 
 def _reason(error: ValidationError) -> str:
-    """Where the first fault is, and what it is."""
+    """The location of the first fault, and the fault."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
@@ -247,7 +248,7 @@ def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
 
 
 def _record_all(connection: Connection, entry: Entry) -> None:
-    """Record what the events ask for, in order; the rows of consecutive reports in one statement."""
+    """Write the records that the events ask for, in order; one statement writes the rows of consecutive reports."""
     rows: list[reports.Report] = []
     for played in entry.played:
         recorded = any(isinstance(effect, _RECORDED) for effect in played.effects)
@@ -255,7 +256,7 @@ def _record_all(connection: Connection, entry: Entry) -> None:
             if (row := played.also.row(played.effects)) is not None:
                 rows.append(row)
         elif recorded or played.also is not None or isinstance(played.event, Rejected):
-            reports.record_all(connection, rows)  # this one may look at them
+            reports.record_all(connection, rows)  # this record may read those rows
             rows = []
             _record(connection, entry.after, played)
     reports.record_all(connection, rows)
@@ -304,7 +305,7 @@ def _record_extension(connection: Connection, entry: Entry) -> None:
 
 
 def _record_status(connection: Connection, before: RunState, after: RunState) -> None:
-    """Record the status of a run that goes on; ``Finish`` records its end."""
+    """Record the status of a run that has not ended; ``Finish`` records its end."""
     moved = (before.status, before.pause_requested) != (after.status, after.pause_requested)
     if moved and not after.status.ended:
         reason = "pauses when this round is done" if after.pause_requested else after.reason
@@ -312,10 +313,10 @@ def _record_status(connection: Connection, before: RunState, after: RunState) ->
 
 
 def _record_best(connection: Connection, before: RunState, after: RunState) -> None:
-    """Record another best model, which is then kept.
+    """Record a new best model, which is then kept.
 
     Raises:
-        RecordMissingError: if it has no row: it was charged without a model.
+        RecordMissingError: if the model has no row, since it was charged without a model.
     """
     best = after.best
     if best is None or (before.best is not None and before.best.version == best.version):

@@ -1,4 +1,4 @@
-"""Adds the time that participants are connected to their histories."""
+"""Adds participants' connected time to their histories."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from atoll.server.runs.sessions import Session
 log = logging.getLogger(__name__)
 
 COUNT_ONLINE_S = 600.0
-"""A draw adds the time online of participants that have been connected for this long since it was last added."""
+"""Seconds of connected time that may be missing from a history at a draw; a draw adds longer times first."""
 COUNTED_PER_DRAW = 256
-"""Maximum number of histories that one draw updates: with thousands connected it must not wait for all."""
+"""Maximum number of histories that one draw updates; with thousands connected, a draw must not wait for all."""
 
 
 def count_online(services: Services, sessions: Iterable[Session]) -> Future[None] | None:
@@ -26,7 +26,7 @@ def count_online(services: Services, sessions: Iterable[Session]) -> Future[None
         return None
     now, spells = services.clock(), {}
     for session in sessions:
-        if session.introduction.unary:  # it is not online between its calls
+        if session.introduction.unary:  # a participant with unary check-ins is not online between its calls
             continue
         spells[session.participant] = (session.counted_from, now)
         session.counted_from = now
@@ -42,7 +42,7 @@ def count_online(services: Services, sessions: Iterable[Session]) -> Future[None
 
 
 def count_overdue(services: Services, sessions: Iterable[Session]) -> None:
-    """As ``count_online``, for up to ``COUNTED_PER_DRAW`` sessions that are due."""
+    """Like ``count_online``, for up to ``COUNTED_PER_DRAW`` sessions that are due."""
     if not services.learns:
         return
     due = services.clock() - COUNT_ONLINE_S

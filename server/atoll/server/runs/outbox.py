@@ -10,7 +10,7 @@ from atoll.server.runs.instructions import Instruction
 class Outbox:
     """A queue with one reader. Single-threaded: only the event loop uses it.
 
-    Empty it takes 0.2 KB, an ``asyncio.Queue`` 2.9 KB: every idle participant has one.
+    An empty one takes 0.2 KB, an ``asyncio.Queue`` 2.9 KB, and every idle participant has one.
 
     Args:
         most: maximum number of instructions; None: no limit.
@@ -54,7 +54,7 @@ class Outbox:
         return self._waiting.pop(0)
 
     async def get(self) -> Instruction | None:
-        """Wait for an instruction and remove it. One that is cancelled removes nothing."""
+        """Wait for an instruction and remove it. A cancelled call removes nothing."""
         while not self._waiting:
             if self._reading is not None:
                 raise RuntimeError("an outbox has one reader")

@@ -1,8 +1,8 @@
 """Pace steering: when participants without a stream check in again (Bonawitz et al. 2019, arXiv 1902.01046, 2.3).
 
-A *small* population gets one common time to return, or a cohort would never be complete. A *large* one is
-spread, so that the load is flat and there are always enough. It returns as often as the runs need, and no more often
-than the server can take.
+A *small* population gets one common time to return; otherwise a cohort would never be complete. The returns of a
+*large* one are spread, so that the load is flat and enough participants are always available. It returns as often as
+the runs need, but no more often than the server can handle.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSett
 from atoll.server.runs.expected_returns import ExpectedReturns
 
 SURPLUS = 2.0
-"""So many times the participants that runs need should wait in their calls at the same time."""
+"""Factor by which the participants that wait in their calls should exceed those that runs need."""
 CHOICES = 4
-"""The least loaded of so many random seconds is taken: the fullest second is then little above the mean (Mitzenmacher,
+"""The least loaded of this many random seconds is taken, so the fullest second is little above the mean (Mitzenmacher,
 "The Power of Two Choices in Randomized Load Balancing", 2001)."""
 LEAST_SHARE = 0.5
-"""Share of the rate that is always left for participants that are expected, however many come unexpected."""
+"""Share of the rate that is reserved for expected participants, however many unexpected ones check in."""
 SOONEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class NextReturn:
-    """When a participant is to check in again.
+    """The time of a participant's next check-in.
 
     Attributes:
         after_s: seconds from now.
-        when_done: also as soon as it has no task in work.
+        when_done: whether it may also return as soon as it has finished its task.
     """
 
     after_s: float
@@ -69,7 +69,7 @@ class PaceSteering:
 
     @property
     def return_spread_s(self) -> float:
-        """Seconds over which this population should spread its return when it finds no server."""
+        """Seconds over which this population should spread its return after it found no server."""
         return self.population / self.settings.per_s
 
     def need(self, run: str, participants: int) -> None:
@@ -83,7 +83,7 @@ class PaceSteering:
         self._expected.arrived(participant, self._clock())
 
     def next_return(self, participant: str) -> NextReturn:
-        """When a participant that has checked in is to check in again."""
+        """The next check-in of a participant that has just checked in."""
         now, count = self._clock(), self.population + 1
         together = self._gathers(count)
         at = self._meeting(now) if together else self._spread(now, count)
@@ -91,16 +91,16 @@ class PaceSteering:
         return NextReturn(at - now, when_done=together)
 
     def put_off(self, participant: str) -> float:
-        """Seconds after which a participant that came when too many came may try again: the first free moment."""
+        """Seconds after which a participant that is turned away under overload may retry: the first free second."""
         now = self._clock()
         at = self._expected.first_free(now + SOONEST_S, self.settings.per_s) + self._chance.random()
         self._expected.expect(participant, at, now, self._remember_s(self.population + 1))
         return at - now
 
     def _gathers(self, count: int) -> bool:
-        """Whether so many participants must return together for runs to find enough, and can.
+        """Whether this many participants must return together for runs to find enough, and may do so.
 
-        Not while many come unexpected: after a restart, a large population is small at first.
+        False while many unexpected ones check in: after a restart, a large population looks small at first.
         """
         settings = self.settings
         at_once = count * settings.hold_s / settings.period_s
@@ -109,7 +109,7 @@ class PaceSteering:
         return self._expected.unexpected_per_s <= LEAST_SHARE * settings.per_s
 
     def _meeting(self, now: float) -> float:
-        """The next multiple of the period, the same for all, and as many seconds after it as the rate requires."""
+        """The next multiple of the period, which is common to all, plus as many seconds as the rate requires."""
         period_s, room_per_s = self.settings.period_s, self._room_per_s()
         at = math.ceil((now + SOONEST_S) / period_s) * period_s
         while (there := self._expected.load_at(at)) >= room_per_s:
@@ -122,12 +122,12 @@ class PaceSteering:
         return min(moments, key=self._expected.load_at)
 
     def _room_per_s(self) -> float:
-        """The rate that is left beside the participants that come unexpected."""
+        """The rate that unexpected check-ins leave."""
         per_s = self.settings.per_s
         return max(LEAST_SHARE * per_s, per_s - self._expected.unexpected_per_s)
 
     def _wanted_s(self, count: int) -> float:
-        """Seconds between check-ins of one participant with which runs always find enough."""
+        """Seconds between one participant's check-ins with which runs always find enough participants."""
         settings = self.settings
         if not settings.hold_s:
             return settings.period_s
@@ -135,6 +135,6 @@ class PaceSteering:
         return min(max(count / wanted_per_s, settings.period_s), max(settings.period_s, settings.longest_s))
 
     def _remember_s(self, count: int) -> float:
-        """Seconds for which a participant that does not return is still counted: longer than any return takes."""
+        """Seconds for which a participant that does not return still counts; longer than any time to return."""
         settings = self.settings
         return 2.0 * max(settings.longest_s, settings.period_s, count / (LEAST_SHARE * settings.per_s))

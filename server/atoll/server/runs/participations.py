@@ -1,4 +1,4 @@
-"""In how many released rounds of a run each participant has taken part."""
+"""Counts the released rounds of a run in which each participant has taken part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Counted:
 
 
 class Participations:
-    """Reads the members of each released round once: of all rounds at a run's first draw, then of its new rounds.
+    """Reads the members of each released round once: all rounds at a run's first draw, then each new round.
 
     The status of a member never changes once its round is released: a run with a limit on participation is private
     and takes no late reports (``jobs.refusals``).

@@ -1,4 +1,4 @@
-"""Performs the effects of one run: which handler each effect has. Performing an effect again changes nothing more."""
+"""Performs the effects of one run: maps each effect to its handler. Performing an effect is idempotent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _KINDS: dict[type[Effect], str] = {
     Publish: "publish",
     Fold: "fold",
 }
-"""Names the tasks of effects that may need none; other effects that fail at once go by their own name."""
+"""Task names of effects that may need no task; other effects that fail at once are named after the effect."""
 
 
 class RunPerformer:
@@ -76,7 +76,7 @@ class RunPerformer:
         self._sums = SumEffects(driver, tasks, self._aggregator)
         self._releases = ReleaseEffects(driver, tasks, self._aggregator)
         self._ends = EndEffects(driver, tasks, pool, self._aggregator)
-        # Receipts and records of members are no work: the poster answers, the journal has recorded.
+        # Receipts and member records need no work: the poster answers, and the journal has recorded.
         self._works: dict[type[Effect], Callable[[Any], None]] = {
             Invite: self.members.invite_all,
             Stop: self.members.stop,
@@ -124,19 +124,19 @@ class RunPerformer:
         await self._tasks.answer(Started())
 
     async def ended(self) -> None:
-        """Wait until the work on the run's end is done: it removes uploads, also those of a later round."""
+        """Wait until the work on the run's end is done, which removes uploads, including those of a later round."""
         await self._tasks.ended(lambda _: True)
 
     @property
     def trouble(self) -> str:
-        """The effect that is being retried and the reason, or the error that stopped the run; empty if neither.
+        """The effect that is being retried and the reason, or the error that stopped the run; empty if neither applies.
 
-        Disk, database or workers refuse something, or connected participants cannot do what the job asks.
+        Disk, database or workers refuse an effect, or connected participants cannot do the job's rounds.
         """
         return self._tasks.trouble if self._driver.broken is None else str(self._driver.broken.detail)
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
-        """Metrics that the operator's evaluator gave the round's model; empty if there are none (yet)."""
+        """The evaluator's metrics of the round's model; empty if there are none (yet)."""
         return self._aggregator.server_metrics(key)
 
     def _start_retry(self, effect: StartRetry) -> None:

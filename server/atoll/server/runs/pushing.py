@@ -29,7 +29,7 @@ from atoll.server.runs.tasks import Tasks
 from atoll.wire.pacing import LONGEST_RETRY_S
 
 RETURN_S = 3 * LONGEST_RETRY_S
-"""How long members may take to return after a restart, in addition to the spread of a large cohort."""
+"""Seconds that members may take to return after a restart, in addition to the spread of a large cohort."""
 DEADLINE = "deadline"
 _EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
 
@@ -64,7 +64,7 @@ class Pusher:
         self._back: set[str] = set()
 
     def deadline(self, effect: StartDeadline, passed: Event) -> None:
-        """Start the deadline timer of a round; invitations have the time that is left on it.
+        """Start the deadline timer of a round; invitations carry its remaining time.
 
         A round that a restart interrupted lasts until its members have had time to return with their work.
         """
@@ -80,18 +80,18 @@ class Pusher:
             return
         absent = [who for who in effect.participants if self._services.sessions.get(who) is None]
         self._push(live, (member for who in effect.participants if (member := live.roster.get(who)) is not None))
-        for participant in absent:  # they disconnected between the draw and now, unnoticed
+        for participant in absent:  # they disconnected between the draw and now, which went unnoticed
             self.lost(participant)
 
     def connected(self, session: Session) -> None:
-        """A participant has connected: invite it, or stop its work on rounds that are over."""
+        """Invite a participant that has connected, or stop its work on rounds that are over."""
         live = self._open_round()
         member = live.roster.get(session.participant) if live is not None else None
         if self._now() < self._back_by:
             self._back.add(session.participant)
         at_work = {RoundKey(at, attempt) for run, at, attempt in session.introduction.resuming if run == self._run}
         if live is not None and member is not None and member.status in _EXPECTED:
-            # A silent member must accept again.
+            # a silent member must accept again
             if live.key not in at_work or member.status is MemberStatus.SILENT:
                 self._push(live, (member,))
             at_work.discard(live.key)
@@ -108,7 +108,7 @@ class Pusher:
                 session.send(self._invitations.stop(effect.key, effect.reason, late_welcome=late_welcome))
 
     def lost(self, participant: str, away_s: float = 0.0) -> None:
-        """A participant has disconnected: unless it returns in time, it counts as silent.
+        """Note that a participant has disconnected; unless it returns in time, it counts as silent.
 
         Args:
             participant: its id.
@@ -118,7 +118,7 @@ class Pusher:
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
             return
-        # Members spread their return by the cohort size in the invitation, for a secret draw the planned size.
+        # Members spread their return by the cohort size in the invitation, which for a secret draw is the planned size.
         asked_s = LONGEST_DELAY * return_spread_s(self._invitations.announced_size(live))
         patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
@@ -132,7 +132,7 @@ class Pusher:
         self._tasks.after(timer, patience_s, lambda: self._fell_silent(key, participant, patience_s))
 
     def expect_back(self) -> None:
-        """After a restart no member is connected: give all of them time to reconnect."""
+        """Give all members time to reconnect after a restart."""
         live = self._open_round()
         members = 0 if live is None else self._invitations.announced_size(live)
         self._interrupted = None if live is None else live.key
@@ -158,13 +158,13 @@ class Pusher:
                 )
 
     def _remaining_s(self, live: RoundState) -> float:
-        """Seconds left on the deadline timer; before it is started, by the wall clock."""
+        """Seconds left on the deadline timer, or by the wall clock before the timer is started."""
         if self._deadline is not None and self._deadline[0] == live.key:
             return max(0.0, self._deadline[1] - self._now())
         return min(live.window_s, max(0.0, live.deadline_at - self._services.clock()))
 
     def _spare(self, session: Session, key: RoundKey) -> None:
-        """Stop work that cannot count; a participant that waits for its receipt is left to ask for it."""
+        """Stop work that cannot count, unless the participant still has to ask for its receipt."""
         state = self._driver.state
         member = member_of(state, key, session.participant)
         reported = member is not None and member.status is MemberStatus.REPORTED

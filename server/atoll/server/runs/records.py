@@ -16,7 +16,7 @@ from atoll.wire.v1 import transfer_pb2
 EVALUATION_WEIGHT = "eval/examples"
 TRAINING = "train/"
 MAX_MEANS = 64
-"""Maximum number of metric names of each kind in a round's means: as many as one report may have."""
+"""Maximum number of metric names of each kind in a round's means, equal to the maximum in one report."""
 MAX_CLAIM_S = 90 * 86_400.0
 """Longest credible duration of a step of a task: the longest lifetime of a certificate."""
 
@@ -40,8 +40,8 @@ def metrics_of(members: Iterable[Member], max_weight: int) -> dict[str, float]:
 
     ``eval/examples`` is the sum of the examples. A member counts for at most what it declared at check-in (at least 1)
     and at most ``max_weight`` (``RunPolicy.max_weight``). At most ``MAX_MEANS`` names of each kind are kept: those that
-    most members reported, then by name. A mean that is not finite is left out. A score histogram's metric is the AUC of
-    the summed histograms. Deterministic: members come in order of their ids.
+    most members reported, ties by name. A mean that is not finite is left out. A score histogram's metric is the AUC of
+    the summed histograms. The result is deterministic, since members are in order of their ids.
     """
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     examples, pooled = 0.0, PooledScores()
@@ -70,7 +70,7 @@ def _commonest(found: Mapping[str, Sequence[tuple[float, float]]], prefix: str) 
 
 
 def _mean(figures: Sequence[tuple[float, float]]) -> float:
-    """The mean of (weight, value); each is scaled by its share first, so that large values do not overflow."""
+    """The mean of (weight, value); each value is first scaled by its share, so that large values do not overflow."""
     total = math.fsum(weight for weight, _ in figures)
     try:
         return math.fsum(value * (weight / total) for weight, value in figures)
@@ -79,7 +79,7 @@ def _mean(figures: Sequence[tuple[float, float]]) -> float:
 
 
 def claimed_seconds(report: transfer_pb2.ReportRequest) -> tuple[tuple[str, float], ...]:
-    """Seconds that the participant says each step took; steps with missing or impossible values are left out."""
+    """Reported seconds of each step; steps with missing or impossible values are left out."""
     said = {
         "download": report.download_seconds,
         "evaluate": report.evaluate_seconds,

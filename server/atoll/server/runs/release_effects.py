@@ -29,7 +29,7 @@ class ReleaseEffects:
         self._aggregator = aggregator
 
     def charge(self, effect: ChargeAndStore, state: RunState) -> Answer | Work:
-        """Charge and store the result; a candidate that a restart has lost is made again first."""
+        """Charge and store the result; first remake a candidate that a restart has lost."""
         if self._aggregator.can_charge(effect):
             return Answer(_charged(effect, state), self._aggregator.charge(effect, state))
         return partial(self._tasks.start, TaskName("charge", effect.key), lambda: self._make_again_and_charge(effect))
@@ -49,7 +49,7 @@ class ReleaseEffects:
             await self._tasks.answer(_charged(effect, state), also)
 
     def publish(self, effect: Publish) -> Answer | Work:
-        """Publish the released model, once the operator's evaluator has judged it, if there is one."""
+        """Publish the released model, after the operator's evaluator has judged it, if the job names one."""
         if self._aggregator.is_judged(effect):
             return partial(self._tasks.start, TaskName("publish", effect.key), lambda: self._judge_and_publish(effect))
         return Answer(Published(effect.key))
@@ -81,7 +81,7 @@ class ReleaseEffects:
 
 
 def _charged(effect: ChargeAndStore, state: RunState) -> Charged:
-    """The charge, with the members' metrics that judge the model which the round handed out."""
+    """The charge, with those members' metrics that judge the model which the round handed out."""
     policy = state.policy
     if all(name.startswith(SERVER_METRIC) for name in policy.deciding_metrics):
         return Charged(effect.key)

@@ -1,4 +1,4 @@
-"""Turns a participant's reply or report into the engine's event; a report also into a row, and an answer."""
+"""Turns a participant's reply or report into an engine event, and a report also into a row and an answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DISPOSITIONS = {
 
 
 class ReportRefusedError(ConflictError):
-    """The report does not count, and no other report of this participant will count in the round."""
+    """The report does not count, and no later report of this participant can count in the round."""
 
     recovery = Recovery.NEXT_TASK
 
@@ -51,7 +51,7 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
     """The engine's event for a report.
 
     Raises:
-        InvalidRequestError: for impossible weights, too many or impossible metrics, or a digest of nothing.
+        InvalidRequestError: for impossible weights, too many or impossible metrics, or a digest without an upload.
     """
     report = commit.report
     if max(report.weight, report.evaluation_weight) > ANY_WEIGHT:
@@ -84,7 +84,7 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
 
 
 def without_figures(commit: Commit) -> Commit:
-    """A report without its metrics: a private run does not keep them, since they carry no noise."""
+    """The report without its metrics: a private run does not keep them, since they carry no noise."""
     report = transfer_pb2.ReportRequest()
     report.CopyFrom(commit.report)
     for field in ("metrics", "evaluation", "evaluation_weight", "scores"):
@@ -100,7 +100,7 @@ class ReportRecorder:
         run: the run's id.
         commit: the report.
         metrics: its figures, as in its event.
-        now: epoch seconds at which it came.
+        now: epoch seconds of its arrival.
     """
 
     run: str
@@ -115,7 +115,7 @@ class ReportRecorder:
             reports.record(connection, row)
 
     def row(self, effects: tuple[Effect, ...]) -> reports.Report | None:
-        """The report's row, given the effects that it has; None if it is not acknowledged."""
+        """The report's row, given its effects; None if the report is not acknowledged."""
         commit, report = self.commit, self.commit.report
         receipt = _receipt(effects, commit.participant)
         if receipt is None or receipt.verdict not in (Verdict.COUNTED, Verdict.CARRIED):
@@ -170,7 +170,7 @@ def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None
 
 
 def no_longer_wanted(state: RunState, key: RoundKey, participant: str) -> ServerError:
-    """Why a report is not wanted; only rounds that the state still holds can say who is no member."""
+    """The reason why a report is not wanted; non-members are recognised only for rounds that the state still holds."""
     remembered = {past.key for past in state.past} | ({state.round.key} if state.round is not None else set())
     member = member_of(state, key, participant)
     if member is None and key in remembered:

@@ -18,7 +18,7 @@ SHOWN_ORGANISATIONS = 20
 
 
 def required_among(sessions: Iterable[Session], names: Collection[str]) -> dict[str, str]:
-    """The name under which each of these participants is required, by id; those that are not are left out."""
+    """The names under which participants are required, by id; participants that are not required are left out."""
     found = {}
     for session in sessions:
         name = next((one for one in (session.participant, session.organisation) if one in names), None)
@@ -30,14 +30,14 @@ def required_among(sessions: Iterable[Session], names: Collection[str]) -> dict[
 def absent_names(
     effect: DrawCohort, spec: JobSpec, *, able: Iterable[Session], unable: Iterable[Session]
 ) -> tuple[str, ...]:
-    """The required names of which no participant can be drawn now.
+    """The required names for which no participant can be drawn now.
 
     Args:
         effect: the round.
         spec: its job.
-        able: the participants that can be drawn, or whose late update the round counts.
-        unable: the connected participants that cannot do what a round of this kind asks. An evaluation does not wait
-            for them.
+        able: participants that can be drawn, or whose late update counts in the round.
+        unable: connected participants that are not able to take part in a round of this kind. An evaluation does not
+            wait for them.
     """
     names = spec.cohort.required_names
     if not names:
@@ -51,13 +51,13 @@ def absent_names(
 def required_members(
     spec: JobSpec, named: Mapping[str, str], drawn: Iterable[str], there: Iterable[Session]
 ) -> tuple[tuple[str, str], ...]:
-    """The drawn participants that must count, with the names under which the job requires them.
+    """The drawn participants that must report, with the names under which the job requires them.
 
     Args:
         spec: the job.
-        named: what ``required_among`` gave.
+        named: the result of ``required_among``.
         drawn: ids of the cohort.
-        there: the participants that it was drawn from.
+        there: the participants that the cohort was drawn from.
     """
     if not spec.cohort.requires_all:
         return tuple((name, named[name]) for name in drawn if name in named)
@@ -66,7 +66,7 @@ def required_members(
 
 
 def warnings_of_choice(spec: JobSpec, connected: int) -> tuple[str, ...]:
-    """The warning for a job that asks for all participants, if more are connected than its cohort takes."""
+    """The warning for a job that requires all participants while more are connected than its cohort takes."""
     cohort = spec.cohort
     if connected <= cohort.invited or not cohort.requires_all or cohort.sampler == "poisson":
         return ()
@@ -82,7 +82,7 @@ def check_required(connection: Connection, spec: JobSpec, project: str) -> None:
     """Check that each required name has a participant in the project, and that a cohort has room for all of them.
 
     Raises:
-        InvalidRequestError: naming the name and what is enrolled.
+        InvalidRequestError: shows the missing name and the enrolled organisations.
     """
     size, found = spec.cohort.size, set[str]()
     for name in spec.cohort.required_names:

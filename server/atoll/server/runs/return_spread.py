@@ -1,4 +1,4 @@
-"""Over how many seconds participants spread their return when they lose their connections together."""
+"""The seconds over which participants spread their return after they lost their connections together."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RETURNS_PER_S = 250.0
-"""Rate at which participants may return after a common loss of connection: each costs a TLS handshake and check-in."""
+"""Participants per second that may return after an outage; each costs a TLS handshake and a check-in."""
 STEP = 1.5
-"""A spread suffices for this many times the connected participants, so that not every newcomer changes it."""
+"""Factor of headroom over the connected participants, so that not every newcomer changes the spread."""
 LEAST = 50
-"""Every spread suffices for this many participants: they return within 0.2 s, a client's shortest delay."""
+"""Every spread suffices for this many participants: they return within a client's shortest delay, 0.2 s."""
 LONGEST_DELAY = 1.5
-"""After its first try a participant waits from half of its spread to so many times it: then a fleet returns evenly,
-also after an outage of several tries."""
+"""After its first try a participant waits between half its spread and this multiple of it. A fleet then returns evenly,
+even after an outage of several tries."""
 SHRINK_AFTER_S = 600.0
-"""A population must stay smaller for this long before its spread shrinks: participants may be about to return."""
+"""Seconds that a population must stay smaller before its spread shrinks: participants may be about to return."""
 
 
 def return_spread_s(count: int) -> float:
@@ -42,7 +42,7 @@ class ReturnSpread:
         return return_spread_s(self.suffices_for)
 
     def adjust(self, connected: int) -> bool:
-        """Follow the population; returns whether connected participants need the new spread."""
+        """Adjust to the population; returns whether connected participants need the new spread."""
         if connected > self.suffices_for:
             self.suffices_for = max(int(STEP * self.suffices_for), connected)
             self._small_since = None

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from atoll.wire.privacy_terms import PrivacyTerms
 
 OpenSink = Callable[[str, int], "BlobWriter"]
-"""Opens a blob by the name of what it holds and the number of its bytes."""
+"""Opens a blob, given a name for its content and its size in bytes."""
 Recorder = Callable[[Connection], object]
 """Records a release in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateOutcome:
-    """The result of a private release: the run after it, and the clip norm for its charge."""
+    """The result of a private release: the run's next private state, and the clip norm for its charge."""
 
     after: PrivateRun
     clip: float
@@ -38,16 +38,17 @@ class PrivateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RoundSum:
-    """The sum of a round, as its release gets it.
+    """The sum of a round, as passed to its release.
 
     Attributes:
         version: models released before.
         key: names the sum.
         total: the sum of the contributions.
         items: the contributions.
-        norms: L2 norms of contributions that only their aggregators can read, by update id; if the release needs norms.
-        states: blobs that earlier releases left, by name.
-        open_sink: opens a blob for what later releases need.
+        norms: L2 norms, by update id, of contributions that only their aggregators can read; set if the release needs
+            norms.
+        states: blobs of earlier releases, by name.
+        open_sink: opens a blob for data that later releases need.
     """
 
     version: int
@@ -63,7 +64,7 @@ class RunPrivacy:
     """The privacy of a run's releases. A plain run's sums are released unchanged and cost nothing.
 
     ``is_free``: a round costs nothing, so a draw need not wait for a reservation. ``releases_empty_sums``: a round
-    without updates is released like any other. ``DifferentialPrivacy`` has what a private run does instead.
+    without updates is released like any other. ``DifferentialPrivacy`` overrides these methods for private runs.
     """
 
     is_free = True
@@ -86,10 +87,10 @@ class RunPrivacy:
         """Release the reservation: the round does not begin now."""
 
     def hold(self) -> None:
-        """Reserve again the cost of a round that began before a restart."""
+        """Reserve the cost of a round that began before a restart."""
 
     async def reset_shortfall(self) -> None:
-        """Count missing reports from 0 again: an operator resumes the run although too few participants reported."""
+        """Reset the count of missing reports: an operator resumes the run although too few participants reported."""
 
     def grid(self, version: int, total_weight: int, max_abs: float) -> Grid | None:
         """The grid of the train round after ``version`` releases; None if nothing is to be summed."""
@@ -115,17 +116,17 @@ class RunPrivacy:
 
     @contextlib.contextmanager
     def released(self, summed: RoundSum) -> Iterator[tuple[PartialSum, PrivateOutcome | None]]:
-        """The sum that is released in place of ``summed.total``, and what the release leaves; blocks."""
+        """The sum to release in place of ``summed.total``, and the private outcome; blocks."""
         yield summed.total, None
 
     def recorder(self, record: stored.Release, outcome: PrivateOutcome | None, version: int) -> Recorder:
-        """Returns what records a release with its charge in a transaction."""
+        """The function that records a release with its charge in a transaction."""
         del outcome, version
         return lambda connection: stored.record(connection, record)
 
 
 class Promise:
-    """The privacy that a job promises; a plain job promises nothing. ``PrivatePromise`` is a private job's."""
+    """The privacy that a job promises; a plain job promises nothing. ``PrivatePromise`` is for private jobs."""
 
     def kept_bytes(self, elements: int) -> int:
         """Bytes that stay on disk between rounds, for a sum of ``elements`` elements."""

@@ -1,4 +1,4 @@
-"""Score histograms of reports, and the AUC of all participants' examples together."""
+"""Score histograms of reports, and the AUC over all participants' examples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def scores_of(report: transfer_pb2.ReportRequest) -> tuple[Scores, ...]:
 
 
 def areas_of(scores: Sequence[Scores]) -> dict[str, float]:
-    """The AUC of each of one participant's histograms; without those of one class alone."""
+    """The AUC of each of one participant's histograms; histograms with a single class are left out."""
     areas = {one.name: area(one.negatives, one.positives) for one in scores}
     return {name: found for name, found in areas.items() if found is not None}
 
@@ -68,6 +68,6 @@ class PooledScores:
                 sums[:] = [before + share * count for before, count in zip(sums, counts, strict=True)]
 
     def areas(self) -> dict[str, float]:
-        """The AUC of each sum; without those of one class alone."""
+        """The AUC of each sum; sums with a single class are left out."""
         found = {metric: area(*sums) for metric, sums in sorted(self._sums.items())}
         return {metric: value for metric, value in found.items() if value is not None}

@@ -39,17 +39,17 @@ class Services:
         evaluators: the operator's plug-ins, by name.
         clock: epoch seconds, UTC.
         silence_s: seconds that a member may be disconnected before it counts as gone, if it is no silo.
-        keep_models: released models kept per running run, besides the first.
-        room: free space of the disk.
-        leases: blobs that no row names yet.
+        keep_models: number of released models kept per running run, in addition to the first.
+        room: checks the disk's free space.
+        leases: protect blobs that no row refers to yet.
         observer: metrics, log and traces.
         share_models: whether any participant may read any blob whose name it knows.
         limits: limits on what participants use.
         silo_silence_s: seconds that a silo may be disconnected.
         silos: participants of kind silo that have checked in.
-        learns: whether histories of participants are kept, for samplers and report windows that look back.
-        members_stay: whether members are still connected when a run resumes, as in a simulation; otherwise they get
-            time to return.
+        learns: whether participants' histories are kept, for samplers and report windows that use them.
+        members_stay: whether members are still connected when a run resumes, as in a simulation; if not, they get time
+            to return.
     """
 
     writer: Writer
@@ -78,10 +78,10 @@ class Services:
         return max(self.silence_s, self.silo_silence_s) if participant in self.silos else self.silence_s
 
     async def sweep_blobs(self) -> None:
-        """Remove the blobs that were set aside, unless a row names one of them now.
+        """Remove the blobs that were set aside, except those that a row now refers to.
 
-        The database is asked again before a bucket is: a server that was frozen meanwhile has lost its turn, and then
-        this fails, instead of deleting a model that its successor has made again.
+        The database is asked again before a bucket is changed. If this server was frozen meanwhile and lost its turn,
+        the query fails, so that it does not delete a model that its successor has made again.
         """
         pending = self.blobs.pending()
         if pending:
@@ -94,7 +94,7 @@ class Services:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end, since they share resources."""
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()  # log lines from the thread carry the same fields
+        context = contextvars.copy_context()  # so that log lines from the thread carry the same fields
         running = loop.run_in_executor(self.executor, lambda: context.run(function, *args, **kwargs))
         try:
             return await asyncio.shield(running)

@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 ComeBack = participation_pb2.ComeBack
 
 OUTBOX_MESSAGES = 64
-"""Maximum number of instructions that wait for a slow participant; one more closes its stream, and it reconnects."""
+"""Maximum number of instructions queued for a slow participant; one more closes its stream, and it reconnects."""
 COME_BACK_S = 2.0
-"""Seconds that a stopping server asks participants to stay away at least."""
+"""Minimum seconds for which a stopping server sends participants away."""
 CUT_S = 2.0
-"""Seconds after which the session of a closed stream ends, even if its participant does not read what is queued.
+"""Seconds after which the session of a closed stream ends, even if its participant does not read the queued messages.
 
-The stream itself stays until the rest is read or given up like every unread message (``Limits.unread_s``): uploads may
-go on over the same connection.
+The stream itself stays until they are read or given up like every unread message (``Limits.unread_s``), since uploads
+may continue over the same connection.
 """
 SPREADS_AT_ONCE = 50
 SPREADS_EVERY_S = 0.05
-"""A new return spread goes to this many participants at a time, with this many seconds in between."""
+"""A new return spread is sent in batches: number of participants in each, and seconds between two."""
 STOPPING = "the server is stopping"
 TAKEN_OVER_S = 10.0
-"""Two processes with the same identity replace each other at most this often."""
+"""Minimum seconds between two replacements of a session by another process with the same identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a participant was enrolled for: an organisation of a project."""
+    """A participant's enrolment: its organisation and project."""
 
     organisation: str = ""
     project: str = DEFAULT_PROJECT
 
 
 UNKNOWN = Membership()
-"""At an aggregator, which knows nothing of its participants' enrolment."""
+"""The membership that an aggregator uses, which does not know its participants' enrolment."""
 
 
 @dataclass(eq=False, slots=True)
@@ -74,13 +74,13 @@ class Session:
         participant: its id.
         introduction: what it declared at check-in.
         outbox: instructions to send; None ends the stream.
-        counted_from: epoch second from which its time online is not yet in its history.
+        counted_from: epoch second up to which its connected time is in its history.
         cut: ends the session at once, even if the participant reads nothing.
         spread_for: number of participants that its latest return spread suffices for.
-        organisation: that the participant was enrolled for.
+        organisation: the participant's organisation, by enrolment.
         through: id of the aggregator that its stream ends at; empty: it ends here.
         away_s: seconds that the participant was asked to stay away when its session ended; infinite with a task.
-        project: that the participant belongs to; only runs of that one draw it.
+        project: the participant's project; only its runs draw the participant.
     """
 
     participant: str
@@ -115,7 +115,7 @@ class Session:
             self._cutting = asyncio.get_running_loop().call_later(CUT_S, self.cut)
 
     def ended(self) -> None:
-        """The stream has ended: cancel its cut."""
+        """Note that the stream has ended: cancel the pending cut."""
         if self._cutting is not None:
             self._cutting.cancel()
 
@@ -124,7 +124,7 @@ Listener = Callable[[Session], None]
 
 
 class Changes:
-    """Participants that have changed since the last ``take``; at first all of them.
+    """Participants that have changed since the last ``take``; initially all.
 
     Attributes:
         takes_unary: whether the run that waits may draw participants without a stream.
@@ -144,7 +144,7 @@ class Changes:
         self._event.set()
 
     def take(self) -> set[str] | None:
-        """The changed participants; None: all. Call it before looking at them, so that no change is missed."""
+        """Take the changed participants; None: all. Call it before looking at them, to miss no change."""
         found, self._participants = self._participants, set()
         self._event.clear()
         return found
@@ -155,7 +155,7 @@ class Changes:
 
 
 class ProjectSessions:
-    """The sessions of one project's participants. Single-threaded, as ``Sessions``, which changes it.
+    """The sessions of one project's participants. Single-threaded like ``Sessions``, which changes it.
 
     Attributes:
         has_unary: whether a participant of the project has checked in without a stream.
@@ -177,7 +177,7 @@ class ProjectSessions:
         return found if one is None or one.organisation == name else [*found, one]
 
     def all(self) -> list[Session]:
-        """Every open session. Costs as much as there are: call it once a draw, never for an event."""
+        """Every open session. Takes time linear in their number: call it once per draw, never per event."""
         return list(self._sessions.values())
 
     def names(self) -> list[str]:
@@ -270,7 +270,7 @@ class Sessions:
         return session
 
     def leave(self, reason: str = STOPPING, *, come_back_s: float = COME_BACK_S) -> None:
-        """The server is about to stop: send participants away, spread over the time that it says, and admit none.
+        """Prepare to stop: send participants away with spread return times, and admit none.
 
         Participants stay away for ``come_back_s`` or longer.
 
@@ -282,7 +282,7 @@ class Sessions:
                 session.close(come_back(ComeBack.CAUSE_STOPPING, self._next_return_s(), reason))
 
     def _next_return_s(self) -> float:
-        """When the next participant that is sent away shall come back."""
+        """Seconds after which the next participant that is sent away returns."""
         place = self._sent_away or 0
         self._sent_away = place + 1
         return self._come_back_s + return_spread_s(place)
@@ -304,7 +304,7 @@ class Sessions:
         self.touch((session.participant,))
 
     def disconnect(self, session: Session) -> None:
-        """Forget a session whose stream has ended, unless a newer one has taken its place."""
+        """Forget a session whose stream has ended, unless a newer session has replaced it."""
         session.ended()
         if self._sessions.get(session.participant) is session:
             del self._sessions[session.participant]
@@ -327,7 +327,7 @@ class Sessions:
         return self._through.get(aggregator, frozenset())
 
     def all(self) -> list[Session]:
-        """Every open session. Costs as much as there are: never call it for an event."""
+        """Every open session. Takes time linear in their number: never call it per event."""
         return list(self._sessions.values())
 
     def names(self) -> list[str]:
@@ -361,7 +361,7 @@ class Sessions:
                 self._sending = asyncio.get_running_loop().call_soon(self._send_spreads)
 
     def _send_spreads(self) -> None:
-        """Send the new spread to some participants, and to the next ones a little later."""
+        """Send the new spread to one batch of participants, and schedule the next batch."""
         spread = self._spread
         message = participation_pb2.CheckInResponse(
             return_spread=participation_pb2.ReturnSpread(return_spread_s=spread.seconds)
@@ -380,13 +380,13 @@ class Sessions:
             self._sending = asyncio.get_running_loop().call_later(SPREADS_EVERY_S, self._send_spreads)
 
     def touch(self, participants: Collection[str] = ()) -> None:
-        """Wake the runs that wait for a draw: these participants became free or busy."""
+        """Wake the runs that wait for a draw, since these participants became free or busy."""
         for watcher in self._watchers:
             watcher.note(participants)
 
     @contextlib.contextmanager
     def watch(self, *, takes_unary: bool = True, project: str = DEFAULT_PROJECT) -> Iterator[Changes]:
-        """Collect the changes from now on; with ``takes_unary`` also hold the project's unary check-ins for so long."""
+        """Collect changes in the context; ``takes_unary`` also holds the project's unary check-ins meanwhile."""
         changes = Changes(takes_unary=takes_unary, project=project)
         self._watchers.add(changes)
         try:

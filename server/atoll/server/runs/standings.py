@@ -1,4 +1,4 @@
-"""How many connected participants a waiting run could draw, kept up to date as participants change."""
+"""The number of connected participants that a waiting run could draw, updated as participants change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Count:
     resting: int = 0
 
     def add(self, one: Standing, times: int) -> None:
-        """Count one participant in (``times`` 1) or out (-1)."""
+        """Add (``times`` 1) or remove (-1) one participant."""
         self.free += times * one.free
         self.idle += times * one.idle
         self.unfit += times * one.unfit
@@ -50,13 +50,13 @@ Judge = Callable[[Session, Collection[str]], Standing]
 class Standings:
     """Counts participants by their standing with one run.
 
-    A participant is judged once when the wait begins, and again when something about it changes: with thousands
-    connected, a waiting run must not judge all of them each time that one reports to another run.
+    A participant is judged when the wait begins, and again whenever it changes. With thousands connected, a waiting run
+    must not judge all of them each time that one reports to another run.
 
     Args:
         sessions: who is connected.
-        changes: participants that have changed, also of other projects.
-        taken: returns which of these participants (None: of all) other runs have.
+        changes: participants that have changed, including those of other projects.
+        taken: returns which of these participants (None: of all) are taken by other runs.
         judge: returns the standing of a session, given the participants that are taken.
     """
 

@@ -1,9 +1,9 @@
-"""Steps the engine over events that are not durable yet, and collects what must be stored and done with them.
+"""Steps the engine over events that are not durable yet, and collects what must be stored and done for them.
 
-Some effects have an answer at once, without waiting and without any outward action: the charge for a finished sum, or
-a draw when enough participants are connected. Such an answer is stepped right after the event that caused the effect,
-so one transaction holds the whole chain: a round's sum, its charge and model, and the opening of the next round. If
-that transaction fails, none of it has happened.
+Some effects have an immediate answer, without waiting and without external side effects: the charge for a finished sum,
+or a draw when enough participants are connected. Such an answer is stepped right after the event that caused the
+effect, so that one transaction holds the whole chain: a round's sum, its charge and model, and the opening of the next
+round. If that transaction fails, none of it has happened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from atoll.server.rounds import (
 log = logging.getLogger(__name__)
 
 Also = Callable[[Connection, tuple[Effect, ...]], None]
-"""Something to store in the transaction of an event, given the effects that the event has."""
+"""Stores something in the transaction of an event, given the event's effects."""
 
 _ANSWERS: dict[type[Effect], type[Event]] = {
     DrawCohort: CohortDrawn,
@@ -56,9 +56,9 @@ class Played:
     Attributes:
         event: what happened.
         at: the epoch second that it was stepped at.
-        changed: whether it changed the run, and so belongs to its log.
+        changed: whether it changed the run and therefore belongs in its log.
         effects: what it causes.
-        also: what the poster wants to be stored with it.
+        also: what the poster wants stored with it.
     """
 
     event: Event
@@ -94,7 +94,7 @@ class Entry:
     Attributes:
         before: the run before the events.
         after: the run after them.
-        first_seq: the place in the run's log of the first event that changed it.
+        first_seq: the sequence number of the first event that changed the run.
         played: the events in order.
     """
 
@@ -110,7 +110,7 @@ class Entry:
 
     @property
     def next_seq(self) -> int:
-        """The place of the first event after these."""
+        """The sequence number of the first event after these."""
         return self.first_seq + len(self.logged)
 
     @property
@@ -121,14 +121,14 @@ class Entry:
 
 @dataclass(eq=False, slots=True)
 class Course:
-    """Steps events one after the other, from a durable state on.
+    """Steps events one after another, starting from a durable state.
 
     Attributes:
         state: the run after the events so far.
         clock: epoch seconds.
-        answer: gives the answer that an effect of this state has at once, or None.
+        answer: returns the immediate answer of an effect of this state, or None.
         played: the events so far.
-        to_do: the effects that no event among them answers, in order.
+        to_do: the effects that none of these events answers, in order.
         cleanups: called once the events are stored or given up.
     """
 
@@ -140,7 +140,7 @@ class Course:
     cleanups: list[Callable[[], None]] = field(default_factory=list)
 
     def play(self, event: Event, also: Also | None = None, at: float | None = None) -> Played:
-        """Step an event that happened ``at`` (None: now), then the answers that its effects have at once, and theirs.
+        """Step an event that happened ``at`` (None: now), then the immediate answers of its effects, and of theirs.
 
         Raises:
             RoundError: if the run's state does not allow the event; nothing has happened then.
@@ -169,6 +169,6 @@ class Course:
 
 
 def unanswered(effects: Iterable[Effect], events: Iterable[Event]) -> list[Effect]:
-    """The effects that none of these events, all that came after them, answers."""
+    """The effects that none of these later events answers."""
     answers = {(type(event), getattr(event, "key", None)) for event in events}
     return [one for one in effects if (_ANSWERS.get(type(one)), getattr(one, "key", None)) not in answers]

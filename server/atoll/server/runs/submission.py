@@ -37,12 +37,12 @@ from atoll.wire.messages import layout_to_proto
 from atoll.wire.seeds import SEED_BITS
 
 REORDERED_LEASE_S = 600.0
-"""How long a reordered model that no run names yet is kept: longer than the rest of a submission takes."""
+"""Seconds that a reordered model is kept before a run refers to it; longer than the rest of a submission takes."""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A run that has begun, and what makes a good result unlikely, in words."""
+    """A run that has begun, with warnings about what makes a good result unlikely."""
 
     run: str
     warnings: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that has not ended, and the bytes of models that it keeps at most."""
+    """A run that has not ended, and the maximum bytes of models that it keeps."""
 
     run: str
     model_bytes: int
@@ -58,7 +58,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Submission:
-    """A run that may begin, with the privacy that its job promises, and what makes a good result unlikely."""
+    """A run that may begin, with the privacy that its job promises, and warnings."""
 
     run: runs.Run
     spec: JobSpec
@@ -76,7 +76,7 @@ class Submission:
 
     def _put(self, connection: Connection, services: Services) -> None:
         run = self.run
-        # In the transaction that names the blob: until here it was not removed, from here on it cannot be.
+        # In the transaction that refers to the blob: it was not removed before, and cannot be from now on.
         if not services.blobs.exists(run.initial_model):
             raise BlobMissingError(run.initial_model)
         check_runs(connection, run.project)
@@ -102,12 +102,12 @@ async def examined(
 
     Raises:
         ConflictError: if the project is closed.
-        LimitExceededError: if a quota of the project leaves no room.
-        JobFileError: listing every problem of the job.
+        LimitExceededError: if the run would exceed a quota of the project.
+        JobFileError: lists every problem of the job.
         InvalidRequestError: if the model, the evaluator or a required participant is missing or does not fit, or noise
             would ruin the model.
         BudgetSpentError: if its rounds do not fit under the limit of its population.
-        StoreDamagedError: if the ledger of its population is known to be damaged.
+        StoreDamagedError: if its population's ledger is known to be damaged.
     """
     spec = parse_job(job_toml, file_name or "job.toml")
     check_frozen(spec, layout)
@@ -169,10 +169,10 @@ def check_averaging(spec: JobSpec, layout: Layout) -> None:
 
 
 async def _check_owned(services: Services, project: str, blob: str) -> None:
-    """Refuse an initial model whose name an operator of the project knows, but that is another project's.
+    """Refuse an initial model that belongs to another project, even if the operator knows its name.
 
     Raises:
-        BlobMissingError: as if it were not there.
+        BlobMissingError: as for a model that does not exist.
     """
 
     def is_named(connection: Connection) -> bool:
@@ -184,7 +184,7 @@ async def _check_owned(services: Services, project: str, blob: str) -> None:
 
 
 async def _check_quota(services: Services, name: str, planned: int, at_work: Collection[Planned]) -> None:
-    """Refuse a run whose models, beside those of the project's other runs, would exceed its quota."""
+    """Refuse a run whose models, together with those of the project's other runs, would exceed its quota."""
 
     def read(connection: Connection) -> tuple[projects.Project, frozenset[str]]:
         without = [one.run for one in at_work]
@@ -208,7 +208,7 @@ async def _check_model(services: Services, layout: Layout, blob: str) -> None:
 
 
 async def _trained_first(services: Services, spec: JobSpec, layout: Layout, blob: str) -> tuple[str, Layout]:
-    """The initial model with frozen tensors after the others; it is written again if they are elsewhere."""
+    """The initial model with frozen tensors last; rewritten if they are elsewhere."""
     wanted = trained_first(spec, layout)
     if wanted.digest == layout.digest:
         return blob, layout
@@ -218,7 +218,7 @@ async def _trained_first(services: Services, spec: JobSpec, layout: Layout, blob
 
 
 async def _check_room(services: Services, layout: Layout, spec: JobSpec, elements: int, kept_bytes: int) -> None:
-    """A round must fit on the disk: new model, optimiser states, every member's update, and noise that is kept."""
+    """Check that a round fits on the disk: new model, optimiser states, every member's update, and stored noise."""
     tensors = 1 + len(optimiser_of(spec).state_names) + (spec.iterate_averaging is not None)
     models_bytes = layout.size_bytes * tensors
     updates_bytes = payload_bytes(spec.aggregation.wire_encoding, elements) * spec.cohort.invited
@@ -229,7 +229,7 @@ def check_evaluator(services: Services, spec: JobSpec) -> None:
     """Refuse a job whose evaluator the server lacks, or whose deciding metric no evaluator measures.
 
     Raises:
-        InvalidRequestError: naming the metric, or the evaluators that there are.
+        InvalidRequestError: shows the metric, or the installed evaluators.
     """
     name = spec.evaluation.server
     for metric in to_run_policy(spec).deciding_metrics if name is None else ():

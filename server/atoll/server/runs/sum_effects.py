@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class SumEffects:
-    """Adds the updates of one run's rounds, and leaves out those that can no longer be read."""
+    """Adds the updates of one run's rounds, and leaves out unreadable ones."""
 
     def __init__(self, driver: RunDriver, tasks: EffectTasks, aggregator: Aggregator) -> None:
         self._driver = driver
@@ -28,7 +28,7 @@ class SumEffects:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def fold(self, effect: Fold) -> None:
-        """Start to fold the update together with updates that waited for it, or let it wait for others."""
+        """Start to fold the update, together with updates that waited for it, or let it wait for others."""
         live, update = self._driver.state.round, effect.update
         if live is None or live.key != effect.key or live.grid is None:
             return
@@ -42,7 +42,7 @@ class SumEffects:
     async def _fold(self, effect: Fold, grid: RoundGrid, due: Sequence[FoldItem]) -> None:
         update = effect.update
         try:
-            # Folds of one node would wait for each other, and block its threads for arriving chunks.
+            # Folds of one node would wait for each other, and block the threads that its arriving chunks need.
             async with self._locks[update.node]:
                 await self._aggregator.fold(effect, grid, due)
         except UNUSABLE as error:
@@ -52,7 +52,7 @@ class SumEffects:
             log.log(level, "run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
 
     def aggregate(self, effect: Aggregate) -> None:
-        """Sum the round; a sum under way is given up for this one."""
+        """Sum the round; replaces a sum that is under way."""
         self._tasks.start(TaskName("aggregate", effect.key), lambda: self._aggregate(effect), replaces=True)
 
     async def _aggregate(self, effect: Aggregate) -> None:
@@ -66,7 +66,7 @@ class SumEffects:
             await self._tasks.answer(done)
 
     async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
-        """Reject the updates that can no longer be read, since the sum failed; raise if all can be read."""
+        """Reject updates that can no longer be read, after the sum failed; raise if all can be read."""
         damaged = await self._tasks.retrying("the look for damage", lambda: self._aggregator.unreadable(effect))
         if not damaged:
             raise error

@@ -15,7 +15,7 @@ Body = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """Names a task by its kind, the attempt of a round that it is for (None: the whole run), and what it works on."""
+    """Names a task by its kind, its attempt at a round (None: the whole run), and the item that it works on."""
 
     kind: str
     key: RoundKey | None = None
@@ -40,7 +40,7 @@ class Tasks:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self, name: TaskName, body: Body, *, replaces: bool = False) -> None:
-        """Start a task unless it is under way; with ``replaces`` cancel that one, and start when it has ended."""
+        """Start a task unless it is under way; with ``replaces``, cancel that one and start when it has ended."""
         current = self._tasks.get(name)
         if current is not None:
             if not replaces:
@@ -55,7 +55,7 @@ class Tasks:
         return name in self._tasks
 
     def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
-        """Call in ``delay_s`` seconds of a monotonic clock; the timer of that name before it is forgotten."""
+        """Call in ``delay_s`` seconds of a monotonic clock; replaces an earlier timer of the same name."""
         self.cancel_timer(name)
 
         def fire() -> None:
@@ -65,12 +65,12 @@ class Tasks:
         self._timers[name] = asyncio.get_running_loop().call_later(max(0.0, delay_s), fire)
 
     def due_in_s(self, name: str) -> float | None:
-        """Seconds until a timer fires; None if there is none of that name."""
+        """Seconds until the timer fires; None if there is no timer of that name."""
         timer = self._timers.get(name)
         return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
 
     def cancel_timer(self, name: str) -> None:
-        """Forget a timer, if there is one of that name."""
+        """Forget the timer of that name, if there is one."""
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
@@ -89,7 +89,7 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ended(self, awaited: Callable[[TaskName], bool]) -> None:
-        """Wait until these tasks have ended by themselves."""
+        """Wait until these tasks have ended, without cancelling them."""
         await asyncio.gather(*self._apart_from_caller(awaited), return_exceptions=True)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reservations of privacy budget for the rounds in work of all private runs."""
+"""Reservations of privacy budget for the live rounds of all private runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from atoll.server.runs.services import Services
 
 
 class Budgets:
-    """Reserves the cost of each round in work in the budget of its population."""
+    """Reserves the cost of each live round in the budget of its population."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._reservations = Reservations()
-        self._versions: dict[str, int] = {}  # run → the release that it has reserved for
-        self._uncompared: dict[str, str] = {}  # run → when its ledger was restored
+        self._versions: dict[str, int] = {}  # run → its reserved release
+        self._uncompared: dict[str, str] = {}  # run → epoch second at which its ledger was restored
 
     def block(self, run: str, restored: str) -> None:
-        """Release nothing of the run before ``unblock``: its ledger was ``restored`` and may lack later charges."""
+        """Block releases of the run until ``unblock``: its ledger was ``restored`` and may lack later charges."""
         self._uncompared[run] = restored
 
     def unblock(self, run: str) -> None:
-        """Allow releases again: an operator has compared the ledger."""
+        """Allow releases again, after an operator has compared the ledger."""
         self._uncompared.pop(run, None)
 
     def require_compared(self, run: str) -> None:
@@ -41,7 +41,7 @@ class Budgets:
         """Reserve the cost of a round if the budget covers it; ``afresh`` as in ``ledger.check``.
 
         Raises:
-            BudgetSpentError: if it does not: with the spent budget, the round's cost and the limit.
+            BudgetSpentError: if the budget does not cover it; has the spent budget, the round's cost and the limit.
         """
         self.require_compared(run)
         others = self.hold(run, contract, version)
@@ -57,12 +57,12 @@ class Budgets:
         return self._reservations.hold(contract.population, run, contract.cost(version))
 
     def release(self, run: str) -> None:
-        """Release the run's reservation: it has no round in work."""
+        """Release the run's reservation: it has no live round."""
         self._versions.pop(run, None)
         self._reservations.release(run)
 
     def follow(self, state: RunState) -> None:
-        """Release a reservation once it is charged, so that it does not count twice, or when its run waits."""
+        """Release a reservation when it has been charged, so that it does not count twice, or when its run waits."""
         live = state.round
         waits = live is None or live.phase in (Phase.CHARGED, Phase.ABANDONED)
         if waits or state.status is not RunStatus.RUNNING or self._versions.get(state.run_id) != state.version:

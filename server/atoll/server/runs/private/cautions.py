@@ -1,4 +1,4 @@
-"""Warnings at submission: reasons for which a valid private run is unlikely to give a good model."""
+"""Warnings at submission: reasons why a valid private run is unlikely to give a good model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from atoll.server.stores import participants
 from atoll.text.figures import counted
 
 HOPELESS = 1.0
-"""Signal-to-noise of a run, at best, below which it is better not to train.
+"""Best-case signal-to-noise ratio of a run below which it is better not to train.
 
-The noise on the sum of all rounds then has a larger norm than that sum can have if every update has the clip norm and
-all point the same way. So the initial model is nearer to the result without noise than the run's result is: the squared
-error of zero is the signal's squared norm, that of the noised sum the noise's (keep or kill, Donoho and Johnstone 1994,
-section 2.2). Measured with DP-SGD, where the ratio is the same quantity: at 1.03 a model of accuracy 0.97 came to 0.50
-(docs/privacy/accuracy.md)."""
+Below it, the noise on the sum of all rounds has a larger norm than the sum itself, even if every update has the clip
+norm and all point the same way. The initial model is then nearer to the noise-free result than the run's result is: the
+squared error of zero is the signal's squared norm, and that of the noised sum is the noise's (keep or kill, Donoho and
+Johnstone 1994, section 2.2). Measured with DP-SGD, where the ratio is the same quantity: at 1.03 a model's accuracy
+fell from 0.97 to 0.50 (docs/privacy/accuracy.md)."""
 
 
 def warnings_of(connection: Connection, contract: Contract, elements: int, project: str) -> Iterator[str]:
@@ -27,9 +27,9 @@ def warnings_of(connection: Connection, contract: Contract, elements: int, proje
 
     Args:
         connection: to the database.
-        contract: what the run promises.
-        elements: that one round updates.
-        project: whose participants are drawn.
+        contract: the run's privacy contract.
+        elements: number of elements that one round updates.
+        project: the project whose participants are drawn.
     """
     ratio = signal_to_noise_of_run(contract, contract.planned_cohort, elements)
     if ratio < HOPELESS:
@@ -43,7 +43,7 @@ def warnings_of(connection: Connection, contract: Contract, elements: int, proje
 
 
 def _too_few(enrolled: int, contract: Contract) -> Iterator[str]:
-    """Participations may run out before the rounds do."""
+    """Warn if participants may reach their participation limit before the last round."""
     rounds = contract.rounds
     needed = contract.planned_cohort * max(contract.min_separation, -(-rounds // contract.participations))
     if 0 < enrolled < needed:

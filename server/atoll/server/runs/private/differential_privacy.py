@@ -1,4 +1,4 @@
-"""Differential privacy of one run: budget, noise and charge of each release, and the state that it leaves."""
+"""Differential privacy of one run: budget, noise and charge of each release, and the state between releases."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class DifferentialPrivacy(RunPrivacy):
 
     Args:
         driver: the run.
-        current: the run's promise, and the state of its noise.
+        current: the run's contract and the state of its noise.
         services: stores and uploads.
-        budgets: what all runs may spend.
+        budgets: the reservations of all runs.
         planned: the job's cohort size.
     """
 
@@ -54,7 +54,7 @@ class DifferentialPrivacy(RunPrivacy):
         self._services = services
         self._budgets = budgets
         self._planned = planned
-        self._verified = False  # the whole ledger, by this server, for this run
+        self._verified = False  # whether this server has verified the whole ledger for this run
 
     @property
     def needs_norms(self) -> bool:
@@ -67,7 +67,7 @@ class DifferentialPrivacy(RunPrivacy):
         return self._current.contract
 
     async def reserve(self, *, afresh: bool = False) -> None:
-        """See ``RunPrivacy``. Raises as ``Budgets.reserve``.
+        """See ``RunPrivacy``. Raises what ``Budgets.reserve`` raises.
 
         The first call verifies the whole ledger of the population, as ``afresh`` does.
 
@@ -99,13 +99,13 @@ class DifferentialPrivacy(RunPrivacy):
         self._budgets.release(self._driver.run)
 
     def hold(self) -> None:
-        """See ``RunPrivacy``; without a check, which it passed before the restart."""
+        """See ``RunPrivacy``; no check, since the round passed it before the restart."""
         self._budgets.hold(self._driver.run, self.contract, self._driver.state.version)
 
     async def precompute_charge(self, version: int) -> None:
         """See ``RunPrivacy``: computed in a reader's thread, since it takes seconds and would block the writer.
 
-        The transaction that charges checks the budget again, and is the one that refuses.
+        The transaction that charges checks the budget again and decides.
         """
         with contextlib.suppress(BudgetSpentError):
             await self._services.reader.run(ledger.check, self.contract, self._driver.run, version)
@@ -114,7 +114,7 @@ class DifferentialPrivacy(RunPrivacy):
         """The state of the run before it releases model ``version + 1``.
 
         Raises:
-            CorruptDataError: if the stored state is of another release.
+            CorruptDataError: if the stored state belongs to another release.
         """
         if self._next is not None and self._next.state.version == version:
             self._current, self._next = self._next, None

@@ -1,4 +1,4 @@
-"""Keeps draws that must stay secret apart from the draws of other runs."""
+"""Keeps secret draws apart from the draws of other runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 class DrawLock:
     """Lets runs draw one after another where a draw must stay secret.
 
-    A *secret* draw is one that the privacy accounting of a run relies on (``jobs.refusals.has_secret_draw``). While
-    its members are at work no other run draws: the participants that another run could not draw would reveal them, and
-    a draw without them would not be independent of theirs, as the accounting assumes. A secret draw also waits until
-    no other run is drawing.
+    A *secret* draw is one that the privacy accounting of a run relies on (``jobs.refusals.has_secret_draw``). While its
+    members are at work, no other run draws. The participants missing from another run's draw would reveal them, and a
+    draw without them would depend on the secret draw, against the accounting's assumption. A secret draw also waits
+    until no other run is drawing.
 
     Args:
-        secret_round: returns a run, other than the given one, that has a round of a secret draw in work, or "".
+        secret_round: returns a run, other than the given one, that has a live round with a secret draw, or "".
         changed: called when another run may be able to draw.
     """
 
@@ -29,7 +29,7 @@ class DrawLock:
         return not (any(others) or (secret and others) or self._secret_round(run))
 
     def begin(self, run: str, *, secret: bool) -> None:
-        """The run draws, until ``end``."""
+        """Take the lock for the run, until ``end``."""
         self._drawing[run] = secret
 
     def end(self, run: str) -> None:
@@ -38,7 +38,7 @@ class DrawLock:
             self._changed()
 
     def waits_for(self, run: str) -> str:
-        """Which other run keeps this one from drawing, and what to do about it; "" if none does."""
+        """The other run that keeps this one from drawing, and the remedy; "" if none does."""
         secret = self._secret_round(run)
         return secret and (
             f"private run {secret} is in a round; its draw must stay secret until that round ends. "

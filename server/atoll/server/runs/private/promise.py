@@ -1,4 +1,4 @@
-"""A private job's promise: checked and stored when its run is submitted, found again after a restart."""
+"""A private job's promise: checked and stored when its run is submitted, and loaded after a restart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PrivatePromise(Promise):
         check_plan(connection, self._private.contract)
 
     def warnings(self, connection: Connection, elements: int, project: str) -> tuple[str, ...]:
-        """See ``Promise``: noise that leaves nothing to learn or to read, participations that run out."""
+        """See ``Promise``: noise that outweighs the signal, participation limits reached too early."""
         if self._statistics is not None:
             return tuple(plan_under(self._private.contract, self._statistics).warnings())
         return tuple(warnings_of(connection, self._private.contract, elements, project))
@@ -52,7 +52,7 @@ class PrivatePromise(Promise):
         """See ``Promise``.
 
         Raises:
-            AdjacencyError: if the population was promised something else.
+            AdjacencyError: if the population was promised another adjacency.
         """
         ledger.enrol(connection, self._private.contract, now)
         noise_states.add(connection, NoiseRecord(run_id, self._private.state.version, self._private.to_text()))
@@ -63,22 +63,22 @@ class PrivatePromise(Promise):
 
 
 def promise_of(spec: JobSpec, elements: int, project: str = DEFAULT_PROJECT) -> Promise:
-    """A job's promise, before its first release. Takes seconds for a private job.
+    """The promise of a job, before its first release. Takes seconds for a private job.
 
     Args:
         spec: the job.
-        elements: of the model's part that one round updates, at most.
-        project: of the run; its population is one of this project.
+        elements: maximum number of elements that one round updates.
+        project: of the run, which the population belongs to.
 
     Raises:
-        InvalidRequestError: if no noise keeps the promise, it cannot be drawn, or the sum has no room for it.
+        InvalidRequestError: if no noise keeps the promise, the noise cannot be drawn, or it does not fit in the sum.
     """
     contract = contract_of(spec)
     if contract is None:
         return Promise()
     contract = replace(contract, population=_population(project, contract.population))
     run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
-    warm()  # not when the first round waits for it
+    warm()  # now, so that the first round does not wait for it
     try:
         run.rehearse(elements, spec.aggregation.max_abs)
     except GridError as error:
@@ -106,10 +106,10 @@ def _population(project: str, name: str) -> str:
 
 
 def find_promise(connection: Connection, run_id: str, spec: JobSpec) -> Promise:
-    """The state that ``Promise.store``, or the run's last release, has stored.
+    """Load the state that ``Promise.store`` or the run's last release stored.
 
     Raises:
-        CorruptDataError: if it is gone or damaged.
+        CorruptDataError: if it is missing or damaged.
     """
     if spec.privacy is None:
         return Promise()
