@@ -1,8 +1,7 @@
-"""Differential privacy as a contract: what a run promises, and what each release costs.
+"""Differential privacy: a run's contract with its participants, and the cost of each release.
 
-Read ``events`` for the terms, ``contract`` for what a run promises, ``deriving`` for how that follows from a job, and
-``accounting`` for what it costs; ``jobs.refusals`` has the jobs without a valid account. The other modules import
-numba.
+Read ``events`` for the terms, ``contract`` for a run's promise, ``deriving`` for how it follows from a job, and
+``accounting`` for its cost; ``jobs.refusals`` lists the jobs without a valid account. The other modules import numba.
 """
 
 from atoll.server.privacy.events import Adjacency, Event, Sampling

@@ -1,9 +1,9 @@
 """The joint cost of releases: epsilon at a delta, and the least noise that meets a target.
 
-Accountants, with what each is valid for, are ``atoll.accounting``'s.
+The accountants, and the events that each is valid for, are in ``atoll.accounting``.
 
-Noise is accounted as continuous. The drawn noise is discrete, and its standard deviation is larger by enough to make up
-for that (``noise.sigma_for``): at most a relative 1e-10, as it is at least 2**16 grid units.
+Noise is accounted as continuous. The drawn noise is discrete; its standard deviation is increased enough to compensate
+(``noise.sigma_for``), by at most a relative 1e-10, since it is at least 2**16 grid units.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atoll.server.privacy.events import Event, Sampling
 def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> float:
     """Upper bound on epsilon, at ``delta``, of all releases together; infinite if one release has no noise.
 
-    Takes from a millisecond to a second; the latest answers are kept.
+    Takes from a millisecond to a second; recent answers are cached.
 
     Raises:
         ValueError: for an unknown accountant, or a delta outside (0, 1).
@@ -35,9 +35,9 @@ def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> fl
 
 
 def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -> Accountant:
-    """The accountant whose answer ``epsilon`` gives: ``rdp`` where ``prv`` has no answer.
+    """The accountant whose answer ``epsilon`` returns: ``rdp`` where ``prv`` has no answer.
 
-    Raises as ``epsilon``.
+    Raises what ``epsilon`` raises.
     """
     return accounting.answered_by(_steps(merged(events)), delta, accountant)
 
@@ -52,7 +52,7 @@ def _steps(paid: Iterable[Event]) -> list[Steps]:
 
 
 def merged(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The same cost in the fewest events: equal events are counted, all events without sampling become one.
+    """Merge events into the fewest of equal cost: equal events are counted, those without sampling become one.
 
     n Gaussian releases with noise multipliers z_i cost exactly as much as one with (sum of z_i**-2)**(-1/2).
     """
@@ -78,7 +78,7 @@ def _single(event: Event) -> Event:
 def calibrate(event: Event, target: float, delta: float, accountant: Accountant) -> float:
     """The least noise multiplier with which ``event`` costs at most ``target``; the event's own multiplier is ignored.
 
-    Takes about ten accounts; the latest answers are kept. The answer is too large by at most a ten-thousandth.
+    Evaluates about ten accounts; recent answers are cached. The answer is too large by at most a relative 1e-4.
 
     Raises:
         InvalidRequestError: if no multiplier up to a million meets the target, or if the target is not a finite number
@@ -92,7 +92,7 @@ def calibrate(event: Event, target: float, delta: float, accountant: Accountant)
 
 
 @lru_cache(maxsize=256)
-def _calibrate(  # its arguments are the key of the cache
+def _calibrate(  # the arguments are the cache key
     rate: float, count: int, sampling: Sampling, target: float, delta: float, accountant: Accountant
 ) -> float:
     def cost(noise: float) -> float:

@@ -1,9 +1,9 @@
-"""The number of members that a private round can hold: its sum's grid is made for that many, in every round.
+"""The capacity of a private round: the number of members that its sum's grid has room for, equal in all rounds.
 
-The grid's fineness is visible in a release, so it must not depend on how many were drawn; and correlated noise needs
-one grid from the first round to the last. So at most ``most_members`` are invited. A Poisson draw must not be cut off,
-as it would no longer be the draw that is accounted for: ``most_eligible`` limits the candidates instead, so that a draw
-is too large with probability below 2**-64.
+The grid's resolution is visible in a release, so it must not depend on how many members were drawn. Correlated noise
+also needs one grid from the first round to the last. At most ``most_members`` are therefore invited. A Poisson draw
+must not be truncated, since it would no longer be the draw that is accounted for. ``most_eligible`` limits the
+candidates instead, so that a draw is too large with probability below 2**-64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from blake3 import blake3
 SPARE = 16
 """Capacity of a round as a multiple of the planned cohort."""
 FEWEST = 64
-"""Least capacity of a round: a small cohort is exceeded by a large factor more often."""
+"""Minimum capacity of a round: small cohorts are exceeded by a large factor more often."""
 _LOG_CHANCE = -64 * math.log(2)
 
 
@@ -42,7 +42,7 @@ def most_eligible(size: int, rate: float) -> int:
 
 
 def rotated(names: Iterable[str], most: int, number: int) -> set[str]:
-    """At most ``most`` of the names, different ones in each round; the choice depends on nothing secret.
+    """At most ``most`` of the names, rotated from round to round; the choice depends on nothing secret.
 
     Args:
         names: to choose from.

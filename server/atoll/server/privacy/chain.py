@@ -1,10 +1,10 @@
 """An exported ledger: JSON lines that can be verified without a server.
 
-A population has one line that describes it, then its charges in order. Each line is the canonical JSON of the entry
-with its SHA-256 ``digest`` (over the entry without it); a charge has the digest of the line before it in ``previous``.
-If the limit was ever set, a last line has the limit, who set it and when, and the head at which it held. Verification
-finds lines that were changed, moved or removed. It finds lines cut off at the end, or a file rewritten with new
-digests, only by comparing the last digest with one that was noted elsewhere: `atoll privacy ledger` prints it.
+A population has one line that describes it, followed by its charges in order. Each line is the canonical JSON of the
+entry with its SHA-256 ``digest`` (over the entry without that field). A charge has the digest of the preceding line in
+``previous``. If a limit was ever set, a last line has the limit, who set it and when, and the head at that time.
+Verification finds lines that were changed, moved or removed. It can find lines cut off at the end, or a file rewritten
+with new digests, only by comparing the last digest with one noted elsewhere; `atoll privacy ledger` prints it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Charge(_Line):
 
 @dataclass(frozen=True)
 class Flaw:
-    """What is wrong with a line, counted from 1; line 0 is the file as a whole."""
+    """A flaw in a line, counted from 1; line 0 is the file as a whole."""
 
     line: int
     what: str
@@ -75,7 +75,7 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Verified:
-    """The content of a file: each population's charges as far as they can be read, and every flaw found."""
+    """A verified file: each population's readable charges, and every flaw found."""
 
     tallies: tuple[Tally, ...]
     adjacencies: Mapping[str, str]
@@ -141,7 +141,7 @@ def verified(lines: Iterable[str], heads: Mapping[str, str] | None = None) -> Ve
 
 @dataclass
 class _Chain:
-    """One population as read so far: the number of the next charge, and the digest that it must name."""
+    """One population as read so far: the number of the next charge, and the digest that it must refer to."""
 
     population: str
     adjacency: str
@@ -162,11 +162,11 @@ class _Reading:
         self.flaws: list[Flaw] = []
 
     def take(self, number: int, line: str) -> None:
-        """One more line."""
+        """Take the next line."""
         self.flaws.extend(Flaw(number, what) for what in self._flaws_of(line))
 
     def compare(self, population: str, head: str) -> None:
-        """Compare a population's last digest with the one that was noted."""
+        """Compare a population's last digest with the noted one."""
         chain = self.chains.get(population)
         if chain is None:
             self.flaws.append(Flaw(0, f"nothing of population {population} is here"))

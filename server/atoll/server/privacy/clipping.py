@@ -1,8 +1,8 @@
 """A clip norm that follows a quantile of the updates' norms; clipping itself is ``aggregation.grid``.
 
-It is that of Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Section 2:
+This is Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Section 2:
 after each round ``C <- C * exp(-eta (b - gamma))``, where b is the noised share of updates whose norm was at most C and
-gamma the target quantile. The share spends budget: Section 3.1 of the paper splits the noise (``deriving``).
+gamma the target quantile. Releasing the share costs budget: Section 3.1 of the paper splits the noise (``deriving``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from atoll.server.privacy.noise import DiscreteGaussian, sigma_for
 _COUNT_UNIT = 2.0**-20
 """Grid of the noised count."""
 LEAST_COUNT_NOISE = 2.0**-5
-"""Least standard deviation, in participants: 2**16 grid units, from which noise costs what is charged (``scale``)."""
+"""Minimum standard deviation, in participants: 2**16 grid units, as for the sum's noise (``scale``)."""
 _LARGEST_STEP = 20.0
 """Largest exponent of one step: noise alone cannot bring the norm to 0 or infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveClip:
-    """How the clip norm moves from round to round.
+    """The rule by which the clip norm moves from round to round.
 
     Attributes:
         quantile: gamma: the share of updates that should not be clipped, in (0, 1).
-        learning_rate: eta: by how much the norm's logarithm moves for a share that is off by 1.
-        expected: cohort size that shares refer to, however many reported; at least 1.
+        learning_rate: eta: the change of the norm's logarithm for a share that is off by 1.
+        expected: cohort size that shares refer to, regardless of how many reported; at least 1.
         count_noise: sigma_b: standard deviation of the noise on the number of updates within the norm, where each
             counts plus or minus 1/2; at least ``LEAST_COUNT_NOISE``.
 
@@ -56,11 +56,11 @@ class AdaptiveClip:
         """The noised count of updates within the norm: ``2 within - reported``, with noise.
 
         Each update counts 1 or -1, so one participant moves it by 1. The noise is a discrete Gaussian of
-        ``2 count_noise`` over the multiples of 2**-20. It is drawn from ``key``, which belongs to this purpose and
-        round alone.
+        ``2 count_noise`` over the multiples of 2**-20. It is drawn from ``key``, which must be used for this purpose
+        and round only.
 
         Raises:
-            ValueError: if more were within than reported, or fewer than none.
+            ValueError: if ``within`` is negative or exceeds ``reported``.
         """
         if not 0 <= within <= reported:
             raise ValueError(f"{within} of {reported} updates within the norm")
@@ -76,7 +76,7 @@ class AdaptiveClip:
         """The next round's norm: it falls if more updates than the quantile were within it.
 
         Raises:
-            OverflowError: if it leaves the range of float64.
+            OverflowError: if the norm leaves the range of float64.
         """
         step = self.learning_rate * (self.share(noised_count) - self.quantile)
         moved = clip * math.exp(-max(-_LARGEST_STEP, min(_LARGEST_STEP, step)))

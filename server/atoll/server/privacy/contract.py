@@ -43,33 +43,34 @@ class AdaptiveClipping:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A run's privacy promise, with everything that determines its noise and its charges.
+    """A run's privacy promise, with all parameters that determine its noise and charges.
 
     Attributes:
-        population: whose budget the run spends.
+        population: the population whose budget the run spends.
         mechanism: how the noise of different rounds is correlated.
         adjacency: which neighbouring data sets are protected.
         accountant: the accountant that composes the run's own cost.
-        sampling: the amplification by sampling that is counted.
+        sampling: the amplification by sampling that is accounted for.
         sample_rate: probability that one participant is in a round's sum; 1 without amplification.
         epsilon: target over all rounds; None if the noise was given instead.
         delta: the promise's delta.
-        noise_multiplier: standard deviation of the noise put on the sum of the updates (of each independent part of
-            it, for correlated noise) over ``weight_bound`` clip norms. With adaptive clipping it is the z_delta of
-            Andrew et al. 2021, section 3.1, larger than what the release as a whole is accounted with.
-        clip: L2 norm to which one update is clipped; with adaptive clipping that of the first round. Where rows are
-            protected: the largest norm of one row.
+        noise_multiplier: standard deviation of the noise on the sum of the updates (of each independent part of it, for
+            correlated noise), divided by ``weight_bound`` clip norms. With adaptive clipping it is z_delta of Andrew et
+            al. 2021, section 3.1, which is larger than the multiplier that the whole release is accounted with.
+        clip: L2 norm to which one update is clipped; with adaptive clipping, in the first round. If rows are protected,
+            the largest norm of one row.
         adaptive: how the norm moves; None for a fixed one.
         weight_bound: largest weight of one participant, in weight units (examples, or 1): one participant moves the sum
             of a round by at most that many clip norms, in L2.
-        divisor_weight: what every sum is divided by, in weight units, however many reported.
+        divisor_weight: divisor of every sum, in weight units, regardless of how many reported.
         rounds: train rounds planned.
-        max_participations: maximum number of rounds with one participant; None with amplification by sampling.
+        max_participations: maximum number of rounds that one participant may be in; None with amplification by
+            sampling.
         min_separation: minimum number of rounds from one participation to the next; 1 is no constraint.
         bands: bands of the banded mechanism; 1 for the others.
         strategy: strategy of the BLT mechanism; None for the others.
-        report_noise: standard deviation of the noise on each round's number of reports, in participants; None where
-            that number is not released.
+        report_noise: standard deviation of the noise on each round's number of reports, in participants; None if that
+            number is not released.
     """
 
     population: str
@@ -94,7 +95,7 @@ class Contract:
 
     @property
     def protects_rows(self) -> bool:
-        """Whether the unit is a row of a participant's table. No participant is then clipped."""
+        """Whether the unit of privacy is a row of a participant's table. Participants' updates are then not clipped."""
         return self.adjacency is Adjacency.ADD_REMOVE_ROW
 
     @property
@@ -106,9 +107,9 @@ class Contract:
     def accounted_noise(self) -> float:
         """The noise multiplier of a whole release, updates and counts: z of Andrew et al. 2021, section 3.1.
 
-        Adaptive clipping counts in terms of +-1/2, so one participant moves its count by 1/2 where it moves the sum by
-        one clip norm, and the number of reports by 1. All together are one Gaussian release with
-        z**-2 = z_delta**-2 + (2 sigma_b)**-2 + report_noise**-2.
+        Adaptive clipping counts in terms of +-1/2, so one participant moves the sum by one clip norm, the count by 1/2,
+        and the number of reports by 1. Together they are one Gaussian release with z**-2 = z_delta**-2 + (2
+        sigma_b)**-2 + report_noise**-2.
         """
         if self.adaptive is None and self.report_noise is None:
             return self.noise_multiplier
@@ -118,23 +119,23 @@ class Contract:
 
     @property
     def planned_cohort(self) -> int:
-        """The number of reports that every sum is divided by."""
+        """The number of reports by which every sum is divided."""
         return max(1, self.divisor_weight // self.weight_bound)
 
     @property
     def participations(self) -> int:
-        """Maximum number of rounds with one participant: the cap, or fewer if the separation allows no more."""
+        """Maximum number of rounds that one participant may be in: the cap, or fewer under the separation."""
         room = -(-self.rounds // self.min_separation)
         return room if self.max_participations is None else min(self.max_participations, room)
 
     def cost(self, version: int) -> Event | None:
-        """The ledger entry of releasing train round ``version`` (from 0); None if there is none.
+        """The ledger entry for releasing train round ``version`` (from 0); None if the release costs nothing.
 
-        Without amplification a run costs what one participant's rounds cost in the worst case. A round that does not
-        make the worst case worse adds nothing.
+        Without amplification a run costs as much as the rounds of one participant in the worst case. A round that does
+        not make the worst case worse costs nothing.
 
         Raises:
-            ValueError: for a round beyond the planned ones, which the promise does not cover.
+            ValueError: for a round beyond the planned rounds, which the contract does not cover.
         """
         if not 0 <= version < self.rounds:
             raise ValueError(f"version = {version}: the contract is for {self.rounds} rounds, from 0")
@@ -145,7 +146,7 @@ class Contract:
         return Event(self.accounted_noise / math.sqrt(added)) if added > 0 else None
 
     def costs(self, releases: int) -> tuple[Event, ...]:
-        """The cost of the first ``releases`` rounds together, merged into the fewest events."""
+        """The joint cost of the first ``releases`` rounds, merged into the fewest events."""
         if releases == 0:
             return ()
         if self.sampling is not Sampling.NONE:
@@ -165,12 +166,12 @@ class Contract:
         return squared_sensitivity(self.mechanism, self.bands, self.rounds, self.min_separation, most, self.strategy)
 
     def as_json(self) -> dict[str, Any]:
-        """The contract as a JSON object; ``from_json`` takes it back."""
+        """The contract as a JSON object, for ``from_json``."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, found: object) -> Contract:
-        """The contract from its JSON object.
+        """Read a contract from the result of ``as_json``.
 
         Raises:
             pydantic.ValidationError: if it is not a contract.

@@ -25,7 +25,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
     For a job with a target it calibrates the noise.
 
     Raises:
-        InvalidRequestError: if no noise meets the target, or if the count of adaptive clipping alone would cost more.
+        InvalidRequestError: if no noise meets the target, or if the count of adaptive clipping alone costs more.
     """
     section = spec.privacy
     if section is None:
@@ -61,7 +61,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
 
 
 def _noise_on_updates(total: float, section: Privacy, adaptive: AdaptiveClipping | None) -> float:
-    """The noise multiplier on the updates with which a release, with its noised counts, costs as ``total``."""
+    """The noise multiplier on the updates such that a release with its noised counts costs as much as ``total``."""
     if adaptive is not None:
         total = noise_beside_count(total, adaptive.count_noise)
     if section.report_noise is None:
@@ -77,7 +77,7 @@ def _noise_on_updates(total: float, section: Privacy, adaptive: AdaptiveClipping
 
 
 def noise_beside_count(total: float, noise_on_count: float) -> float:
-    """z_delta of Andrew et al. 2021, section 3.1: the noise multiplier on the updates for a total cost as ``total``.
+    """z_delta of Andrew et al. 2021, section 3.1: the multiplier on the updates for a total cost as ``total``.
 
     Raises:
         InvalidRequestError: if the count alone costs more.

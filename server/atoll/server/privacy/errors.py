@@ -18,7 +18,7 @@ from atoll.server.errors import ConflictError
 
 
 class BudgetSpentError(ConflictError):
-    """A round would cost more than the run's target, or than its population's limit; nothing of it was released."""
+    """A round would cost more than the run's target or its population's limit allows; nothing was released."""
 
     code: ClassVar[str] = "privacy.spent"
 
@@ -41,7 +41,7 @@ class UncomparedError(BudgetSpentError):
 
 
 class TooFewReportsError(BudgetSpentError):
-    """By the noised counts, less than half of the planned members report."""
+    """According to the noised counts, less than half of the planned members report."""
 
     code: ClassVar[str] = "privacy.reports"
 
@@ -55,7 +55,7 @@ class TooFewReportsError(BudgetSpentError):
 
 
 class AdjacencyError(ConflictError):
-    """A run promises another adjacency than the earlier runs of its population."""
+    """A run promises an adjacency that differs from that of its population's earlier runs."""
 
     def __init__(self, population: str, standing: str, wanted: str) -> None:
         super().__init__(

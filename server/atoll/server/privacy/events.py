@@ -8,16 +8,17 @@ from enum import StrEnum
 
 
 class Adjacency(StrEnum):
-    """Which data sets are neighbours. The unit is one participant, everything that it sends in all rounds, or one row.
+    """The neighbour relation. The unit is one participant, with everything that it sends in all rounds, or one row.
 
-    ADD_REMOVE: the participant's contributions are present, or zero in their place. Under Poisson sampling this equals
-        its membership in the population, as the sum is divided by a fixed number. Where availability decides who is
-        drawn, the draw itself is not protected: only what the drawn participants sent.
+    ADD_REMOVE: the participant's contributions are present, or replaced by zero. Under Poisson sampling this is
+        equivalent to its membership in the population, since the sum is divided by a fixed number. If availability
+        decides who is drawn, the draw itself is not protected, only the data that drawn participants sent.
     REPLACE_ONE: the participant's contributions are exchanged for another participant's, which moves the sum by up to
-        twice the clip norm. No job promises it today: ledgers and the policies of participants name the adjacency, so
-        that charges under one are never added to a promise under the other.
-    ADD_REMOVE_ROW: one row of one participant's table is there, or not. Statistics alone promise it: their answers are
-        sums over rows. Participants are trusted to sum as the SDK does; one that does not gives up its own rows alone.
+        twice the clip norm. No job promises it today. Ledgers and participants' policies name the adjacency, so that
+        charges under one are never added to a promise under another.
+    ADD_REMOVE_ROW: one row of one participant's table is present or absent. Only statistics promise it, since their
+        answers are sums over rows. Participants are trusted to sum as the SDK does; one that does not endangers only
+        its own rows.
     """
 
     ADD_REMOVE = "add_remove"
@@ -26,12 +27,12 @@ class Adjacency(StrEnum):
 
     @property
     def unit(self) -> str:
-        """The unit of privacy: what neighbours differ in."""
+        """The unit of privacy, in which neighbours differ."""
         return "row" if self is Adjacency.ADD_REMOVE_ROW else "participant"
 
 
 class Sampling(StrEnum):
-    """The amplification by sampling that an event may count.
+    """The amplification by sampling that an event may claim.
 
     POISSON: each participant is drawn independently with probability `sample_rate`.
     NONE: no amplification.
@@ -46,11 +47,11 @@ class Event:
     """The cost of ``count`` releases.
 
     Attributes:
-        noise_multiplier: standard deviation of the noise on the sum over the clip norm, which bounds how far
-            adding or removing one participant moves the sum. 0 is no privacy, infinity costs nothing.
+        noise_multiplier: standard deviation of the noise on the sum, divided by the clip norm, which bounds how far
+            adding or removing one participant moves the sum. 0 gives no privacy; infinity costs nothing.
         sample_rate: probability that one participant is in the sum; 1 under NONE.
         count: releases, each with fresh noise and a fresh draw.
-        sampling: the amplification that may be counted.
+        sampling: the amplification that the event claims.
 
     Raises:
         ValueError: for a number out of range, or NaN.
@@ -73,5 +74,5 @@ class Event:
 
     @property
     def is_free(self) -> bool:
-        """Whether it costs nothing."""
+        """Whether the event costs nothing."""
         return self.count == 0 or math.isinf(self.noise_multiplier)

@@ -1,8 +1,8 @@
-"""Participants that take turns, beside the draw that a job asks for: what the same noise would cost.
+"""The alternative of participants that take turns: what the job's noise would cost without its secret draw.
 
-Without a secret draw a run costs what one participant's rounds cost. ``least_recent`` draws those whose last round is
-longest ago, so N participants are each in about rounds * size / N of the rounds: a cap at that number loses no round,
-and no round waits for others than its members.
+Without a secret draw a run costs as much as the rounds of one participant. ``least_recent`` draws the participants
+whose last round is longest ago, so each of N participants is in about rounds * size / N of the rounds. A cap at that
+number loses no round, and no round waits for participants other than its members.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InTurns:
 
     Attributes:
         sampler: ``cohort.sampler``.
-        participants: that are there in every round; with fewer the run would wait.
+        participants: number that must be available in every round; with fewer, the run would wait.
         max_participations, min_separation, mechanism, noise_multiplier: keys of ``[privacy]``.
         epsilon: of the run.
     """
@@ -45,15 +45,15 @@ class InTurns:
 
 
 def taking_turns(spec: JobSpec, contract: Contract, participants: int | None = None) -> InTurns | None:
-    """The settings that spend least, if they spend no more than the job.
+    """The settings that spend the least, if that is no more than the job spends.
 
     Args:
         spec: a private job.
         contract: the job's.
-        participants: of the population; None for size / rate, or ``cohort.min_available``.
+        participants: size of the population; None for size / rate, or ``cohort.min_available``.
 
     Returns:
-        None if the job spends less, has these settings, or does not say how many participants there are.
+        None if the job spends less, already has these settings, or leaves the number of participants open.
     """
     size, rounds = spec.cohort.size, spec.job.rounds
     population = participants or round(size / spec.cohort.rate if spec.cohort.rate else spec.cohort.min_available)
@@ -80,7 +80,7 @@ def _tried(spec: JobSpec, contract: Contract, population: int, most: int, separa
 
 
 def _mechanisms(spec: JobSpec) -> tuple[Mechanism, ...]:
-    """Noise that cancels over rounds needs one clip norm and the whole model in each round."""
+    """Possible mechanisms: noise that cancels over rounds needs one clip norm, and the whole model in each."""
     section = spec.privacy
     correlated = section is not None and section.adaptive is None and spec.aggregation.fragments == 1
     return ("gaussian", "blt") if correlated else ("gaussian",)

@@ -1,9 +1,9 @@
-"""The ledger: the privacy that each population has spent, and whether a round may spend more.
+"""The ledger: the privacy that each population has spent, and the check whether a round may spend more.
 
 A run's accountant composes the run's own cost: its noise and its rounds are fixed when it is submitted. One privacy
-filter composes a population from its first charge on (``atoll.accounting.filtering``), because later runs are chosen in
-view of earlier releases. A round that would spend too much does not start (``check``), and a charge is checked again in
-the transaction that releases (``record``).
+filter composes all charges of a population (``atoll.accounting.filtering``), because later runs may be chosen in view
+of earlier releases. A round that would spend too much does not start (``check``), and a charge is checked again in the
+transaction that releases (``record``).
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from atoll.server.stores.projects import MAX_POPULATION_CHARS
 from atoll.text.figures import SET_DIGITS, bound, figure
 
 MAX_EPSILON = 1000.0
-"""Largest limit: a larger epsilon promises nothing."""
+"""Maximum limit: a larger epsilon gives no meaningful protection."""
 NO_ACCOUNT: Accountant = "rdp"
-"""The accountant named while nothing is charged."""
+"""The accountant that is shown before anything is charged."""
 _FLOAT_ERROR = 1e-9
-"""Relative tolerance: charges of correlated noise are differences of sums."""
+"""Relative tolerance, since charges of correlated noise are differences of sums."""
 
 
 @dataclass(frozen=True)
 class RunSpent:
     """One run's spending: epsilon at its ``delta``; ``target`` is the epsilon that it promised.
 
-    ``accountant`` gave the answer: the run's own, or ``rdp`` where ``prv`` has no answer or no smaller one.
+    ``accountant`` is the one that gave the answer: the run's own, or ``rdp`` where ``prv`` has no answer or a larger
+    one.
     """
 
     run_id: str
@@ -57,7 +58,7 @@ class RunSpent:
 class Spent:
     """A population's spending: epsilon at ``delta``, by ``accountant``; runs in the order of their first charge.
 
-    ``delta`` is the limit's; without a limit the smallest of its runs; None while nothing is charged.
+    ``delta`` is the limit's or, without a limit, the smallest of the population's runs; None if nothing is charged.
     """
 
     population: Population
@@ -95,19 +96,19 @@ def check(
     reserved: Iterable[Event] = (),
     afresh: bool = False,
 ) -> None:
-    """Check that train round ``version`` (from 0) of a run may be released. Can take a second: PRV is slow.
+    """Check that train round ``version`` (from 0) of a run may be released. Can take a second under PRV.
 
     Args:
         connection: to the database.
         contract: the run's contract.
         run_id: the run.
         version: train rounds that the run has released before.
-        reserved: costs of rounds in work of the population's other runs.
-        afresh: verify the whole chain, even what was verified before.
+        reserved: costs of the live rounds of the population's other runs.
+        afresh: verify the whole chain, including parts that were verified before.
 
     Raises:
         BudgetSpentError: if the run's target or the population's limit would be exceeded.
-        StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
+        StoreDamagedError: if the ledger was altered on disk, or disagrees with the releases of its runs.
     """
     _check_room(*tallied(connection, contract.population, afresh=afresh), contract, run_id, version, reserved)
 
@@ -160,16 +161,16 @@ def charge_of(
     now: float,
     clip: float | None = None,
 ) -> Charge:
-    """The charge for releasing train round ``version``; recording it gives it its place in the chain.
+    """The charge for releasing train round ``version``; it gets its place in the chain when it is recorded.
 
     Args:
         contract: the run's contract.
         run_id: the run.
         round_number: the engine's number of the round.
-        attempt: the attempt that is released.
+        attempt: the released attempt.
         version: train rounds released before.
         now: epoch seconds, UTC.
-        clip: norm in force in this round, where it moves.
+        clip: this round's clip norm, if clipping is adaptive.
     """
     body = cost_of(contract, version, clip=clip).as_text()
     return Charge(run_id, round_number, attempt, contract.mechanism, body, now, contract.population)
@@ -185,13 +186,13 @@ def spent(connection: Connection, population: str, *, delta: float | None = None
 
     Raises:
         RecordMissingError: there is no such population.
-        StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
+        StoreDamagedError: if the ledger was altered on disk, or disagrees with the releases of its runs.
     """
     return spent_by(*tallied(connection, population), delta=delta)
 
 
 def tallied(connection: Connection, population: str, *, afresh: bool = False) -> tuple[Population, Tally]:
-    """The population and its tally, which ``spent_by`` takes, from the database. Raises as ``spent``."""
+    """Read the population and its tally, the input of ``spent_by``. Raises what ``spent`` raises."""
     row = populations.find(connection, population)
     if row is None:
         if population in reconciling.named(connection):
@@ -210,17 +211,17 @@ def names(connection: Connection) -> tuple[str, ...]:
 
 
 def spent_by(population: Population, charged: Tally, *, delta: float | None = None) -> Spent:
-    """As ``spent``, without the database. Takes a tenth of a second for each run under PRV."""
+    """Like ``spent``, without the database. Takes a tenth of a second for each run under PRV."""
     chosen = delta or delta_of(population, charged)
     epsilon, accountant = (0.0, NO_ACCOUNT) if chosen is None else filtered_of(charged, (), chosen)
     return Spent(population, epsilon, chosen, accountant, tuple(map(_run_spent, charged.runs.values())))
 
 
 def epsilon_course(before: Sequence[Charge], found: Sequence[Charge]) -> list[float]:
-    """A run's epsilon after each of the charges ``found``, which follow its charges ``before``.
+    """A run's epsilon after each of the charges ``found``, which come after its charges ``before``.
 
     Raises:
-        StoreDamagedError: if one cannot be read.
+        StoreDamagedError: if a charge cannot be read.
     """
     standing: RunTally | None = None
     after = []
@@ -232,7 +233,7 @@ def epsilon_course(before: Sequence[Charge], found: Sequence[Charge]) -> list[fl
 
 
 def filtered_of(standing: Tally, more: Iterable[Event], delta: float) -> tuple[float, Accountant]:
-    """Epsilon of a population's charges with further events, by its filter, and the accountant of the answer."""
+    """Epsilon of a population's charges and further events, by its filter, and the accountant of the answer."""
     events = accounting.merged((*standing.events, *more))
     return _filtered(events, delta) if events else (0.0, NO_ACCOUNT)
 
@@ -259,16 +260,16 @@ def set_limit(
     now: float,
     adjacency: Adjacency | None = None,
 ) -> Population:
-    """Set or remove the limit on what a population's runs may spend together. Rounds in work are checked again.
+    """Set or remove the limit on a population's total spending. Live rounds are checked again.
 
     Args:
         connection: to the database.
         name: the population.
-        limit: (epsilon, delta), or None for no limit. A limit below what is spent stops every further round that
-            costs anything.
+        limit: (epsilon, delta), or None for no limit. A limit below the spent budget stops every further round that has
+            a cost.
         operator: the operator who sets it.
         now: epoch seconds, UTC.
-        adjacency: create the population with it if it does not exist yet.
+        adjacency: if the population does not exist yet, create it with this adjacency.
 
     Raises:
         InvalidRequestError: for a limit out of bounds.
@@ -293,7 +294,7 @@ def set_limit(
 
 
 def flaws(connection: Connection) -> dict[str, str]:
-    """Verify every population's ledger from its beginning; the flaw of each damaged one, by population."""
+    """Verify every population's ledger from its beginning; returns the flaw of each damaged one, by population."""
     found: dict[str, str] = {}
     for name in names(connection):
         try:
@@ -319,7 +320,7 @@ def _check_target(contract: Contract, standing: RunTally | None, run_id: str, ve
         return
     charged = () if standing is None else standing.events
     after, planned = accounting.merged((*charged, added)), accounting.merged(contract.costs(contract.rounds))
-    if _within(after, planned):  # then so is the whole run, which the noise is calibrated for
+    if _within(after, planned):  # then the whole run is within the target, since the noise is calibrated for it
         after = planned
     would_be = epsilon_of(after, contract.delta, contract.accountant)
     if would_be > contract.epsilon:
@@ -334,7 +335,7 @@ def _check_target(contract: Contract, standing: RunTally | None, run_id: str, ve
 
 
 def _within(events: Iterable[Event], planned: Iterable[Event]) -> bool:
-    """Whether the events cost no more than the planned ones, kind by kind, up to float error of the noise."""
+    """Whether the events cost no more than the planned events, kind by kind, up to float error of the noise."""
     room = {(event.sampling, event.sample_rate): event for event in planned}
     return all(
         (plan := room.get((event.sampling, event.sample_rate))) is not None

@@ -1,4 +1,4 @@
-"""Answers about the ledger for operators: read from the database first, then added up without it.
+"""Answers about the ledger for operators: first read from the database, then added up without it.
 
 There are two steps because adding up takes a tenth of a second for each run under PRV and must not hold a connection.
 ``rpc.privacy_handlers`` answers from a running server, ``cli.offline`` from a data directory.
@@ -35,14 +35,14 @@ from atoll.wire.v1 import control_pb2
 MAX_POPULATIONS = 50
 MAX_CHARGES = 1000
 MAX_WITH_EPSILON = 50
-"""Maximum number of charges in an answer with epsilon after each: PRV takes a tenth of a second for one."""
+"""Maximum number of charges in an answer that shows epsilon after each; PRV takes a tenth of a second for one."""
 MAX_PARTS = 1000
-"""Maximum number of runs in an answer about one participant: the newest."""
+"""Maximum number of runs in an answer about one participant; the newest are shown."""
 
 
 @dataclass(frozen=True)
 class PopulationStanding:
-    """A population as it was read. With a ``flaw`` it is what can still be read; ``row`` is None if it is gone."""
+    """A population as read. With a ``flaw``, only its readable part; ``row`` is None if it is lost."""
 
     name: str
     row: Population | None
@@ -54,7 +54,7 @@ class PopulationStanding:
 
 @dataclass(frozen=True)
 class Page:
-    """Charges of a population, and ``before`` them all of the run's, which epsilon needs.
+    """A page of a population's charges. ``before`` has all earlier charges of the run, which epsilon needs.
 
     ``population`` is empty for a run without privacy.
     """
@@ -66,7 +66,7 @@ class Page:
 
 @dataclass(frozen=True)
 class ParticipantParts:
-    """A participant, its part in the runs that it was drawn for, and the populations of deleted runs."""
+    """A participant, its part in the runs that drew it, and the populations of deleted runs."""
 
     participant: Participant
     parts: tuple[Part, ...]
@@ -79,10 +79,10 @@ class ParticipantParts:
 
 
 def read_population(connection: Connection, name: str, *, verify: bool) -> PopulationStanding:
-    """A population; ``verify`` has its whole chain verified, even what was verified before.
+    """Read a population; ``verify`` verifies its whole chain, including parts that were verified before.
 
     Raises:
-        RecordMissingError: if there is none, and no run or charge names it.
+        RecordMissingError: if there is no such population, and no run or charge names it.
     """
     try:
         row, tally = ledger.tallied(connection, name, afresh=verify)
@@ -125,7 +125,7 @@ def most_charges(request: control_pb2.ListChargesRequest) -> int:
 
 
 def read_charges(connection: Connection, request: control_pb2.ListChargesRequest) -> Page:
-    """The charges asked for, and one more if another page follows.
+    """Read the requested charges, and one more if another page follows.
 
     Raises:
         RecordMissingError: there is no such run or population.
@@ -144,12 +144,12 @@ def read_charges(connection: Connection, request: control_pb2.ListChargesRequest
 
 
 def charges_page(request: control_pb2.ListChargesRequest, page: Page) -> control_pb2.ListChargesResponse:
-    """The answer; with epsilon it takes as long as ``population_summary`` for each charge."""
+    """Build the answer; with epsilon, each charge takes as long as ``population_summary``."""
     limit = most_charges(request)
     shown = page.charges[:limit]
     after: Sequence[float | None] = [None] * len(shown)
     if request.epsilon:
-        with suppress(StoreDamagedError):  # the charge that cannot be read says so; epsilon after it is unknown
+        with suppress(StoreDamagedError):  # the unreadable charge reports its flaw; epsilon after it is unknown
             after = ledger.epsilon_course(page.before, shown)
     return control_pb2.ListChargesResponse(
         charges=[_charge(charge, epsilon) for charge, epsilon in zip(shown, after, strict=True)],
@@ -159,7 +159,7 @@ def charges_page(request: control_pb2.ListChargesRequest, page: Page) -> control
 
 
 def read_participant(connection: Connection, participant: str) -> ParticipantParts:
-    """A participant's part in every run.
+    """Read a participant's part in every run.
 
     Raises:
         RecordMissingError: there is no such participant.
@@ -175,7 +175,7 @@ def read_participant(connection: Connection, participant: str) -> ParticipantPar
 def participant_privacy(
     found: ParticipantParts, spent: Sequence[control_pb2.PopulationSummary]
 ) -> control_pb2.GetParticipantPrivacyResponse:
-    """The answer, given what was spent of the populations that ``found`` names."""
+    """Build the answer, given the spending of the populations in ``found``."""
     shown = found.parts[:MAX_PARTS]
     return control_pb2.GetParticipantPrivacyResponse(
         participant=found.participant.id,
@@ -195,7 +195,7 @@ def _names(connection: Connection, tally: Tally) -> dict[str, str]:
 
 
 def _population_of(connection: Connection, run_id: str) -> str:
-    """The population that a run is charged to, or before its first charge the one in its job; empty without privacy."""
+    """The population that a run is charged to, taken from its job before the first charge; empty without privacy."""
     charged = charges.population_of(connection, run_id)
     if charged:
         return charged

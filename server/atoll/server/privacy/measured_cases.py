@@ -1,4 +1,4 @@
-"""Accuracies that were measured at several signal-to-noise ratios of DP-SGD, to compare a plan with.
+"""Measured accuracies at several signal-to-noise ratios of DP-SGD, for comparison with a plan.
 
 ``python -m benchmarks privacy-samples``: linear classifiers on scikit-learn's data sets, 4 participants, 20 rounds of
 one epoch, batch 32, delta 1e-4, means over three seeds (docs/privacy/accuracy.md). A test compares this table with the
@@ -17,12 +17,12 @@ class MeasuredCase:
 
     Attributes:
         data: name of the data set.
-        rows: rows of each participant.
-        elements: of the model.
-        epsilon: of each row.
-        of_run: signal-to-noise of the run, at best.
-        accuracy: held out.
-        without: the same training without noise and clipping.
+        rows: number of rows of each participant.
+        elements: number of elements of the model.
+        epsilon: epsilon per row.
+        of_run: best-case signal-to-noise ratio of the run.
+        accuracy: accuracy on held-out data.
+        without: accuracy of the same training without noise and clipping.
         largest_class: accuracy of always answering the most frequent class.
     """
 
@@ -37,7 +37,7 @@ class MeasuredCase:
 
     @property
     def sentence(self) -> str:
-        """The meaning of the ratio in that case."""
+        """A sentence that says what the ratio meant in this case."""
         return (
             f"{self.of_run:.3g} on {self.data} (4 participants of {self.rows} rows, {self.elements} elements, epsilon "
             f"{self.epsilon:g}): accuracy {self.accuracy:.3f}; {self.without:.3f} without noise, "
@@ -60,10 +60,10 @@ _ROWS = (
     ("digits", 337, 650, 8.0, 34.96, 0.94, 0.962, 0.122),
 )
 CASES = tuple(sorted((MeasuredCase(*row) for row in _ROWS), key=lambda case: case.of_run))
-"""By ratio, the smallest first."""
+"""The cases by ascending ratio."""
 
 
 def beside(of_run: float) -> tuple[MeasuredCase, ...]:
-    """The two cases whose ratios are next below and above a plan's, and one further to either side."""
+    """The two cases whose ratios are next below and above a plan's, and one more on either side."""
     place = bisect([case.of_run for case in CASES], of_run)
     return CASES[max(0, place - 2) : place + 2]

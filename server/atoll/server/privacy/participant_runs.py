@@ -1,4 +1,4 @@
-"""The runs that a participant was part of, and the privacy that each promised."""
+"""The runs that a participant took part in, and the privacy that each promised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRAIN = "train"
 
 @dataclass(frozen=True)
 class Part:
-    """A participant's part in one run: train rounds it was drawn for, and releases that contain its update.
+    """A participant's part in one run: the train rounds it was drawn for, and the releases that contain its update.
 
     ``population`` is empty for a run without privacy; ``releases`` counts all releases of the run.
     """
@@ -30,7 +30,7 @@ class Part:
 
 
 def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[Part, ...]:
-    """A participant's part in the newest runs that it was drawn for, without deleted runs."""
+    """A participant's part in the newest runs that drew it, without deleted runs."""
     drawn = (
         select(members.c.run_id, func.count(distinct(members.c.round)).label("drawn"))
         .join(
@@ -65,7 +65,7 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
 
 
 def unknown_populations(connection: Connection, project: str) -> tuple[str, ...]:
-    """Populations of a project with charges of deleted runs, whose records of who was drawn are gone."""
+    """Populations of a project with charges of deleted runs, whose membership records no longer exist."""
     deleted = ~select(runs.c.id).where(runs.c.id == charges.c.run_id).exists()
     query = select(charges.c.population).where(charges.c.population.is_not(None), deleted).distinct()
     return tuple(
@@ -74,7 +74,7 @@ def unknown_populations(connection: Connection, project: str) -> tuple[str, ...]
 
 
 def _counted(connection: Connection, participant: str, run_ids: Sequence[str]) -> dict[str, int]:
-    """By run, the participant's reports that are in a released sum; evaluations have no sum."""
+    """The number of the participant's reports in released sums, by run; evaluations have no sum."""
     query = (
         select(reports.c.run_id, func.count(distinct(reports.c.round)).label("counted"))
         .join(

@@ -16,18 +16,18 @@ from atoll.server.stores import Population, populations
 from atoll.text.figures import SET_DIGITS, bound, counted, figure
 
 FLOAT_ROOM = 1e-9
-"""Share of a limit that a plan must leave: the costs of single rounds add up to the plan's but for rounding."""
+"""Share of a limit that a plan must leave for rounding: the sum of single rounds may differ from the plan."""
 
 
 def check_plan(connection: Connection, contract: Contract) -> None:
-    """Check that all rounds of a new run fit under its population's limit, with what is spent. Can take seconds.
+    """Check that all rounds of a new run fit in what is left of its population's limit. Can take seconds.
 
-    Planned rounds of other runs are not counted: the run that comes first may take the last of a budget.
+    Planned rounds of other runs are not counted: the run that is first may spend the rest of the budget.
 
     Raises:
-        BudgetSpentError: if they do not: with the round at which the run would stop, how many rounds would fit, and
-            the noise with which all would.
-        StoreDamagedError: as ``ledger.check``.
+        BudgetSpentError: if they do not fit; says at which round the run would stop, how many rounds would fit, and
+            with which noise all would.
+        StoreDamagedError: as for ``ledger.check``.
     """
     if populations.find(connection, contract.population) is None:
         return
@@ -47,7 +47,7 @@ def check_plan(connection: Connection, contract: Contract) -> None:
 
 
 def rounds_that_fit(after: Callable[[int], float], rounds: int, limit: float) -> int:
-    """The most rounds after which no more than ``limit`` is spent, fewer than ``rounds``; -1 if it is spent already."""
+    """The largest number of rounds, below ``rounds``, that stays within ``limit``; -1 if it is already exceeded."""
     low, high = -1, rounds
     while high - low > 1:
         middle = (low + high) // 2
@@ -59,7 +59,7 @@ def _noise_that_fits(contract: Contract, after: Callable[[int, Contract], float]
     """The least noise multiplier with which all rounds fit; None if no noise is enough."""
 
     def cost(noise: float) -> float:
-        # Counts that are released too take their share of it: the job gives the noise of a release as a whole.
+        # Released counts take their share of it: the job gives the noise of a release as a whole.
         return after(contract.rounds, replace(contract, noise_multiplier=noise, adaptive=None, report_noise=None))
 
     try:

@@ -23,11 +23,11 @@ COHORT_FACTORS = (0.5, 1, 2, 4, 10)
 ROUND_FACTORS = (0.25, 0.5, 1, 2, 4)
 MAX_COHORT = 100_000
 FEW_PARTICIPANTS = 100
-"""Up to so many the noise that hides one participant among them is hardly less than what all send together."""
+"""Up to this many participants, noise that hides one of them is almost as large as the sum of all."""
 MAX_LONGER = 100
-"""Largest number of rounds that is tried, as a multiple of the planned rounds."""
+"""Largest number of rounds to try, as a multiple of the planned rounds."""
 Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what the next step works out."""
+"""Called with the number of steps done, the total number of steps, and what the next step computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Alternative:
         cohort: reports expected in a round.
         rounds: train rounds.
         sample_rate: probability that one participant of the same population is in a round; 1 without amplification.
-        population_least: participants that it is for, or needs at least; None without noise that meets the target.
-        noise_multiplier: what meets the target; None if nothing does.
-        signal_to_noise: of one round, at best; None without noise that meets the target.
+        population_least: minimum number of participants that it needs; None if no noise meets the target.
+        noise_multiplier: the least that meets the target; None if none does.
+        signal_to_noise: best case of one round; None if no noise meets the target.
         signal_to_noise_run: of all rounds together, at best.
     """
 
@@ -63,32 +63,34 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job's promise, and its cost in the model's quality.
+    """A job's promise, and its effect on the model's quality.
 
     Attributes:
-        contract: as the job stands.
-        elements: d, of the part of the model that one round updates.
-        cohort: reports expected in a round; every sum is divided by that many.
-        population_least: participants that the plan is for, or needs at least.
-        least_s: seconds that the rounds take at least, as each of a secret draw lasts until its deadline; None without.
+        contract: the job's contract.
+        elements: d, the number of elements that one round updates.
+        cohort: reports expected in a round, by which every sum is divided.
+        population_least: minimum number of participants that the plan needs.
+        least_s: minimum seconds that the rounds take, since a round with a secret draw lasts until its deadline; None
+            without secret draws.
         spent: epsilon by round.
         noise_element: standard deviation of the noise on one element of a round's mean.
-        signal_element: root mean square of an element of the mean, at most.
-        noise_norm: L2 norm expected of the noise on the mean.
-        signal_norm: L2 norm of the mean at most: the clip norm.
+        signal_element: maximum root mean square of an element of the mean.
+        noise_norm: expected L2 norm of the noise on the mean.
+        signal_norm: maximum L2 norm of the mean, which is the clip norm.
         signal_to_noise: of one round, at best.
         signal_to_noise_run: of all rounds together, at best.
-        target: epsilon that the rest of the plan is about: the one asked for, the job's own, or what the job comes to.
-        rounds_within: rounds with the job's noise until the target is spent; None if all planned rounds are within and
-            participation is capped, or a hundred times as many are.
+        target: epsilon that the rest of the plan is for: the requested one, the job's own, or the epsilon that the job
+            results in.
+        rounds_within: rounds with the job's noise until the target is spent; None if all planned rounds fit and
+            participation is capped, or if even a hundred times as many fit.
         cohorts: cohorts of the same population, with the noise that they need for the target.
         durations: numbers of rounds, with the noise that they need for the target.
-        wanted: signal-to-noise of one round that the smallest cohort must reach.
-        cohort_wanted: that cohort, within a twentieth; None if no cohort of this population has it.
-        in_turns: participants that take turns spend no more for the same noise; None if they do, or if their number is
-            unknown.
-        sample_level: whether so few participants are better served by DP-SGD on their own rows, which hides rows
-            instead of participants.
+        wanted: signal-to-noise ratio of one round that the smallest cohort must reach.
+        cohort_wanted: that cohort, to within 5%; None if no cohort of this population reaches the ratio.
+        in_turns: settings with which participants take turns and spend no more for the same noise; None if there are
+            none or the number of participants is unknown.
+        sample_level: whether the participants are so few that DP-SGD on their own rows, which hides rows instead of
+            participants, serves them better.
     """
 
     contract: Contract
@@ -127,10 +129,10 @@ def plan_of(
     Args:
         spec: a valid job.
         elements: d, of the part of the model that one round updates.
-        target: epsilon to meet; None for the job's own, or what the job comes to.
+        target: epsilon to meet; None for the job's own, or the epsilon that the job results in.
         wanted: signal-to-noise of one round that the smallest cohort must reach.
         progress: called before each step.
-        participants: of the population; None for what the job says.
+        participants: size of the population; None for the job's own figure.
 
     Raises:
         InvalidRequestError: if the job has no privacy section, or no noise meets its target.
@@ -185,7 +187,7 @@ def plan_of(
 
 @dataclass(slots=True)
 class _Steps:
-    """Reports ``total`` steps, each before it begins."""
+    """Reports the progress of ``total`` steps, each before it begins."""
 
     progress: Progress
     total: int
@@ -202,12 +204,12 @@ class _Steps:
 
 
 def _scaled(number: int, factors: Iterable[float]) -> list[int]:
-    """The number times each factor, at least 1, without repeats."""
+    """The number times each factor, at least 1, without duplicates."""
     return sorted({max(1, round(number * factor)) for factor in factors})
 
 
 def _most(spec: JobSpec) -> int:
-    """The largest cohort that the population has."""
+    """The largest cohort that the population allows."""
     cohort = spec.cohort
     return round(cohort.size / cohort.rate) if cohort.rate else MAX_COHORT
 
@@ -218,7 +220,7 @@ def _shown(rounds: int) -> list[int]:
 
 
 def _population_least(spec: JobSpec, contract: Contract) -> int:
-    """The population size that the rate implies; with capped participation, the number that fills all rounds."""
+    """The population size that the rate implies or, with capped participation, the number that fills all rounds."""
     size = spec.cohort.size
     if contract.sampling is not Sampling.NONE:
         return round(size / contract.sample_rate)
@@ -250,14 +252,14 @@ def _first(holds: Callable[[int], bool], low: int, high: int, tolerance: float =
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Alternatives to a job, with other cohorts and numbers of rounds, all for one target."""
+    """Searches alternatives to a job, with other cohorts and numbers of rounds, for one target."""
 
     spec: JobSpec
     elements: int
     target: float
 
     def least_cohort(self, wanted: float) -> Alternative | None:
-        """The smallest cohort with that signal-to-noise, or one a little above it."""
+        """The smallest cohort with that signal-to-noise ratio, or one slightly larger."""
         rounds, most = self.spec.job.rounds, _most(self.spec)
 
         def enough(size: int) -> bool:

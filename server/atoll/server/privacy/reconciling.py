@@ -1,8 +1,8 @@
 """Compares the ledger with the models that private runs have released.
 
 A release is written in one transaction with its charge and with the noise of the next one (``stores.release``). So
-every recorded run has as many charges as released models, and its noise state has that version. A ledger that was
-truncated, with counts and heads made to fit, disagrees.
+every recorded run has one charge for each released model, and its noise state has that version. A truncated ledger
+disagrees, even if its counts and heads were adjusted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PAGE_RUNS = 500
 
 @lru_cache(maxsize=1024)
 def population_of_job(job_toml: str, project: str) -> str:
-    """The population of a run by its job, even if another version accepted the job; empty without a privacy section."""
+    """The population that a job names, even if another version accepted it; empty without a privacy section."""
     try:
         section = tomllib.loads(job_toml).get("privacy", {})
-    except tomllib.TOMLDecodeError:  # the run's record is damaged, which is reported where it is read
+    except tomllib.TOMLDecodeError:  # the run's record is damaged, which its readers report
         return ""
     name = str(section.get("population", ""))
     return qualified(project, name) if name else ""
@@ -41,18 +41,18 @@ def named_by_jobs(connection: Connection) -> dict[str, str]:
 
 
 def named(connection: Connection) -> frozenset[str]:
-    """Populations that runs or charges name, whether they are listed or not."""
+    """Populations that runs or charges name, whether or not they are listed."""
     charged = select(charges.c.population).where(charges.c.population.is_not(None)).distinct()
     return frozenset([*named_by_jobs(connection).values(), *connection.execute(charged).scalars()])
 
 
 def disagreement(connection: Connection, population: str, charged: Mapping[str, int]) -> str:
-    """How a population's ledger and the releases of its runs disagree; empty if they agree.
+    """The disagreements between a population's ledger and the releases of its runs; empty if there are none.
 
     Args:
         connection: to the database.
         population: its name.
-        charged: number of charges by run. Deleted runs keep their charges, which have nothing to be compared with.
+        charged: number of charges by run. Charges of deleted runs remain and cannot be compared.
     """
     of_run = named_by_jobs(connection)
     ours = sorted(run for run, name in of_run.items() if name == population)
@@ -76,7 +76,7 @@ def _uncharged(connection: Connection, ours: Collection[str], charged: Mapping[s
 def _charged_elsewhere(
     connection: Connection, of_run: Mapping[str, str], population: str, charged: Iterable[str]
 ) -> Iterator[str]:
-    """Recorded runs that are charged here although their jobs name another population or none."""
+    """Disagreements of recorded runs that are charged here although their jobs name another population or none."""
     suspects = sorted(run for run in charged if of_run.get(run) != population)
     for page in _pages(suspects):
         for run in connection.execute(select(runs.c.id).where(runs.c.id.in_(page)).order_by(runs.c.id)).scalars():

@@ -1,10 +1,10 @@
-"""Detects that too few members of secret draws report, from a noised count that each release pays for.
+"""Detects that too few members of secret draws report, from a noised count whose cost each release includes.
 
-The number of reports must stay secret: with the number of the others it shows whether one more was drawn. So a round
-with a secret draw is released however many report, and a federation whose report window is too short would spend its
-budget on noise alone. The count of reports with Gaussian noise may be acted upon. Page's cumulative sum ("Continuous
-Inspection Schemes", 1954) adds up by how much counts fall short of half the planned cohort; it is bounded below by 0,
-so that good rounds do not hide later bad ones.
+The number of reports must stay secret: to someone who knows the number of the other reports, it shows whether one more
+member was drawn. A round with a secret draw is therefore released no matter how many report, and a federation whose
+report window is too short would spend its budget on noise alone. A count of reports with Gaussian noise may be acted
+upon. Page's cumulative sum ("Continuous Inspection Schemes", 1954) adds up the amounts by which counts fall short of
+half the planned cohort. It never falls below 0, so that good rounds do not hide later bad ones.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from atoll.server.privacy.noise import DiscreteGaussian, sigma_for
 _UNIT = 2.0**-20
 """Grid of the noised count."""
 LEAST_REPORT_NOISE = 2.0**-4
-"""Least standard deviation, in participants: 2**16 grid units, from which noise costs what is charged (``scale``)."""
+"""Minimum standard deviation, in participants: 2**16 grid units, as for the sum's noise (``scale``)."""
 _LOG_FALSE_ALARM = 14.0
 """If all members report, about one round in e**14 begins a false alarm (Wald's bound for the sum's upward drift)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportShortfall:
-    """How reports are counted.
+    """The rule by which reports are counted.
 
     Attributes:
-        planned: expected members of a round, all of whom should report.
+        planned: expected number of members of a round, all of which should report.
         noise: standard deviation of the noise on their number; one participant moves the number by 1.
     """
 

@@ -1,8 +1,8 @@
 """One private run: its contract, and the state that its next release needs.
 
 Everything here is a function of the contract and of a small state, which is stored when the run is submitted and
-replaced in the transaction that charges a release (``stores.noise_states``). So a release that is made again after a
-crash is the same to the bit, and one that was charged can never be made again.
+replaced in the transaction that charges a release (``stores.noise_states``). So a release that is repeated after a
+crash is bit-identical, and a release that was charged can never be repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from atoll.server.privacy.scale import least_clip, private_grid, sensitivity
 from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms, PrivacyUnit
 
 CLIPPED_BY_ITSELF = 1 - 2.0**-10
-"""An update counts as clipped from this share of the clip norm on: participants clip too, to the norm itself."""
+"""An update counts as clipped from this share of the clip norm on; participants clip exactly to the norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Summed:
     Attributes:
         grid: the round's grid.
         elements: number of elements of the sum.
-        binding: digest over the contributions: another set never gets the same noise.
-        norms: L2 norm of each contribution before it was clipped; used by adaptive clipping alone.
-        reports: number of contributions; used only where their noised count is released.
+        binding: digest of the contributions, so that another set never gets the same noise.
+        norms: L2 norm of each contribution before clipping; used only by adaptive clipping.
+        reports: number of contributions; used only if its noised count is released.
     """
 
     grid: Grid
@@ -71,7 +71,7 @@ class Summed:
 class PrivateRun:
     """A run's contract with its current state; ``after_release`` gives the next state, ``to_text`` the stored form.
 
-    ``epsilon`` is what all planned rounds cost together, at the contract's delta.
+    ``epsilon`` is the joint cost of all planned rounds at the contract's delta.
     """
 
     def __init__(self, contract: Contract, epsilon: float, state: PrivateState) -> None:
@@ -88,7 +88,7 @@ class PrivateRun:
 
     @classmethod
     def from_text(cls, text: str) -> PrivateRun:
-        """As ``to_text`` wrote it.
+        """Read the stored form that ``to_text`` writes.
 
         Raises:
             CorruptDataError: if it cannot be read.
@@ -107,7 +107,7 @@ class PrivateRun:
             ) from error
 
     def to_text(self) -> str:
-        """JSON; it holds the secret."""
+        """The stored form, as JSON; it holds the secret."""
         return json.dumps(
             {
                 "contract": self.contract.as_json(),
@@ -120,7 +120,7 @@ class PrivateRun:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Names of the noise that is kept from round to round, as blobs."""
+        """Names of the noise blobs that are kept from round to round."""
         return self._mechanism.needs
 
     def kept_bytes(self, elements: int) -> int:
@@ -128,7 +128,7 @@ class PrivateRun:
         return NOISE_BYTES * elements * self._mechanism.most_kept_values
 
     def grid(self, total_weight: int, max_abs: float) -> Grid:
-        """The grid of the next round, whose members weigh at most ``total_weight`` together: the same for all rounds.
+        """The grid of the next round, for a total weight of at most ``total_weight``; the same for all rounds.
 
         Raises:
             GridError: if the sum has no room for the noise.
@@ -170,7 +170,7 @@ class PrivateRun:
         contract = self.contract
         return PrivacyTerms(
             mechanism=PrivacyMechanism(contract.mechanism),
-            noise_multiplier=contract.accounted_noise,  # what a participant charges to its own ledger
+            noise_multiplier=contract.accounted_noise,  # the values that a participant charges to its own ledger
             clip_norm=self.state.clip,
             epsilon=self.epsilon,
             delta=contract.delta,
@@ -204,7 +204,7 @@ class PrivateRun:
         return None if noise is None else ReportShortfall(self.contract.planned_cohort, noise)
 
     def _next_shortfall(self, summed: Summed) -> float:
-        """The shortfall after a noised count of reports, which the release pays for (``Contract.cost``)."""
+        """The shortfall after a noised count of reports, whose cost the release includes (``Contract.cost``)."""
         detector = self._report_shortfall
         if detector is None:
             return 0.0
@@ -212,7 +212,7 @@ class PrivateRun:
         return detector.next_shortfall(self.state.shortfall, detector.noised_count(summed.reports, key))
 
     def _next_clip(self, summed: Summed) -> float:
-        """The norm after a noised count of the updates within it, which the release pays for (``Contract.cost``)."""
+        """The norm after a noised count of the updates within it; the release's cost covers it (``Contract.cost``)."""
         clip, settings = self.state.clip, self.contract.adaptive
         if settings is None:
             return clip

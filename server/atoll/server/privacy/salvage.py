@@ -15,9 +15,9 @@ from atoll.server.stores.hash_chain import canonical
 
 @dataclass(frozen=True)
 class Remains:
-    """The readable part of one population: its row as it is, even if it was changed; None if it is lost.
+    """The readable part of one population: its row, even if it was altered; None if it is lost.
 
-    The tally counts every charge and adds up the readable ones, whether or not they follow one another. ``line`` is the
+    The tally counts every charge and adds up the readable ones, whether or not they are consecutive. ``line`` is the
     first line of its export, empty without a row.
     """
 
@@ -42,7 +42,7 @@ def remains(connection: Connection, population: str) -> Remains:
 
 
 def line_as_it_stands(charge: Charge) -> str:
-    """The line of a charge, even if its digest does not match; a charge that cannot be read has its fields as text."""
+    """The line of a charge, even if its digest does not match; an unreadable charge has its fields as text."""
     try:
         return charge_line(charge)
     except (StoreDamagedError, ValueError, TypeError):

@@ -1,6 +1,6 @@
 """A population's chain of charges, verified link by link and tallied by run.
 
-Charges become events; ``ledger`` has an accountant compose them.
+It turns charges into events, which ``ledger`` passes to an accountant.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from atoll.server.stores.errors import StoreDamagedError
 from atoll.server.stores.hash_chain import canonical, digest_of
 
 PAGE = 2000
-"""Charges read at once."""
+"""Number of charges read at a time."""
 _REMEMBERED = 256
-"""Number of populations whose newest tally is kept: about 1 kB each."""
+"""Number of populations whose newest tally is cached, about 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The body of a charge: what one release cost, and under which promise.
+    """The body of a charge: the cost of one release, and the promise that it was made under.
 
     Attributes:
         accountant: the accountant that composes the run's own cost.
@@ -36,7 +36,7 @@ class Cost:
         delta: delta of the run's promise.
         epsilon: the run's target; None if it gave its noise instead.
         version: train rounds that the run had released before.
-        event: what the release adds; None if it adds nothing.
+        event: the event that the release adds; None if it adds nothing.
         clip: L2 norm to which updates were clipped in this round.
     """
 
@@ -49,7 +49,7 @@ class Cost:
     clip: float
 
     def as_text(self) -> str:
-        """As the body of a charge."""
+        """The text form, for the body of a charge."""
         return canonical(asdict(self))
 
 
@@ -60,12 +60,12 @@ def cost_of(contract: Contract, version: int, *, clip: float | None = None) -> C
     """The cost of releasing train round ``version`` (from 0).
 
     Args:
-        contract: what the run promises.
+        contract: the run's contract.
         version: train rounds released before.
-        clip: norm in force in this round, where it moves.
+        clip: this round's clip norm, if clipping is adaptive.
 
     Raises:
-        ValueError: for a round that the contract is not for.
+        ValueError: for a round that the contract does not cover.
     """
     event = contract.cost(version)
     return Cost(
@@ -92,7 +92,7 @@ def parsed_cost(charge: Charge) -> Cost:
 
 
 def counted(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The same events with equal ones counted together, in an order that does not depend on theirs."""
+    """Count equal events together; the order of the result does not depend on that of the events."""
     counts: Counter[tuple[float, float, Sampling]] = Counter()
     for event in events:
         counts[event.noise_multiplier, event.sample_rate, event.sampling] += event.count
@@ -101,7 +101,7 @@ def counted(events: Iterable[Event]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class RunTally:
-    """One run's charges: ``events`` as ``counted`` makes them, times as epoch seconds."""
+    """One run's charges: ``events`` as ``counted`` returns them, times in epoch seconds."""
 
     run_id: str
     accountant: Accountant
@@ -121,7 +121,7 @@ class RunTally:
         return cls(charge.run_id, cost.accountant, cost.delta, cost.epsilon, 1, events, at, at)
 
     def plus(self, charge: Charge) -> RunTally:
-        """With one more charge."""
+        """The tally extended by one charge."""
         cost = parsed_cost(charge)
         return replace(
             self,
@@ -143,7 +143,7 @@ def add_charge(runs: dict[str, RunTally], charge: Charge) -> None:
 
 @dataclass(frozen=True)
 class Tally:
-    """A population's charges, through the one whose digest is ``head``, by run in the order of their first charge."""
+    """A population's charges up to the one with digest ``head``, by run in the order of first charges."""
 
     population: str
     charges: int
@@ -156,10 +156,10 @@ class Tally:
         return counted(event for run in self.runs.values() for event in run.events)
 
     def plus(self, found: Iterable[Charge]) -> Tally:
-        """With the charges that follow.
+        """The tally extended by the charges that follow.
 
         Raises:
-            StoreDamagedError: naming the first that does not follow.
+            StoreDamagedError: names the first charge that does not follow.
         """
         count, head, runs = self.charges, self.head, dict(self.runs)
         for charge in found:
@@ -176,10 +176,10 @@ class Tally:
 
 
 class _Remembered:
-    """The newest tally of each population: what was verified once is not read again. Thread-safe.
+    """Caches the newest tally of each population, so that verified charges are not read again. Thread-safe.
 
-    A tally is found again only while the chain still has the digest that it ends with, so one of another database, or
-    of a transaction that was rolled back, is never taken for this one's.
+    A tally is used only while the chain contains the digest that the tally ends with. So a tally of another database,
+    or of a transaction that was rolled back, is never used.
     """
 
     def __init__(self) -> None:
@@ -210,15 +210,15 @@ _remembered = _Remembered()
 
 
 def tally(connection: Connection, population: Population, *, afresh: bool = False) -> Tally:
-    """The population's charges, through the last link, each verified (those seen before: not again).
+    """The population's charges up to the last, each verified; charges verified before are not read again.
 
     Args:
         connection: to the database.
         population: its row.
-        afresh: verify all; what was verified before no longer counts, also if this fails.
+        afresh: verify all charges; earlier verification is forgotten, even if this one fails.
 
     Raises:
-        StoreDamagedError: naming the charge that was changed, moved or lost.
+        StoreDamagedError: names the charge that was altered, moved or lost.
     """
     if afresh:
         _remembered.forget(population)
@@ -241,5 +241,5 @@ def _other_end(found: Tally, population: Population) -> str:
 
 
 def damaged(population: str, what: str) -> StoreDamagedError:
-    """The error of a ledger that was changed on disk."""
+    """The error for a ledger that was altered on disk."""
     return StoreDamagedError(f"the privacy ledger of population {population} is damaged: {what}")

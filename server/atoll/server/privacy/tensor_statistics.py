@@ -1,4 +1,4 @@
-"""Refuses private jobs on models with statistics among their tensors, which noise would ruin."""
+"""Refuses private jobs on models whose tensors include statistics, which noise would ruin."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NAMED = 5
 
 
 def check_no_statistics(spec: JobSpec, layout: Layout) -> None:
-    """Refuse a private job whose model has tensors that are averaged because they are statistics, not weights.
+    """Refuse a private job whose model has tensors that are averaged as statistics rather than trained as weights.
 
-    The noise on a running variance is as large as that on a weight, and makes it negative; and changes of statistics
-    use up part of the clip norm, which the weights then lack.
+    The noise on a running variance is as large as the noise on a weight, and makes the variance negative. Changes of
+    statistics also use up part of the clip norm, at the expense of the weights.
 
     Raises:
-        InvalidRequestError: naming the tensors and what to do with them.
+        InvalidRequestError: names the tensors and the remedy.
     """
     noised = averaged_tensors(spec, layout) - frozen_tensors(spec, layout)
     found = [tensor.name for tensor in layout.tensors if tensor.name in noised]

@@ -3,7 +3,7 @@
 ::
 
     state = mechanism.begin(new_secret())                                    # stored with the run
-    noise = mechanism.round(state, version, binding, sigma, history)         # as often as it takes
+    noise = mechanism.round(state, version, binding, sigma, history)         # may be repeated
     noised = sums[start:stop] + noise.block(start, stop)
     state = mechanism.advance(state, version, binding, sigma, new_secret())  # stored in the transaction that releases
 """

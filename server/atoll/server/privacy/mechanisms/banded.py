@@ -2,11 +2,12 @@
 
 Release t, from 0, adds ``n_t`` with ``sum over j of c_j n_(t - j) = z_t``: z is independent discrete Gaussian noise and
 c the first ``bands`` coefficients of the square root of the matrix of prefix sums (``sensitivity.banded_coefficients``;
-Fichtenberger et al. 2023, Section 3). Prefix sums of n so carry far less noise than independent noise of equal privacy.
+Fichtenberger et al. 2023, Section 3). Prefix sums of n thus carry far less noise than independent noise of equal
+privacy.
 
-Noise is integer: ``n_t = z_t - round(sum over j >= 1 of c_j n_(t - j))``, exactly, with c_j multiples of 2**-20. What
-rounding costs is ``allowance``. The last ``bands - 1`` noise vectors are needed, 8 bytes per element each: they are
-kept sealed, as ``noise-0`` to ``noise-(bands - 2)`` in turn, and the state holds their keys.
+Noise is integer: ``n_t = z_t - round(sum over j >= 1 of c_j n_(t - j))``, exactly, with c_j multiples of 2**-20.
+``allowance`` accounts for the rounding. The last ``bands - 1`` noise vectors are needed, with 8 bytes per element each.
+They are kept encrypted, as ``noise-0`` to ``noise-(bands - 2)`` in turn, and the state holds their keys.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from atoll.server.aggregation.next_model import Readable
 
 LARGEST_SIGMA = 2.0**48
-"""Samples of 16 sigma, with what correlation adds, are far below the limit of the loops' exactness."""
+"""Samples of 16 sigma plus the contribution of correlation stay far below the limit up to which the loops are exact."""
 MAX_BANDS = 1000
 
 
@@ -104,7 +105,7 @@ class Banded(Mechanism):
         return f"noise-{version % (self.bands - 1)}" if self.bands > 1 else None
 
     def _names(self, version: int) -> list[str]:
-        """The names under which the noise of earlier releases is kept, the latest first, as far as it is needed."""
+        """The names under which the needed noise of earlier releases is kept, the latest first."""
         numbers = range(version - 1, max(-1, version - self.bands), -1)
         return [f"noise-{number % (self.bands - 1)}" for number in numbers]
 

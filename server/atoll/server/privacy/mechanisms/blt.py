@@ -1,15 +1,16 @@
 """Buffered linear Toeplitz noise (BLT; Dvijotham et al. 2024, arXiv:2404.16706, Algorithm 1).
 
 Release t, from 0, adds ``n_t = z_t - round(sum over buffers of scale * s_t)``, where z is independent discrete Gaussian
-noise and each buffer s goes on as ``s_(t + 1) = round(decay * s_t) + n_t``, from 0. So ``C n = z`` except for rounding,
-with C of ``strategy.Strategy``, and prefix sums of n carry far less noise than independent noise of equal privacy.
+noise and each buffer s follows ``s_(t + 1) = round(decay * s_t) + n_t``, starting from 0. So ``C n = z`` except for
+rounding, with C of ``strategy.Strategy``, and prefix sums of n carry far less noise than independent noise of equal
+privacy.
 
-All arithmetic is on integers and exact: n in grid units, buffers in units of ``2**-fraction_bits`` of them. What n_t is
-depends on z_t and on n_0 to n_(t - 1) alone, so given what was released before, a release is a sum with fresh discrete
-Gaussian noise whose centre is off by the contribution times C, plus or minus the effect of rounding (``allowance``).
+All arithmetic is on integers and exact: n in grid units, buffers in units of ``2**-fraction_bits`` of them. n_t depends
+only on z_t and on n_0 to n_(t - 1). So, given the earlier releases, a release is a sum with fresh discrete Gaussian
+noise whose centre is shifted by the contribution times C, plus or minus the effect of rounding (``allowance``).
 
-Kept are the buffers, 8 bytes for each element and buffer: sealed, as ``buffers``, those of one element side by side.
-The state holds their key.
+The buffers are kept encrypted as ``buffers``, with 8 bytes for each element and buffer; the buffers of one element are
+adjacent. The state holds their key.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 KEPT = "buffers"
 LARGEST_SIGMA = 2.0**48
-"""Samples are at most 16 times as large: with them ``Strategy.fraction_bits`` keeps buffers below 2**62 units."""
+"""Samples are at most 16 times as large; ``Strategy.fraction_bits`` then keeps buffers below 2**62 units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class _Kept:
     buffers: int
 
     def block(self, start: int, stop: int) -> Integers:
-        """The buffers of elements [start, stop): int64 of shape (elements * buffers,), the caller's own copy."""
+        """A copy of the buffers of elements [start, stop): int64 of shape (elements * buffers,)."""
         width = self.buffers * NOISE_BYTES
         if stop * width > self.stored.size_bytes:
             raise NoiseStateError(f"kept buffers have {self.stored.size_bytes} bytes, needed are {stop * width}")

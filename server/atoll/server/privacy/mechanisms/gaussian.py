@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gaussian(Mechanism):
-    """Nothing is kept from release to release but a secret."""
+    """Only a secret is kept from release to release."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Gaussian(Mechanism):
 
 @dataclass(frozen=True, slots=True)
 class Independent(RoundNoise):
-    """The noise of one release, of one key."""
+    """The noise of one release, from one key."""
 
     noise: DiscreteGaussian
     key: bytes = field(repr=False)

@@ -23,7 +23,7 @@ NOISE_BYTES = 8
 
 
 class NoiseStateError(CorruptDataError):
-    """A noise state is damaged, or is used for another release than its next one."""
+    """A noise state is damaged, or is used for a release other than its next one."""
 
     def __init__(self, message: str, remedy: str = "restore the database from its latest backup") -> None:
         super().__init__("privacy.noise_state", message, remedy)
@@ -44,7 +44,7 @@ class NoiseState:
     Attributes:
         mechanism: its name.
         version: number of the next release, from 0.
-        secret: 32 bytes, for this version only: they do not determine the secret of another version.
+        secret: 32 bytes for this version only; they do not determine the secret of another version.
         kept: keys of earlier noise that later releases still need, by the mechanism's names for it.
     """
 
@@ -59,7 +59,7 @@ class NoiseState:
         return cls(mechanism, 0, derived(secret, "begin", 0))
 
     def advanced(self, fresh: bytes, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
-        """The state before the next release: a one-way function of this secret and ``fresh``, 32 new random bytes."""
+        """The state before the next release: a one-way function of this secret and 32 new random bytes, ``fresh``."""
         secret = derived(self.secret, "advance", self.version, fresh)
         return NoiseState(self.mechanism, self.version + 1, secret, kept or {})
 
@@ -87,10 +87,10 @@ class NoiseState:
         return state
 
     def check(self, mechanism: str, version: int) -> None:
-        """Refuse another mechanism or another release.
+        """Check that the state belongs to this mechanism and release.
 
         Raises:
-            NoiseStateError: if it would draw released noise again, or noise of another mechanism.
+            NoiseStateError: if it does not; using it would draw released noise again, or another mechanism's noise.
         """
         if (self.mechanism, self.version) != (mechanism, version):
             raise NoiseStateError(
@@ -99,9 +99,9 @@ class NoiseState:
 
 
 class RoundNoise(Protocol):
-    """The noise of one release: always the same, for any division into blocks and in any thread.
+    """The noise of one release: the same for any division into blocks and in any thread.
 
-    The defaults are those of noise that no later release needs.
+    The defaults are for noise that no later release needs.
     """
 
     @property
@@ -119,9 +119,9 @@ class RoundNoise(Protocol):
         ...
 
     def seal(self, block: Integers, start: int) -> Integers:
-        """The values to keep of a block of this noise from element ``start`` on, sealed with a key of the state.
+        """The values to keep of a block of this noise from element ``start`` on, encrypted with a key of the state.
 
-        int64 of shape (block.size * kept_values,): the values of one element side by side.
+        int64 of shape (block.size * kept_values,); the values of one element are adjacent.
 
         Raises:
             NoiseStateError: if this noise is not kept.
@@ -132,25 +132,25 @@ class RoundNoise(Protocol):
 class Mechanism(Protocol):
     """Makes the noise of a run's releases; pure: all state is in ``NoiseState`` and ``history``.
 
-    ``version`` counts the releases before this one. ``binding`` is a digest of what is summed: another set of
-    contributions gets other noise, the same set the same noise, until ``advance``.
+    ``version`` counts the releases before this one. ``binding`` is a digest of the summed contributions. Until
+    ``advance``, the same set of contributions gets the same noise, and another set gets different noise.
 
-    The defaults are those of a mechanism that keeps no noise and rounds nothing.
+    The defaults are for a mechanism that keeps no noise and rounds nothing.
     """
 
     @property
     def name(self) -> str:
-        """As in a job file."""
+        """The mechanism's name in a job file."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of all noise that may be kept at once; ``history`` must hold what has been kept so far."""
+        """Names of all noise that may be kept at once; ``history`` must hold the noise kept so far."""
         return ()
 
     @property
     def most_kept_values(self) -> int:
-        """int64 values kept for each element, at most: those of earlier releases and of the one that is being made."""
+        """Maximum number of int64 values kept per element, for earlier releases and the current one."""
         return 0
 
     def begin(self, secret: bytes) -> NoiseState:
@@ -165,31 +165,31 @@ class Mechanism(Protocol):
         Args:
             state: the state before release ``version``.
             version: number of the release.
-            binding: digest of what is summed, as above.
-            sigma: standard deviation of what is drawn, in grid units: noise multiplier times what one participant can
-                move the sum by, with ``allowance``.
-            history: kept noise of earlier releases by name: what ``RoundNoise.seal`` gave for all elements.
+            binding: digest of the summed contributions, as above.
+            sigma: standard deviation of the drawn noise, in grid units: the noise multiplier times the amount by which
+                one participant can move the sum, including ``allowance``.
+            history: kept noise of earlier releases by name, as ``RoundNoise.seal`` returned it for all elements.
 
         Raises:
-            NoiseStateError: if the state is of another release or mechanism, or kept noise is missing.
-            ValueError: for a sigma that cannot be drawn, or differs from that of the earlier noise.
+            NoiseStateError: if the state belongs to another release or mechanism, or kept noise is missing.
+            ValueError: if noise of this sigma cannot be drawn, or the earlier noise had another sigma.
         """
         ...
 
     def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float, fresh: bytes) -> NoiseState:
         """The state after the release that ``round`` with the same arguments made.
 
-        It is stored in the transaction that charges and releases. This release's noise cannot be made again from it,
-        except what later releases need. The noise of a later release cannot be made from an earlier state, for example
-        of a back-up, because ``fresh``, 32 new random bytes each time, is missing.
+        It is stored in the transaction that charges and releases. This release's noise cannot be derived from it,
+        except the part that later releases need. The noise of a later release cannot be derived from an earlier state,
+        for example from a backup, because each step needs 32 new random bytes, ``fresh``.
 
         Raises:
-            NoiseStateError: if the state is of another release or mechanism.
+            NoiseStateError: if the state belongs to another release or mechanism.
         """
         ...
 
     def allowance(self, dimension: int) -> float:  # noqa: ARG002 - nothing is rounded unless a mechanism says so
-        """How much the rounding adds to the norm of one participant's contribution of ``dimension`` elements.
+        """The amount that rounding adds to the norm of one participant's contribution of ``dimension`` elements.
 
         In grid units; it is added once, after weighting.
         """
@@ -197,10 +197,10 @@ class Mechanism(Protocol):
 
 
 def check_kept(state: NoiseState, sigma: float) -> None:
-    """Refuse noise of another sigma than the kept noise.
+    """Check that the noise has the same sigma as the kept noise.
 
     Raises:
-        ValueError: if the kept noise, with which this release's is correlated, has another sigma.
+        ValueError: if the kept noise, with which this release's noise is correlated, has another sigma.
     """
     for one in state.kept.values():
         if one.sigma != sigma:

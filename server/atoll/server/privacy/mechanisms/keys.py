@@ -1,4 +1,4 @@
-"""Keys from a run's secret: HKDF-Expand with SHA-256 (RFC 5869, Section 2.3), each for one purpose.
+"""Derives single-purpose keys from a run's secret: HKDF-Expand with SHA-256 (RFC 5869, Section 2.3).
 
 The secret is 32 random bytes, so HKDF-Extract is not needed. Derived keys reveal neither the secret nor another key.
 """
@@ -21,7 +21,7 @@ def new_secret() -> bytes:
 
 
 def derived(secret: bytes, purpose: str, version: int, binding: bytes = b"") -> bytes:
-    """The 32-byte key of a purpose at one release, bound to what is released: all of them differ."""
+    """The 32-byte key for a purpose at one release, bound to the released contributions; all keys differ."""
     parts = (_CONTEXT, purpose.encode(), version.to_bytes(8, "big"), binding)
     info = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)

@@ -25,13 +25,13 @@ from atoll.server.privacy.mechanisms.strategy import (
 )
 
 ENOUGH = 1.005
-"""If the number of buffers is not given: the fewest whose noise is at most this multiple of the least."""
+"""If the number of buffers is not given, the fewest are chosen whose noise is at most this multiple of the minimum."""
 MOST_TRIED = 4
 _MOST_STEPS = 400
 _STEP = 1e-7
-"""Step of the differences that stand for derivatives."""
+"""Step of the finite differences that approximate derivatives."""
 _SPARE = 1 + 2.0**-10
-"""Margin for what rounding adds to buffers."""
+"""Margin for the amount that rounding adds to buffers."""
 _SUM_PENALTY = 10.0
 
 
@@ -41,9 +41,9 @@ def best_strategy(rounds: int, min_separation: int, max_participations: int, buf
 
     Args:
         rounds: the run's train rounds.
-        min_separation: rounds from one participation of a participant to the next, at least.
-        max_participations: rounds that a participant is in, at most.
-        buffers: 1 to 5; None for the fewest with hardly more noise.
+        min_separation: minimum number of rounds from one participation of a participant to the next.
+        max_participations: maximum number of rounds that a participant is in.
+        buffers: 1 to 5; None for the fewest with hardly more noise than the minimum.
 
     Raises:
         InvalidRequestError: if the run has more rounds than int64 buffers can hold.
@@ -66,7 +66,7 @@ class _Found:
 
 
 def _minimised(error: QuickError, rounds: int, count: int) -> _Found:
-    """The best matrix with that many buffers."""
+    """The best matrix with the given number of buffers."""
     from scipy.optimize import minimize  # noqa: PLC0415  # half a second that other jobs save
 
     def logarithm(point: Doubles) -> float:
@@ -84,7 +84,7 @@ def _minimised(error: QuickError, rounds: int, count: int) -> _Found:
 
 
 def _parameters(point: Doubles) -> tuple[Doubles, Doubles, float]:
-    """Slowness and scales, with scales reduced if they sum to more than 1; and the excess of their sum.
+    """Slowness and scales, with scales reduced if their sum exceeds 1, and the excess of that sum.
 
     With a larger sum C would not decrease from the diagonal on, and ``C**-1`` could grow without bound.
     """

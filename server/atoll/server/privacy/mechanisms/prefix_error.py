@@ -16,7 +16,7 @@ from atoll.server.privacy.mechanisms.sensitivity import toeplitz_squares
 from atoll.server.privacy.mechanisms.strategy import Doubles, spectrum
 
 _ONE_BY_ONE = 256
-"""Number of rounds that are summed one by one: beyond them, a sum equals an integral to within a millionth."""
+"""Number of rounds that are summed one by one; beyond them, a sum equals an integral to within a millionth."""
 _NODES = 12
 """Points of Gauss-Legendre quadrature between a round and the one of twice its number."""
 
@@ -25,10 +25,10 @@ def prefix_error(first: Doubles, inverse_first: Doubles, min_separation: int, ma
     """The error of a matrix.
 
     Args:
-        first: first column of C, not negative and not rising.
+        first: first column of C, non-negative and non-increasing.
         inverse_first: first column of ``C**-1``, of the same length.
-        min_separation: rounds from one participation of a participant to the next, at least.
-        max_participations: rounds that a participant is in, at most.
+        min_separation: minimum number of rounds from one participation of a participant to the next.
+        max_participations: maximum number of rounds that a participant is in.
     """
     rounds = first.size
     shares = np.arange(rounds, 0, -1) / rounds
@@ -37,20 +37,20 @@ def prefix_error(first: Doubles, inverse_first: Doubles, min_separation: int, ma
 
 
 def relative_error(first: Doubles, inverse_first: Doubles, min_separation: int, max_participations: int) -> float:
-    """The error over that of independent noise, C = I."""
+    """The error divided by that of independent noise, C = I."""
     rounds = first.size
     most = min(max_participations, -(-rounds // min_separation))
     return prefix_error(first, inverse_first, min_separation, max_participations) / math.sqrt((rounds + 1) / 2 * most)
 
 
 class QuickError:
-    """The error of BLTs over many rounds, to within a hundred-thousandth; arguments as ``prefix_error``."""
+    """The error of BLTs over many rounds, to within 1e-5; arguments as for ``prefix_error``."""
 
     def __init__(self, rounds: int, min_separation: int, max_participations: int) -> None:
         self._separation = min(min_separation, rounds)
         self._lags, weights = _sum_rule(0, rounds)
         self._weights = weights * (rounds - self._lags) / rounds
-        blocks = -(-rounds // self._separation)  # stretches of the separation; the last one may be shorter
+        blocks = -(-rounds // self._separation)  # stretches as long as the separation; the last one may be shorter
         self._last = rounds - self._separation * (blocks - 1)
         most = min(max_participations, blocks)
         rules = (_sum_rule(0, min(most, blocks - 1)), _sum_rule(most, blocks - 1))
@@ -69,7 +69,7 @@ class QuickError:
         eigenvalues, parts = spectrum(decays, scales)
         steps = np.square(parts @ np.sqrt(scales)) / (1 - eigenvalues)
         bases = np.where(self._lags[:, None] <= _ONE_BY_ONE - 1, eigenvalues, np.maximum(eigenvalues, 0.0))
-        sums = 1 - (1 - np.power(bases, self._lags[:, None])) @ steps  # a negative one dies out before
+        sums = 1 - (1 - np.power(bases, self._lags[:, None])) @ steps  # a negative eigenvalue decays before that
         return float(np.sum(np.square(sums) * self._weights))
 
     def _moved(self, logarithms: Doubles, scales: Doubles) -> float:
@@ -93,7 +93,7 @@ def _products(logarithms: Doubles, count: int) -> Doubles:
 
 
 def _sum_rule(first: int, stop: int) -> tuple[Doubles, Doubles]:
-    """Nodes and weights of a sum over ``first`` to ``stop - 1``: some one by one, then over stretches that double."""
+    """Nodes and weights of a sum over ``first`` to ``stop - 1``: first one by one, then over doubling stretches."""
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     count = max(0, stop - first)
     near = np.arange(min(count, _ONE_BY_ONE), dtype=np.float64)

@@ -13,13 +13,13 @@ MECHANISMS = ("gaussian", "blt", "banded", "tree")
 
 
 def mechanism_named(name: str, bands: int = 1, strategy: Strategy | None = None, rounds: int = 1) -> Mechanism:
-    """The mechanism of that name, as in a job file.
+    """The mechanism of that name in a job file.
 
     Args:
         name: one of ``MECHANISMS``.
         bands: of "banded"; others ignore it.
         strategy: of "blt"; others ignore it.
-        rounds: the run's train rounds; used by "blt" alone.
+        rounds: the run's train rounds; used only by "blt".
 
     Raises:
         ValueError: for an unknown name, or "blt" without a strategy.

@@ -1,4 +1,4 @@
-"""Encryption of kept noise: AES-256 in counter mode, from any element on, under a key in the noise state alone."""
+"""Encryption of kept noise: AES-256 in counter mode, from any element on; only the noise state holds the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PER_BLOCK = _BLOCK_BYTES // NOISE_BYTES
 
 
 def sealed(key: bytes, block: Integers, start: int) -> Integers:
-    """A copy of a block from element ``start`` on, little-endian: encrypts an open one, decrypts a sealed one."""
+    """A copy of a block from element ``start`` on, little-endian; encrypts a plain block, decrypts an encrypted one."""
     blocks, skipped = divmod(start, _PER_BLOCK)
     context = Cipher(AES(key), CTR(blocks.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
     context.update(bytes(skipped * NOISE_BYTES))

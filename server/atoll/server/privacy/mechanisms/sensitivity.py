@@ -1,15 +1,15 @@
 """Squared sensitivity of a run's first 1, 2, ... rounds to one participant, in units of one round's.
 
-A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. For
-one participant in rounds ``p_1 < p_2 < ...``, at least ``min_separation`` apart and at most ``max_participations``,
-each with a contribution of norm 1 at most, C x moves by at most the square root of the largest ``sum of <C_i, C_j>``
-over pairs of its rounds (Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", Section 3: for
-matrices without negative entries equal contributions attain the bound). With noise multiplier z the run costs as much
-as one Gaussian release with noise multiplier ``z / sensitivity``, for any choice of later rounds after earlier results
-(Denisov et al. 2022, Theorem 2.1).
+A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. Take
+one participant in rounds ``p_1 < p_2 < ...``, at least ``min_separation`` apart and at most ``max_participations`` in
+number, each with a contribution of norm at most 1. Then C x moves by at most the square root of the largest ``sum of
+<C_i, C_j>`` over pairs of its rounds (Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms",
+Section 3: for matrices without negative entries equal contributions attain the bound). With noise multiplier z the run
+costs as much as one Gaussian release with noise multiplier ``z / sensitivity``, even if later rounds are chosen
+adaptively (Denisov et al. 2022, Theorem 2.1).
 
-``min_separation`` b: a participant of round t is in no other before round t + b; 1 is no constraint. The differences of
-neighbouring squares are what each release adds to the cost.
+``min_separation`` b means that a participant of round t is in no other round before t + b; 1 is no constraint. Each
+release adds the difference of neighbouring squares to the cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atoll.server.privacy.mechanisms.strategy import Strategy
 COEFFICIENT_BITS = _loops.COEFFICIENT_BITS
 """Banded coefficients are multiples of 2**-20, so that their sums with integer noise are exact."""
 MAX_WORK = 10**8
-"""Maximum of rounds times participations of a tree: its account takes half a minute at most."""
+"""Maximum of rounds times participations of a tree; its account takes at most half a minute."""
 
 Squares = npt.NDArray[np.float64]
 
@@ -39,14 +39,14 @@ def gaussian_squares(rounds: int, min_separation: int, max_participations: int) 
 
 
 def tree_squares(rounds: int, min_separation: int, max_participations: int) -> Squares:
-    """Squared sensitivity of the first 1 to ``rounds`` rounds of the tree: whole numbers, and an upper bound.
+    """Squared sensitivity of the first 1 to ``rounds`` rounds of the tree, as integers; an upper bound.
 
     Node t of the binary tree (Kairouz et al. 2021, Section 3), for t = 1 to ``rounds``, is the sum of the last
-    ``t & -t`` rounds up to t: prefix sums consist of these nodes only, so others get no noise. A participant in m
+    ``t & -t`` rounds up to t: prefix sums consist only of these nodes, so others get no noise. A participant in m
     rounds of a node moves it by m. The result is the largest sum over nodes of squared numbers of participations, by
-    dynamic programming over the tree: stretches of rounds of one size are alike, and divide their participations in
-    the worst way. The separation limits them to ``ceil(n / min_separation)`` in n rounds, in every stretch of the
-    tree; where ``min_separation`` is a power of two the result is the exact maximum.
+    dynamic programming over the tree: stretches of equal size are alike, and their participations are divided in the
+    worst way. The separation limits participations to ``ceil(n / min_separation)`` in n rounds, in every stretch of the
+    tree. If ``min_separation`` is a power of two, the result is the exact maximum.
 
     Raises:
         InvalidRequestError: if the rounds and participations would take minutes to account for.
@@ -69,7 +69,7 @@ def banded_squares(bands: int, rounds: int, min_separation: int, max_participati
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the banded matrix; exact.
 
     Columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
-    "(Amplified) Banded Matrix Factorization", Section 3). Columns at the end are cut off, so the earliest rounds,
+    "(Amplified) Banded Matrix Factorization", Section 3). Columns at the end are truncated, so the earliest rounds,
     ``min_separation`` apart, are the worst case.
 
     Raises:
@@ -90,9 +90,9 @@ def banded_squares(bands: int, rounds: int, min_separation: int, max_participati
 def toeplitz_squares(first: Squares, min_separation: int, max_participations: int) -> Squares:
     """Squared sensitivity of the first 1 to ``first.size`` rounds of a lower-triangular Toeplitz matrix.
 
-    With a first column that is not negative and does not rise, the worst rounds are the first one and those
-    ``min_separation`` apart from there on (Kalinin and Lampert 2024, "Banded Square Root Matrix Factorization ...",
-    Theorem 2). Columns may overlap.
+    If the first column is non-negative and non-increasing, the worst rounds are the first one and those that follow it
+    at intervals of ``min_separation`` (Kalinin and Lampert 2024, "Banded Square Root Matrix Factorization ...", Theorem
+    2). Columns may overlap.
     """
     _check(first.size, min_separation, max_participations)
     moved = np.zeros(-(-first.size // min_separation) * min_separation)
@@ -112,7 +112,7 @@ def blt_squares(strategy: Strategy, rounds: int, min_separation: int, max_partic
 
 @lru_cache(maxsize=16)
 def blt_allowance(dimension: int, strategy: Strategy, rounds: int) -> float:
-    """The norm that rounding adds to a participant's contribution, in grid units; compare ``banded_allowance``.
+    """The norm that rounding adds to a participant's contribution, in grid units; see also ``banded_allowance``.
 
     For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 for rounding to
     integers and ``strategy.rounding`` for buffers, per element in each later round.
@@ -126,7 +126,7 @@ def banded_coefficients(bands: int) -> tuple[float, ...]:
     """The first column of C: 1, 1/2, 3/8, ..., of the square root of the matrix of prefix sums, cut to ``bands``.
 
     ``f(0) = 1``, ``f(k) = f(k - 1) (2k - 1) / (2k)`` (Fichtenberger, Henzinger, Upadhyay 2023, "Constant matters",
-    Section 3), each rounded to a multiple of 2**-20; the sensitivity is that of the rounded ones.
+    Section 3), each rounded to a multiple of 2**-20; the sensitivity is computed from the rounded coefficients.
 
     Raises:
         ValueError: for no band.
@@ -145,7 +145,7 @@ def inverse_column(first: Squares, count: int) -> Squares:
     """The first column of the inverse of a lower-triangular Toeplitz matrix, ``count`` long.
 
     Args:
-        first: its first column as far as it is not 0, from 1 on.
+        first: the non-zero part of its first column; starts with 1.
         count: length of the result.
     """
     later = first[:0:-1]
@@ -161,8 +161,8 @@ def banded_allowance(dimension: int, bands: int) -> float:
     """The increase by earlier noise, rounded to integers, of the norm of a participant's contribution, in grid units.
 
     For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 per element in
-    each of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them. A contribution larger by this
-    covers that in every prefix, as the column's norm so far multiplies it.
+    each of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them. A contribution that is larger
+    by this amount covers that in every prefix, since it is multiplied by the column's norm so far.
     """
     norms = np.sqrt(np.cumsum(np.square(np.array(banded_coefficients(bands), np.float64))))
     return math.sqrt(dimension) * float(np.max(np.sqrt(np.arange(bands)) / norms))
@@ -187,14 +187,14 @@ def _check_work(rounds: int, participations: int) -> None:
 
 
 def _participations(rounds: int, min_separation: int, max_participations: int) -> int:
-    """Maximum number of rounds with one participant."""
+    """Maximum number of rounds that one participant may be in."""
     return min(max_participations, -(-rounds // min_separation))
 
 
 def _whole_stretches(rounds: int, min_separation: int, max_participations: int) -> list[Squares]:
     """The largest squared sensitivity of nodes over 1, 2, 4, ... rounds, by the number of participations in the node.
 
-    A stretch's left half is a node too, its right half is not: prefix sums that need it use the whole stretch.
+    A stretch's left half is also a node. Its right half is not, since prefix sums that need it use the whole stretch.
     """
     inner = np.zeros(2)
     found = [inner + np.square(np.arange(2.0))]
@@ -205,7 +205,7 @@ def _whole_stretches(rounds: int, min_separation: int, max_participations: int) 
 
 
 def _best_split(one: Squares, other: Squares, limit: int) -> Squares:
-    """The most that two stretches give together for 0 to ``limit`` participations, over all divisions of these."""
+    """The maximum total of two stretches for 0 to ``limit`` participations, over all ways to divide these."""
     best = np.full(limit + 1, -np.inf)
     short, long = sorted((one, other), key=len)
     for count, value in enumerate(short[: limit + 1]):

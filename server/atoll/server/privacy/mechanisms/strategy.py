@@ -21,14 +21,14 @@ PARAMETER_BITS = _loops.SPLIT_BITS
 """Decays and scales are multiples of 2**-24, so that their products with integers are exact."""
 MAX_BUFFERS = 5
 MAX_FRACTION_BITS = 10
-"""With noise of 16 times 2**48, buffers stay below 2**62 units of 2**-10 if they are no larger than that noise."""
+"""With noise of 16 times 2**48, buffers that are no larger than the noise stay below 2**62 units of 2**-10."""
 
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One BLT, and the precision of its buffers. It is computed once, when a run is submitted, and stored with it.
+    """One BLT and the precision of its buffers. It is computed when a run is submitted, and stored with the run.
 
     Attributes:
         decays: theta of each buffer: multiples of 2**-24 above 0 and below 1.
@@ -55,7 +55,7 @@ class Strategy:
 
     @property
     def buffers(self) -> int:
-        """Vectors of state."""
+        """Number of state vectors."""
         return len(self.decays)
 
     @property
@@ -80,8 +80,8 @@ class Strategy:
     def rounding(self) -> float:
         """Upper bound on the effect of rounding buffers on what is subtracted from one element's noise, in grid units.
 
-        Each step rounds a buffer by half a unit of 2**-fraction_bits at most; the difference of two neighbouring runs
-        by one unit, which decays with the buffer.
+        Each step rounds a buffer by at most half a unit of 2**-fraction_bits. The difference between two neighbouring
+        runs is thus at most one unit, which decays with the buffer.
         """
         total = sum(scale / (1 - decay) for decay, scale in zip(self.decays, self.scales, strict=True))
         return float(total * 2.0**-self.fraction_bits)
@@ -99,7 +99,7 @@ def inverse(decays: Doubles, scales: Doubles, count: int) -> Doubles:
 
 
 def buffer_growth(decays: Doubles, scales: Doubles, count: int) -> float:
-    """The largest magnitude of any buffer in ``count`` rounds, if each element of z is 1 at most.
+    """The largest magnitude of any buffer in ``count`` rounds, if each element of z is at most 1.
 
     Buffers before round t are ``sum over i of A**(t - 1 - i) 1 z_i`` with ``A = diag(decay) - 1 scale^T``, which is M
     of the module docstring in other coordinates.

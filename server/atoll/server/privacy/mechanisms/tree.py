@@ -1,9 +1,9 @@
 """Tree aggregation, the noise of DP-FTRL (Kairouz et al. 2021, Section 3 and Algorithm 1; Dwork et al. 2010).
 
 Release t, from 1, completes node t of a binary tree over the releases: the sum of the last ``t & -t`` rounds. A prefix
-sum consists of as many nodes as t has one bits, so the sum over all releases has the noise of few nodes, and one
-participation touches at most one node of each size. A round's sum gets the difference of the prefixes' noises: the
-noise of the new node, less that of the nodes that it replaces.
+sum consists of one node for each one bit of t, so the sum over all releases has the noise of few nodes, and one
+participation affects at most one node of each size. A round's sum gets the difference of the prefixes' noises: the
+noise of the new node minus that of the nodes that it replaces.
 
 The keys of the prefix's nodes are kept, at most one of each size; the others are deleted.
 """
@@ -65,7 +65,7 @@ class Tree(Mechanism):
 
 @dataclass(frozen=True, slots=True)
 class Nodes(RoundNoise):
-    """The noise of one release: that of a new node, less that of the nodes it replaces (drawn from their keys)."""
+    """The noise of one release: that of a new node minus that of the nodes it replaces, drawn from their keys."""
 
     noise: DiscreteGaussian
     new: bytes = field(repr=False)

@@ -1,4 +1,4 @@
-"""The loops that numba compiles; ``discrete`` calls them with types and explains what they decide.
+"""The loops that numba compiles; ``discrete`` calls them with types and explains their decisions.
 
 Both take ``shape``: (low bits b, flags at zero) and ``slopes``: (2**-b, (2**b / sigma)**2).
 """
@@ -44,7 +44,7 @@ def signed(magnitude: np.int64, word: np.uint64) -> np.int64:
 def first(
     words: Words, guide: Bytes, shape: tuple[int, int], slopes: tuple[float, float], out: Integers, open_: Bytes
 ) -> int:
-    """Write each element's value, and 1 to ``open_`` where it is not certain yet; returns the number of these.
+    """Write each element's value, and 1 to ``open_`` where it is not yet certain; returns the number of open elements.
 
     A value is certain if its guide cell lies in one block and its coin is below 1 - t, which is below exp(-t).
     """
@@ -67,7 +67,7 @@ def first(
 
 
 def gather(words: Words, open_: Bytes, offset: int, where: Integers, kept: Words) -> int:
-    """Write place and bits of the open elements to ``where`` and ``kept``; returns their number."""
+    """Write index and bits of the open elements to ``where`` and ``kept``; returns their number."""
     count = 0
     for at in range(open_.size):
         if open_[at]:
@@ -86,7 +86,7 @@ def second(
     values: Integers,
     states: Bytes,
 ) -> None:
-    """Decide elements by the whole thresholds and the exponential: DONE, AGAIN (rejected) or UNCLEAR."""
+    """Decide elements by the full thresholds and the exponential: DONE, AGAIN (rejected) or UNCLEAR."""
     bits, zero = shape
     inverse, slope = slopes
     for at in range(values.size):

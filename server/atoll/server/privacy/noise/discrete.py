@@ -1,10 +1,10 @@
 """Discrete Gaussian noise from a key: fast, exact to 2**-128, the same for any division into blocks on any machine.
 
-The definition is ``settling.settle``, in integers. Here compiled loops decide all samples that they can decide with
-certainty: a guide table gives the block of 97 % of uniforms, and a coin below 1 - t needs no exponential (``first``);
+The definition is ``settling.settle``, in integers. Here compiled loops decide every sample that they can decide with
+certainty: a guide table gives the block for 97 % of uniforms, and a coin below 1 - t needs no exponential (``first``);
 most of the others are decided by the full thresholds and an exponential with a margin far above its error (``second``).
-Where highest words tie or a coin falls into the margin (4 in a million), the definition decides. So rounding never
-affects a sample.
+If highest words tie or a coin falls into the margin (4 in a million), the definition decides, so rounding never affects
+a sample.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ samples loses ``(1 + exp(epsilon)) * n * 2**-128`` of delta: below 1e-22 for 1e9
 SMOOTHING = 2.0
 """Units of the grid: see ``sigma_for``."""
 _STRETCH = 1 << 17
-"""Elements after which the open ones are settled: bounds the memory for them."""
+"""Number of elements after which open elements are settled; bounds the memory for them."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -46,8 +46,8 @@ def sigma_for(continuous: float) -> float:
     Take x from a continuous Gaussian around an integer c, with standard deviation s, then y from the discrete Gaussian
     of sigma 2 around x. Then P(y) is that of a discrete Gaussian of sigma sqrt(s**2 + 4) around c, to a factor of
     1 +- 2 exp(-8 pi**2), which is 1 +- 1e-34 (Peikert 2010, theorem 3.1; for the sum of exp(-(k - x)**2 / 8) over
-    integers k hardly depends on x). So the latter is post-processing of the continuous mechanism, which costs nothing,
-    except for an epsilon of 4e-34 for each element and release.
+    integers k hardly depends on x). So the latter is post-processing of the continuous mechanism, which has no cost
+    except an epsilon of 4e-34 for each element and release.
     """
     return math.hypot(continuous, SMOOTHING)
 
@@ -57,7 +57,8 @@ class DiscreteGaussian:
     """P(x) proportional to ``exp(-x**2 / (2 sigma**2))`` over the integers (Canonne, Kamath, Steinke 2020, Def. 1).
 
     Attributes:
-        sigma: 2**-4 to 2**50. From 1 on the standard deviation equals it to a relative 1e-6, and is below it always.
+        sigma: 2**-4 to 2**50. The standard deviation is always below it and, for values from 1, equals it to a relative
+            1e-6.
 
     Raises:
         ValueError: for another sigma.
@@ -71,14 +72,14 @@ class DiscreteGaussian:
 
     @property
     def low_bits(self) -> int:
-        """Number of a sample's lowest bits that are uniform, or nearly so."""
+        """Number of a sample's lowest bits that are (nearly) uniform."""
         return self._tables.low_bits
 
     def draw(self, out: Integers, key: bytes, start: int = 0) -> None:
         """Write the samples of elements [start, start + n) to ``out``.
 
-        The sample of an element depends on key, sigma and the element's number alone. Elements are independent of one
-        another, and so are different keys. Runs without the GIL, in any number of threads.
+        The sample of an element depends only on key, sigma and the element's number. Samples of different elements or
+        keys are independent. Runs without the GIL, in any number of threads.
 
         Args:
             out: int64 of shape (n,), contiguous and writable.
@@ -130,10 +131,10 @@ class DiscreteGaussian:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """The loops; importing numba takes a third of a second, so they are compiled at their first use.
+    """The loops, compiled at their first use, since importing numba takes a third of a second.
 
-    ``first`` decides most elements, 16,384 at a time; ``gather`` collects those that it leaves open; ``second`` decides
-    most of these.
+    ``first`` decides most elements, 16,384 at a time; ``gather`` collects the open ones; ``second`` decides most of
+    these.
     """
 
     first: _loops.First
@@ -158,5 +159,5 @@ def compiled_loops() -> _Compiled:
 
 
 def warm() -> None:
-    """Compile the loops now (4 s, once per machine), so that no round pays for it."""
+    """Compile the loops now (4 s, once per machine), so that no round waits for it."""
     compiled_loops()

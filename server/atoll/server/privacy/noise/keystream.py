@@ -1,9 +1,9 @@
 """The random bits of noise: AES-256 of (stream, element), so that the bits of any element can be made separately.
 
 A block of 128 bits is AES-256 of ``stream * 2**64 + element``, both below 2**64, as one 16-byte big-endian number.
-Neighbouring elements of one stream are what AES in counter mode gives; scattered ones are encrypted block by block, and
-get the same bits. As keys are never used twice (``mechanisms``), the bits are those of a pseudorandom function to
-an adversary without the key: n blocks are distinguished from random ones with a probability below n**2 / 2**129.
+Neighbouring elements of one stream equal the output of AES in counter mode; scattered ones are encrypted block by block
+and get the same bits. Since keys are never used twice (``mechanisms``), the bits are a pseudorandom function to an
+adversary without the key: n blocks are distinguished from random ones with a probability below n**2 / 2**129.
 
 There is no shared state: threads and forked processes work independently.
 """
@@ -43,10 +43,10 @@ class Keystream:
         check_key(key)
         counter = stream.to_bytes(8, "big") + start.to_bytes(8, "big")
         self._context: CipherContext = Cipher(AES(key), CTR(counter)).encryptor()
-        self._buffer = bytearray(RUN * BLOCK_BYTES + BLOCK_BYTES - 1)  # room that ``update_into`` asks for
+        self._buffer = bytearray(RUN * BLOCK_BYTES + BLOCK_BYTES - 1)  # extra room that ``update_into`` requires
 
     def next(self, elements: int) -> Words:
-        """Two little-endian words for each of the next ``elements`` elements, at most ``RUN``; valid until the next."""
+        """Two little-endian words for each of the next ``elements`` (at most ``RUN``); valid until the next call."""
         size = elements * BLOCK_BYTES
         self._context.update_into(memoryview(_ZEROS)[:size], self._buffer)
         return np.frombuffer(self._buffer, "<u8", 2 * elements)

@@ -1,9 +1,9 @@
-"""The definition of a sample, in Python integers; also used for the few samples that float64 cannot decide.
+"""The definition of a sample in Python integers; also used for the few samples that float64 cannot decide.
 
 Attempt a at element i reads stream 4a: a uniform's highest 64 bits, and a word of sign, b low bits and the highest 18
-bits of a coin. Further bits lie in streams 4a + 1 (128 of the uniform) and 4a + 2 (128 of the coin). The uniform, out
-of 2**192, picks the block, the coin, out of 2**146, accepts; if not, or for a zero with a minus among wider blocks, the
-next attempt follows.
+bits of a coin. Further bits are in streams 4a + 1 (128 of the uniform) and 4a + 2 (128 of the coin). The uniform, out
+of 2**192, picks the block; the coin, out of 2**146, accepts. The next attempt follows if the coin rejects, or for a
+zero with a minus sign among wider blocks.
 """
 
 from __future__ import annotations

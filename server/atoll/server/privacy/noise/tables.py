@@ -6,8 +6,8 @@ sigma = 64, w = 1). Block h is drawn with weight ``r_h = exp(-(h*w)**2 / (2 sigm
 the first block whose threshold exceeds it. With w = 1 the blocks are the magnitudes and a zero has no sign: then r_0
 counts half.
 
-Blocks go to 16 sigma: beyond lies less than 2**-183 of the distribution. The sums are formed with 320 fractional bits
-from one correctly rounded exponential, and err by less than 2**-280.
+Blocks extend to 16 sigma; less than 2**-183 of the distribution is beyond. The sums are formed with 320 fractional bits
+from one correctly rounded exponential, with an error below 2**-280.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Tables:
         low_bits: b.
         thresholds: of block h, out of 2**192.
         words: their highest 64 bits.
-        guide: for each value of a uniform's highest 14 bits the block of all such uniforms; ``MIXED`` if they do not
-            all fall in one, or in one from 255 on.
+        guide: for each value of a uniform's highest 14 bits, the block of all such uniforms; ``MIXED`` if they fall in
+            several blocks, or in a block from 255 on.
         rate: ``1 / (2 sigma**2)``, exact.
         slopes: ``(2**-b, (2**b / sigma)**2)``, for the loops.
     """
@@ -64,7 +64,7 @@ class Tables:
 
     @property
     def zero_is_fine(self) -> int:
-        """1 if zero needs no sign, as it is one block by itself."""
+        """1 if zero is a block of its own and therefore needs no sign."""
         return int(self.low_bits == 0)
 
     def accepts(self, block: int, low: int, coin: int) -> bool:
@@ -76,7 +76,7 @@ class Tables:
 
 @lru_cache(maxsize=32)
 def tables_of(sigma: float) -> Tables:
-    """The tables of one sigma: 25 KiB, about 3 ms; the last 32 are kept.
+    """The tables of one sigma: 25 KiB, about 3 ms; the last 32 are cached.
 
     Raises:
         ValueError: for a sigma outside [2**-4, 2**50].
@@ -114,7 +114,7 @@ def _exp_minus(exponent: Fraction) -> decimal.Decimal:
 
 
 def _guide(words: Words) -> Bytes:
-    """See ``Tables.guide``. A cell with a threshold's highest word in it is mixed, as a tie would not be decided."""
+    """See ``Tables.guide``. A cell with a threshold's highest word is mixed: a tie would be undecided."""
     cells = np.arange(1 << CELL_BITS, dtype=np.uint64) << np.uint64(64 - CELL_BITS)
     ends = cells + np.uint64((1 << (64 - CELL_BITS)) - 1)
     block = np.searchsorted(words, cells)
