@@ -65,7 +65,7 @@ class AccessHandlers(OperatorHandlers):
         )
 
     async def _binding(self, request: control_pb2.CreateTokenRequest, kind: ParticipantKind, project: str) -> Binding:
-        """Where the holders of new tokens enrol, and what they are bound to.
+        """The address where the holders of new tokens enrol, and the bindings of the tokens.
 
         Raises:
             InvalidRequestError: if the request contradicts itself or its kind, or its aggregator is not connected.
@@ -79,7 +79,7 @@ class AccessHandlers(OperatorHandlers):
     async def ListTokens(
         self, request: control_pb2.ListTokensRequest, context: Context
     ) -> control_pb2.ListTokensResponse:
-        """Join tokens, without their secrets."""
+        """List join tokens, without their secrets."""
         await self._authenticator.operator(context)
         limit, after, unused = page_size(request.limit), request.after, request.unused
         scope = current_scope()
@@ -117,7 +117,7 @@ class AccessHandlers(OperatorHandlers):
     async def ListParticipants(
         self, request: control_pb2.ListParticipantsRequest, context: Context
     ) -> control_pb2.ListParticipantsResponse:
-        """Enrolled participants, in order of id."""
+        """List enrolled participants, in order of id."""
         await self._authenticator.operator(context)
         scope = current_scope()
         limit, after, organisation = page_size(request.limit), request.after, request.organisation
@@ -203,7 +203,7 @@ class AccessHandlers(OperatorHandlers):
         return control_pb2.SetOperatorRoleResponse(operator=views.operator_summary(changed, scope.project))
 
     async def WhoAmI(self, request: control_pb2.WhoAmIRequest, context: Context) -> control_pb2.WhoAmIResponse:
-        """The caller, and what it may do."""
+        """Describe the caller and its permissions."""
         await self._authenticator.operator(context)
         caller = await self._authenticator.identify(context)
         scope = current_scope()
@@ -219,7 +219,7 @@ class AccessHandlers(OperatorHandlers):
     async def ListOperators(
         self, request: control_pb2.ListOperatorsRequest, context: Context
     ) -> control_pb2.ListOperatorsResponse:
-        """Operators, by name."""
+        """List operators, in order of name."""
         await self._authenticator.operator(context)
         project = current_scope().project
         found = await self._operators.listed()

@@ -1,7 +1,7 @@
 """Limits per caller on calls, streams and bytes (``config.limits``).
 
-A caller that is refused for coming too often gets its answer after a delay. A connection admits a limited number of
-open calls, so a caller that floods the server waits for its own refusals instead of keeping this process busy.
+A caller that exceeds its rate of calls gets the refusal after a delay. A connection admits a limited number of open
+calls, so a caller that floods the server waits for its own refusals instead of keeping this process busy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from atoll.server.errors import LimitExceededError
 from atoll.server.rpc.buckets import Bucket, RecentValues
 
 PUT_OFF_S = 5.0
-"""Seconds before a refusal for calling too often is sent."""
+"""Seconds before the refusal of a caller that calls too often is sent."""
 MAX_PUT_OFF = 1024
 """Maximum number of delayed refusals of one caller; further ones are sent at once."""
 BLOCK_BYTES = 4 * MIB
-"""Bytes that a stream takes from its caller's allowance at a time; it returns what it did not use."""
+"""Bytes that a stream takes from its caller's allowance at a time; it returns unused bytes."""
 MAX_CALLERS = 65_536
 """Maximum number of callers whose allowances are kept, about 1 KB each. The least recent one is dropped first."""
 MAX_TASKS = 64
@@ -35,7 +35,7 @@ Clock = Callable[[], float]
 
 
 class Call(Protocol):
-    """The part of a gRPC call that is used here."""
+    """The subset of a gRPC call's interface that is used here."""
 
     def add_done_callback(self, callback: Any) -> None:
         """Call ``callback`` with the call's context when the call ends."""
@@ -59,7 +59,7 @@ class _Account:
 
 
 class Allowance:
-    """Counts the bytes of one stream against its caller's allowance: an addition and a comparison for each message."""
+    """Counts the bytes of one stream against its caller's allowance: one addition and comparison per message."""
 
     __slots__ = ("_draw", "_left", "_return")
 
@@ -72,7 +72,7 @@ class Allowance:
         """Count the bytes of one message.
 
         Raises:
-            LimitExceededError: if the allowance is spent; the bytes that raise it are not counted.
+            LimitExceededError: if the allowance is used up; the bytes of the refused message are not counted.
         """
         self._left -= amount
         if self._left < 0:
@@ -85,7 +85,7 @@ class Allowance:
             self._left += wanted
 
     def close(self) -> None:
-        """Return the bytes that were taken and not used."""
+        """Return unused bytes to the allowance."""
         self._return(self._left)
         self._left = 0
 
@@ -126,7 +126,7 @@ class Admission:
         self._accounts: RecentValues[str, _Account] = RecentValues(lambda: _Account(limits, clock()), MAX_CALLERS)
 
     async def call(self, caller: str, call: Call) -> None:
-        """Admit a call; its place becomes free when it ends.
+        """Admit a call; its slot becomes free when it ends.
 
         Raises:
             LimitExceededError: if the caller has too many open calls, or starts them too fast.
@@ -151,7 +151,7 @@ class Admission:
         """Admit a check-in stream of a participant.
 
         Raises:
-            LimitExceededError: if it does so too often.
+            LimitExceededError: if it checks in too often.
         """
         account = self._accounts[participant]
         if wait_s := await self._take(account, account.check_ins):
@@ -173,7 +173,7 @@ class Admission:
 
     @contextlib.contextmanager
     def transfer(self, caller: str) -> Iterator[None]:
-        """Hold one of the caller's places for transfers.
+        """Hold one of the caller's transfer slots.
 
         Raises:
             LimitExceededError: if all of them are taken.
@@ -191,7 +191,7 @@ class Admission:
 
     @contextlib.contextmanager
     def upload(self, participant: str) -> Iterator[Allowance]:
-        """Counts the bytes of an upload stream."""
+        """A counter for the bytes of an upload stream."""
         account, limits = self._accounts[participant], self.limits
 
         def draw(amount: int) -> None:
@@ -221,7 +221,7 @@ class Admission:
 
     @contextlib.contextmanager
     def download(self, caller: str) -> Iterator[Allowance]:
-        """Counts the bytes of a download stream."""
+        """A counter for the bytes of a download stream."""
         account, limits = self._accounts[caller], self.limits
 
         def draw(amount: int) -> None:
@@ -237,7 +237,7 @@ class Admission:
             yield allowance
 
     async def _take(self, account: _Account, bucket: Bucket) -> float:
-        """Take one unit; return 0.0, or after a delay the seconds to wait."""
+        """Take one unit and return 0.0; if none is left, return, after a delay, the seconds to wait."""
         wait_s = bucket.take(1.0, self._clock())
         if wait_s and account.put_off < MAX_PUT_OFF:
             account.put_off += 1

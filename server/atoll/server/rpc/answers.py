@@ -1,4 +1,4 @@
-"""Limits on unread answers: for how long, and how many bytes, gRPC keeps answers for callers that do not read."""
+"""Limits on unread answers: how long and how many bytes gRPC keeps for callers that do not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll.server.rpc.admission import Call
 UNREAD = "stream.unread"
 
 GiveUp = Callable[[LimitExceededError], None]
-"""Closes the connection that an answer was sent over."""
+"""Closes the connection over which an answer was sent."""
 
 
 class _Answer:
@@ -22,7 +22,7 @@ class _Answer:
     Attributes:
         size: bytes of the answer.
         give_up: see ``GiveUp``.
-        timer: calls ``give_up`` when time is over.
+        timer: calls ``give_up`` when the time is up.
     """
 
     __slots__ = ("give_up", "size", "timer")
@@ -34,7 +34,7 @@ class _Answer:
 
 
 class _Caller:
-    """The answers of one caller, oldest first, and their bytes."""
+    """The answers of one caller, oldest first, and their total bytes."""
 
     __slots__ = ("answers", "size")
 
@@ -44,12 +44,12 @@ class _Caller:
 
 
 class Answers:
-    """The unread answers to calls with one answer each: given to gRPC, but not yet read by their callers.
+    """Unread answers to calls with a single answer: passed to gRPC, but not yet read by their callers.
 
-    A caller has ``unread_s`` for each ``message_bytes`` of an answer. A caller that leaves more than
-    ``unread_mib_per_caller`` unread loses its oldest answers; if all callers leave more than ``unread_mib``, the caller
-    with the most loses its oldest. The newest answer of a caller is kept at any size. Single-threaded: only the
-    event loop uses it.
+    A caller has ``unread_s`` for each ``message_bytes`` of an answer. A caller with more than ``unread_mib_per_caller``
+    unread loses its oldest answers. If all callers together have more than ``unread_mib`` unread, the caller with the
+    most loses its oldest. A caller's newest answer is kept regardless of its size. Single-threaded: only the event loop
+    uses it.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -61,7 +61,7 @@ class Answers:
         """Call ``give_up`` if ``caller`` does not read the answer to ``call`` in time, or leaves too much unread.
 
         Args:
-            caller: the name that the answer counts for.
+            caller: the name that the answer is counted for.
             size: bytes of the answer.
             call: ends when the answer has been read.
             give_up: see ``GiveUp``.
@@ -84,7 +84,7 @@ class Answers:
         self._limit(caller, mine)
 
     def __len__(self) -> int:
-        """Bytes of all answers."""
+        """Total bytes of all answers."""
         return self._size
 
     def _limit(self, caller: str, mine: _Caller) -> None:
@@ -104,7 +104,7 @@ class Answers:
 
     def _forget(self, caller: str, answer: _Answer) -> None:
         mine = self._callers.get(caller)
-        if mine is None or answer not in mine.answers:  # given up before
+        if mine is None or answer not in mine.answers:  # already given up
             return
         del mine.answers[answer]
         mine.size -= answer.size

@@ -16,7 +16,7 @@ class AuditHandlers(OperatorHandlers):
     """Handlers about the audit log."""
 
     async def ListAudit(self, request: control_pb2.ListAuditRequest, context: Context) -> control_pb2.ListAuditResponse:
-        """Entries, the newest first; on request with the state of the whole chain."""
+        """List entries, the newest first; on request with the state of the whole chain."""
         await self._authenticator.operator(context)
         limit = page_size(request.limit)
         chosen = AuditFilter(

@@ -31,13 +31,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 REVOCATION_CHECK_S = 1.0
 IDLE_S = 60.0
-"""Seconds without a message after which a stream is ended; what it sent before is kept."""
+"""Seconds without a message after which a stream is ended; messages received before are kept."""
 LEAST_BYTES_PER_S = 1024
-"""A stream that brings fewer bytes per second over ``IDLE_S`` seconds of waiting is ended too."""
+"""A stream that delivers fewer bytes per second over ``IDLE_S`` seconds of waiting is also ended."""
 WANTED_CHECK_S = 2.0
-"""Seconds between two checks of whether the round still takes an open upload."""
+"""Seconds between two checks whether the round still accepts an open upload."""
 FORWARDED = "atoll-caller-bin"
-"""Metadata of a call that a server which stands by passes on: the certificate that the caller has proved there."""
+"""Metadata key of a call that a standby passes on: the certificate that the caller has proved to the standby."""
 _OUR_SERVICES = "/atoll."
 _ROLES = {
     Role.OPERATOR: "an operator",
@@ -47,20 +47,20 @@ _ROLES = {
 }
 _GATEWAY_ROLES = frozenset({Role.AGGREGATOR, Role.SERVER})
 _GATEWAY_FACTOR = 64
-"""A gateway calls for its participants: it may have so many times the calls of one caller."""
+"""Factor by which a gateway's limit on calls exceeds that of one caller, since it calls for its participants."""
 
 
 class Authenticator:
-    """Asks the coordinator who holds a certificate; with ``insecure`` (loopback only) trusts the call's metadata.
+    """Identifies callers by certificate, through the coordinator; with ``insecure`` (loopback only), by metadata.
 
-    ``enter`` runs before a call's request is received: the call counts against its caller's limits, and a revocation
-    ends it (``calls``).
+    ``enter`` runs before a call's request is received. It counts the call against its caller's limits, and registers it
+    so that a revocation ends it (``calls``).
 
     Attributes:
         admission: the limits of each caller.
         connections: the connections of its port.
         calls: the open calls of its port.
-        origin: the peer that a call comes from, given the one that it seems to come from.
+        origin: returns the peer that a call originates from, given its immediate peer.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class Authenticator:
         self._gateways = Admission(limits.model_copy(update=wider))
 
     async def enter(self, method: str, context: Context) -> str:
-        """Admit a call, and return the name that it counts for: its caller's.
+        """Admit a call, and return the caller's name, which it is counted for.
 
-        gRPC's own services (health, reflection) count for the address that they are called from.
+        Calls of gRPC's own services (health, reflection) are counted for the caller's address.
 
         Raises:
-            UnauthenticatedError: without a certificate that is in force.
-            LimitExceededError: if the caller makes more calls than one caller may.
+            UnauthenticatedError: if the caller has no valid certificate.
+            LimitExceededError: if the caller makes too many calls.
         """
         if not method.startswith(_OUR_SERVICES):
             return network_of(self.origin(context.peer()))
@@ -105,7 +105,7 @@ class Authenticator:
         """The caller of this RPC; the log names it from now on.
 
         Raises:
-            UnauthenticatedError: without a certificate that is in force.
+            UnauthenticatedError: if the caller has no valid certificate.
         """
         found = await self._found(context)
         remember(**{found.role.value: found.name})
@@ -117,14 +117,14 @@ class Authenticator:
         return await self._coordinator.identify(certificate_of(context))
 
     def credential(self, context: Context) -> str:
-        """How an identified caller has proved its name, for the audit log."""
+        """The credential by which an identified caller proved its name, for the audit log."""
         return "insecure" if self._insecure else f"certificate {fingerprint_of(certificate_of(context))[:16]}"
 
     async def participant(self, context: Context) -> str:
         """The calling participant's id.
 
         Raises:
-            UnauthenticatedError: without a certificate that is in force.
+            UnauthenticatedError: if the caller has no valid certificate.
             ForbiddenError: for an operator's certificate.
         """
         return await self._require(context, Role.PARTICIPANT)
@@ -133,18 +133,18 @@ class Authenticator:
         """The calling aggregator's id.
 
         Raises:
-            UnauthenticatedError: without a certificate that is in force.
+            UnauthenticatedError: if the caller has no valid certificate.
             ForbiddenError: for a participant's or operator's certificate.
         """
         return await self._require(context, Role.AGGREGATOR)
 
     async def gateway(self, context: Context) -> Caller:
-        """The calling gateway: an aggregator, or a server that stands by. Raises as ``aggregator``."""
+        """The calling gateway: an aggregator or a standby. Raises what ``aggregator`` raises."""
         caller = await self.identify(context)
         return caller if caller.role is Role.SERVER else Caller(Role.AGGREGATOR, await self.aggregator(context))
 
     async def enrolled(self, context: Context) -> str:
-        """The id of the calling participant or aggregator. Raises as ``participant``."""
+        """The id of the calling participant or aggregator. Raises what ``participant`` raises."""
         caller = await self.identify(context)
         return caller.name if caller.role is Role.AGGREGATOR else await self.participant(context)
 
@@ -152,7 +152,7 @@ class Authenticator:
         """The calling operator's name.
 
         Raises:
-            UnauthenticatedError: without a certificate that is in force.
+            UnauthenticatedError: if the caller has no valid certificate.
             ForbiddenError: for a participant's certificate.
         """
         return await self._require(context, Role.OPERATOR)
@@ -183,10 +183,10 @@ class Authenticator:
 
 
 def certificate_of(context: Context) -> bytes:
-    """The certificate (PEM) whose key the caller has proved in the TLS handshake, here or at another server.
+    """The certificate (PEM) whose key the caller proved in the TLS handshake, here or at another server.
 
     Raises:
-        UnauthenticatedError: if there is none, or if one is passed on by a caller that is no server.
+        UnauthenticatedError: if there is none, or a caller that is not a server passes one on.
     """
     pems = list(context.auth_context().get("x509_pem_cert", ()))
     if not pems:
@@ -204,7 +204,7 @@ def certificate_of(context: Context) -> bytes:
 
 
 class Watch:
-    """Checks repeatedly that the caller of a long stream is still admitted, and that the stream is still wanted."""
+    """Checks repeatedly that the caller of a long stream is still admitted and the stream still wanted."""
 
     def __init__(self, authenticator: Authenticator, context: Context) -> None:
         self._authenticator = authenticator
@@ -213,15 +213,15 @@ class Watch:
         self._wanted: Callable[[], Awaitable[object]] | None = None
 
     def only_while(self, wanted: Callable[[], Awaitable[object]]) -> None:
-        """Have ``check`` call this too, every ``WANTED_CHECK_S``; it raises once the stream is no longer wanted."""
+        """Make ``check`` also call this every ``WANTED_CHECK_S``; it raises once the stream is no longer wanted."""
         self._wanted = wanted
 
     async def check(self) -> None:
         """Check the caller's certificate, unless the last check was less than ``REVOCATION_CHECK_S`` ago.
 
         Raises:
-            UnauthenticatedError: if the caller's certificate is no longer in force.
-            ServerError: raised by the function given to ``only_while``.
+            UnauthenticatedError: if the caller's certificate is no longer valid.
+            ServerError: what the function given to ``only_while`` raises.
         """
         now = time.monotonic()
         if now - self._checked >= REVOCATION_CHECK_S:
@@ -240,7 +240,7 @@ class Watch:
         """Wait for an event while the caller is admitted.
 
         Raises:
-            UnauthenticatedError: if the caller's certificate is no longer in force.
+            UnauthenticatedError: if the caller's certificate is no longer valid.
         """
         coming = asyncio.create_task(event.wait())
         try:
@@ -251,13 +251,13 @@ class Watch:
             coming.cancel()
 
     async def over(self, requests: AsyncIterator[M], idle_s: float = IDLE_S) -> AsyncGenerator[M, None]:
-        """The messages of a stream while its caller is admitted, which is also checked while waiting for a message.
+        """Yield the messages of a stream while its caller is admitted; also checks while waiting for a message.
 
         Raises:
-            UnauthenticatedError: if the caller's certificate is no longer in force.
-            UnavailableError: if nothing comes for ``idle_s`` seconds.
-            LimitExceededError: if it brings less than ``LEAST_BYTES_PER_S`` over ``idle_s`` seconds of waiting for it.
-            ServerError: raised by the function given to ``only_while``.
+            UnauthenticatedError: if the caller's certificate is no longer valid.
+            UnavailableError: if nothing arrives for ``idle_s`` seconds.
+            LimitExceededError: if it delivers less than ``LEAST_BYTES_PER_S`` over ``idle_s`` seconds of waiting.
+            ServerError: what the function given to ``only_while`` raises.
         """
         messages = aiter(requests)
         waited_s, received = 0.0, 0

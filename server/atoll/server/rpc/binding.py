@@ -17,7 +17,7 @@ _CODE = "token.binding"
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Where the holder of a token enrols (host:port), and ``TokenRecord.hosts`` and ``through`` of its token."""
+    """The address where the holder of a token enrols (host:port), and the token's ``hosts`` and ``through``."""
 
     address: str
     hosts: str
@@ -29,12 +29,13 @@ def hosts_of(names: Sequence[str], kind: ParticipantKind, *, through: str, serve
 
     Args:
         names: host names and IP addresses that its participants connect to.
-        kind: of the token.
-        through: what the token names besides.
-        server_names: the server's own: with a certificate for one of them, an aggregator could pass for the server.
+        kind: the token's kind.
+        through: the token's aggregator; must be empty here.
+        server_names: the server's own host names; with a certificate for one of them, an aggregator could impersonate
+            the server.
 
     Raises:
-        InvalidRequestError: if they do not fit the kind, or are impossible.
+        InvalidRequestError: if the names do not fit the kind or are invalid.
     """
     if kind is not ParticipantKind.AGGREGATOR:
         if names:
@@ -66,12 +67,12 @@ def bound_through(name: str, found: Sequence[str], addresses: Mapping[str, str])
     """The binding of a participant to an aggregator.
 
     Args:
-        name: id or organisation, as the operator gave it.
-        found: ids of the aggregators of that name.
+        name: id or organisation, from the operator.
+        found: ids of the aggregators with that name.
         addresses: enrolment address of each aggregator that is connected, by id.
 
     Raises:
-        InvalidRequestError: unless it names one aggregator, which is connected.
+        InvalidRequestError: unless the name matches exactly one aggregator, and that one is connected.
     """
     if len(found) != 1:
         among = f": {', '.join(found)}" if found else ""
@@ -98,7 +99,7 @@ def bound_through(name: str, found: Sequence[str], addresses: Mapping[str, str])
 
 
 def _compared(name: str) -> str:
-    """A host name or address as TLS compares it: no case, and an address in one form of the several that it has."""
+    """A host name or address in the form that TLS compares: lower case, and addresses in canonical form."""
     try:
         return ipaddress.ip_address(name).compressed
     except ValueError:

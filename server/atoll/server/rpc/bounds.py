@@ -1,4 +1,4 @@
-"""Limits on the size of answers about runs: what participants report must not make an answer too large to read."""
+"""Limits on the size of answers about runs: participants' reports must not make an answer too large to read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from atoll.wire.v1 import control_pb2
 log = logging.getLogger(__name__)
 
 MAX_OPERATOR_BYTES = 64 << 20
-"""The largest message that the operator's commands accept."""
+"""Maximum bytes of a message that the operator's commands accept."""
 MAX_ROUND_BYTES = 8 << 20
-"""Maximum bytes of one round with its members."""
+"""Maximum bytes of one round including its members."""
 MAX_ROUNDS_BYTES = MAX_OPERATOR_BYTES - 2 * MAX_ROUND_BYTES
-"""All ended rounds together; the rest is for the open round, the job file and the framing."""
+"""Maximum bytes of all ended rounds; the rest is for the open round, the job file and the framing."""
 _FRAME_BYTES = 8
 """Bytes of tag and length of a nested message."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds that fit one answer, the oldest first, and a sentence about what was left out."""
+    """The rounds that fit in one answer, the oldest first, and a sentence about omissions."""
 
     rounds: list[control_pb2.RoundSummary]
     room: int
@@ -30,7 +30,7 @@ class Rounds:
 
 
 def fitted(summary: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
-    """A round cut to ``MAX_ROUND_BYTES``: first the figures of its members are left out, then the last members."""
+    """The round cut to ``MAX_ROUND_BYTES``: the members' figures are left out first, then the last members."""
     if summary.ByteSize() <= MAX_ROUND_BYTES:
         return summary
     count = len(summary.members)
@@ -43,7 +43,7 @@ def fitted(summary: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
 
 
 def newest_rounds(shown: Sequence[control_pb2.RoundSummary]) -> Rounds:
-    """The newest of these rounds that fit one answer."""
+    """The newest of these rounds, as many as fit in one answer."""
     kept: list[control_pb2.RoundSummary] = []
     room = MAX_ROUNDS_BYTES
     for summary in reversed(shown):
@@ -57,11 +57,11 @@ def newest_rounds(shown: Sequence[control_pb2.RoundSummary]) -> Rounds:
 
 
 def with_members(shown: Rounds, members: Iterable[tuple[tuple[int, int], list[control_pb2.MemberSummary]]]) -> Rounds:
-    """The rounds with the members of the newest ones, as far as they fit.
+    """The rounds, with the members of as many of the newest ones as fit.
 
     Args:
         shown: the rounds without members.
-        members: by (round, attempt), the newest first; taken only as far as there is room.
+        members: by (round, attempt), the newest first; read only as far as they fit.
     """
     by_key = {(one.round, one.attempt): one for one in shown.rounds}
     room = shown.room

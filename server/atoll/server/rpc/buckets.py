@@ -1,7 +1,7 @@
 """Token buckets: limits on the rate of calls and bytes.
 
-A bucket holds ``capacity`` units and gains ``per_s`` of them a second. One taker may take more than is left; the next
-one waits until the debt is paid. So one bucket serves single calls as well as blocks of bytes, and a bound is exceeded
+A bucket holds ``capacity`` units and gains ``per_s`` units a second. A taker may take more than is left; the next one
+waits until the debt is repaid. One bucket thus serves single calls as well as blocks of bytes, and a limit is exceeded
 by at most one block.
 """
 
@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 _RESERVE = 1 / 16
-"""A caller that came too soon has to wait until this share of the capacity is back."""
+"""A caller that came too early must wait until this share of the capacity has been regained."""
 
 
 class Bucket:
@@ -36,7 +36,7 @@ class Bucket:
         return wait_s
 
     def give_back(self, amount: float) -> None:
-        """Return what was taken and not used."""
+        """Return an unused amount."""
         self._level += amount
 
     def empty(self, now: float) -> float:

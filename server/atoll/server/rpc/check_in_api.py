@@ -1,4 +1,4 @@
-"""The coordinator's interface for check-ins, by stream or by single calls."""
+"""The coordinator's interface for check-ins, by stream or by unary calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from atoll.wire.v1 import participation_pb2
 
 
 class CheckInApi(Protocol):
-    """Handles what participants say when they check in."""
+    """Handles the messages of participants that check in."""
 
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
-        """The participant checks in; returns what it was enrolled for."""
+        """A participant checks in; returns its enrolment."""
         ...
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:

@@ -1,8 +1,8 @@
 """Closes connections to a port of this process by their sockets, because gRPC for Python cannot.
 
-gRPC keeps a message that its reader does not take until the connection is gone: neither cancelling the write nor
-aborting the call frees it. So the connection's socket is found among this process's open files and shut down; gRPC then
-sees the end of the stream and frees all that belongs to it.
+gRPC keeps a message that its reader does not take until the connection is closed: neither cancelling the write nor
+aborting the call frees it. The connection's socket is therefore looked up among this process's open files and shut
+down. gRPC then sees the end of the stream and frees everything that belongs to it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ log = logging.getLogger(__name__)
 _OPEN_FILES = "/dev/fd"
 _RETRY_S = 1.0
 _GONE = {errno.EBADF}
-"""The descriptor was closed after the list was made."""
+"""Error codes if the descriptor was closed after it was listed."""
 _FULL = {errno.EMFILE, errno.ENFILE}
+"""Error codes if no more files can be opened."""
 _MOST_FILES = 1 << 20
-"""Numbers of descriptors that are tried where the open files cannot be listed and their limit is very high or none."""
-"""No more files can be opened."""
+"""Number of descriptors to try if open files cannot be listed and their limit is very high or absent."""
 
 
 class Connections:
-    """Closes connections of callers with one port. For the event loop alone.
+    """Closes callers' connections to one port. Only the event loop uses it.
 
-    One search of the open files serves all peers that were named since the last search. It also works if the process
-    may open no more files, as the connections to be closed may have used them up. A search that fails is logged and
-    repeated.
+    One search of the open files serves all peers that were requested since the last search. It works even if the
+    process can open no more files, since the connections to be closed may have used them up. A failed search is logged
+    and repeated.
 
     Attributes:
-        port: number of the port; None until it is bound, and then nothing is closed.
+        port: number of the port; None until it is bound, and until then nothing is closed.
 
     Raises:
-        OSError: if no descriptor can be set aside for later.
+        OSError: if no descriptor can be reserved.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Connections:
         self._spare = SpareDescriptor()
 
     def close(self, peer: str) -> None:
-        """Have the connection with a peer (as gRPC names it) closed soon."""
+        """Schedule the closing of the connection with a peer, given as gRPC names it."""
         address = address_of(peer)
         if address is None or self.port is None:
             return
@@ -90,13 +90,13 @@ class SpareDescriptor:
 
     @contextlib.contextmanager
     def duplicate(self, descriptor: int) -> Iterator[socket.socket | None]:
-        """The socket behind a descriptor, duplicated to the reserved one: what that refers to cannot change meanwhile.
+        """Duplicate a descriptor's socket to the reserved descriptor, which keeps referring to that socket.
 
-        Yields None if the descriptor is no socket any more. If it is a file now, the reserved descriptor stays open for
-        good and another is reserved: closing it would drop the file's locks (``_peer_behind``).
+        Yields None if the descriptor is no longer a socket. If it is now a file, the reserved descriptor stays open
+        permanently and another is reserved, since closing it would drop the file's locks (``_peer_behind``).
 
         Raises:
-            OSError: if no descriptor is reserved, and none can be.
+            OSError: if no descriptor is or can be reserved.
         """
         if not self._own:
             self._own.append(os.dup(self._idle))
@@ -128,7 +128,7 @@ def _close_all(own: Iterable[int], idle: int) -> None:
 def shut_down(peers: AbstractSet[Address], port: int, spare: SpareDescriptor) -> set[Address]:
     """Shut down this process's connections with ``peers`` on its own ``port``; return the peers that were found.
 
-    Connections of a peer with other ports of this process stay open. Blocking: 10 us for each open file.
+    Connections of a peer with other ports of this process stay open. Blocks for 10 us for each open file.
 
     Raises:
         OSError: if the open files cannot be listed, or a connection cannot be duplicated.
@@ -138,7 +138,7 @@ def shut_down(peers: AbstractSet[Address], port: int, spare: SpareDescriptor) ->
         if _peer_behind(descriptor, port) not in peers:
             continue
         with spare.duplicate(descriptor) as own:
-            peer = None if own is None else _peer_at(own, port)  # the number may lead to another connection by now
+            peer = None if own is None else _peer_at(own, port)  # by now the number may refer to another connection
             if own is not None and peer is not None and peer in peers:
                 found.add(peer)
                 _shut(own)
@@ -146,7 +146,7 @@ def shut_down(peers: AbstractSet[Address], port: int, spare: SpareDescriptor) ->
 
 
 def _open_files() -> Iterable[int]:
-    """The process's descriptors. To list them takes one more; where there is none, all that may be open are open."""
+    """The process's open descriptors. Listing them needs one more; without it, every possible number is returned."""
     try:
         return map(int, os.listdir(_OPEN_FILES))  # noqa: PTH208  # numbers of descriptors, not paths
     except OSError as error:
@@ -157,10 +157,10 @@ def _open_files() -> Iterable[int]:
 
 
 def _peer_behind(descriptor: int, port: int) -> Address | None:
-    """The other end of a descriptor that is a TCP connection with ``port``; None for anything else.
+    """The peer of a descriptor that is a TCP connection with ``port``; None for anything else.
 
-    Files are neither duplicated nor closed here. POSIX takes all of a process's locks on a file away when the process
-    closes any descriptor of it, and SQLite's locks are such: another process would then believe that the database has
+    Files are neither duplicated nor closed here. POSIX releases all of a process's locks on a file when the process
+    closes any descriptor of that file. SQLite uses such locks, so another process would conclude that the database has
     no other user, and remove its write-ahead log.
     """
     try:
@@ -176,7 +176,7 @@ def _peer_behind(descriptor: int, port: int) -> Address | None:
 
 
 def _peer_at(connection: socket.socket, port: int) -> Address | None:
-    """The other end of a TCP connection with ``port``; None for anything else, or if it is closed by now."""
+    """The peer of a TCP connection with ``port``; None for anything else, or if it has been closed."""
     if connection.family not in {socket.AF_INET, socket.AF_INET6} or connection.type != socket.SOCK_STREAM:
         return None
     try:

@@ -40,25 +40,25 @@ log = logging.getLogger(__name__)
 
 MAX_FILE_NAME_CHARS = 256
 MAX_ROUNDS = 1000
-"""Maximum number of attempts of rounds in one answer: the newest."""
+"""Maximum number of attempts in one answer; the newest are shown."""
 MAX_MEMBERS = 10_000
-"""Maximum number of members in one answer, of the newest attempts; older attempts come without members."""
+"""Maximum number of members in one answer, taken from the newest attempts; older attempts are shown without members."""
 MODEL_LEASE_S = 3600.0
-"""Seconds that an uploaded model is kept for the run that begins with it."""
+"""Seconds that an uploaded model is kept before a run begins with it."""
 _UPLOADING = "upload in work"
 """Owner of the leases of models that are being uploaded."""
 WATCH_INTERVAL_S = 0.05
 """Minimum seconds between two messages to a watcher; changes in between are sent together."""
 MAX_WATCH_PACE_S = 10.0
-"""The longest pace that a watcher can ask for: it also hears that much later that the run has ended."""
+"""Maximum seconds between two messages that a watcher can request; it also learns of the run's end that much later."""
 WATCH_PAUSE = 4
-"""After a message the server pauses for this many times as long as the message took to make."""
+"""The server pauses after a message for this multiple of the time that the message took to make."""
 
 
 class ControlService(
     AccessHandlers, AuditHandlers, LogHandlers, PrivacyHandlers, ProjectHandlers, ControlServiceServicer
 ):
-    """All handlers: those about runs, models and the server here, the others in the base classes."""
+    """All handlers; those for runs, models and the server are here, the others in the base classes."""
 
     async def UploadModel(
         self, request_iterator: AsyncIterator[control_pb2.UploadModelRequest], context: Context
@@ -75,7 +75,7 @@ class ControlService(
             await call(self._services.room.require, "this model", manifest.size_bytes)
             until = self._services.clock() + MODEL_LEASE_S
             leases = self._services.leases
-            leases.hold(_UPLOADING, manifest.name, until=until)  # not the project's before all of it has come
+            leases.hold(_UPLOADING, manifest.name, until=until)  # the project owns it only once all of it has arrived
             with await call(self._services.blobs.create, chunk_bytes=manifest.chunk_bytes) as writer:
                 await call(_write_chunk, writer, manifest, first, 0)
                 expected = 1
@@ -105,7 +105,7 @@ class ControlService(
         return control_pb2.SubmitRunResponse(run=found.run, warnings=found.warnings)
 
     async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:
-        """The newest runs first."""
+        """List runs, the newest first."""
         await self._authenticator.operator(context)
         limit = page_size(request.limit)
         found = await self._services.reader.run(
@@ -117,12 +117,12 @@ class ControlService(
         )
 
     async def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> control_pb2.GetRunResponse:
-        """A run with its rounds, or with one of them."""
+        """Describe a run with all its rounds, or with one of them."""
         await self._authenticator.operator(context)
         only = request.round if request.HasField("round") else None
         active = self._coordinator.active(request.run)
         waits = self._waits(active)
-        seen = self._live_round(active)  # before the rows: a round that ends now is in one
+        seen = self._live_round(active)  # read first: a round that ends now is in one
         live = None if seen is None else await self._services.call(seen.summary, members=request.members)
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
@@ -155,9 +155,10 @@ class ControlService(
     async def WatchRun(
         self, request: control_pb2.WatchRunRequest, context: Context
     ) -> AsyncIterator[control_pb2.WatchRunResponse]:
-        """The run now, then at every change, until it has ended.
+        """Send the run now and at every change until it has ended.
 
-        Messages are made in threads, and further apart the longer they take: a cohort has thousands of members.
+        Messages are made in threads. The longer one takes, the longer the pause after it: a cohort can have thousands
+        of members.
         """
         await self._authenticator.operator(context)
         watch, shown, loop = Watch(self._authenticator, context), ShownMembers(), asyncio.get_running_loop()
@@ -194,10 +195,10 @@ class ControlService(
             await asyncio.sleep(_watch_pause_s(took_s, request.pace_s))
 
     async def _require_seen(self, scope: Scope, run: str, context: Context) -> None:
-        """Refuse to go on telling of a run in whose project the operator has lost its role.
+        """Check that the operator still has a role in the run's project.
 
         Raises:
-            RecordMissingError: if it has.
+            RecordMissingError: if it has lost the role.
         """
         caller = await self._authenticator.identify(context)
         if not scope.is_still_allowed(caller.rights):
@@ -225,7 +226,7 @@ class ControlService(
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
 
     async def ExtendRun(self, request: control_pb2.ExtendRunRequest, context: Context) -> control_pb2.ExtendRunResponse:
-        """Go on with a run that has ended."""
+        """Continue a run that has ended."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.extend(request.run, request.rounds)
         _log_order(request.run, f"extended by {request.rounds} rounds", operator)
@@ -275,7 +276,7 @@ class ControlService(
         request: control_pb2.GetServerInfoRequest,
         context: Context,
     ) -> control_pb2.GetServerInfoResponse:
-        """Version, clock, disk."""
+        """Describe the server: version, clock, disk."""
         await self._authenticator.operator(context)
         return control_pb2.GetServerInfoResponse(
             version=atoll.server.__version__,
@@ -292,7 +293,7 @@ class ControlService(
     async def PruneStorage(
         self, request: control_pb2.PruneStorageRequest, context: Context
     ) -> control_pb2.PruneStorageResponse:
-        """Remove files and rows that nothing needs any more."""
+        """Remove files and rows that are no longer needed."""
         operator = await self._authenticator.operator(context)
         found = await self._coordinator.janitor.tidy(dry_run=request.dry_run)
         if not request.dry_run:
@@ -300,7 +301,7 @@ class ControlService(
         return control_pb2.PruneStorageResponse(pruned=map(_pruned, found))
 
     def _waits(self, active: ActiveRun | None) -> str:
-        """Why a running run is stuck; empty if it is not."""
+        """The reason why a running run waits; empty if it does not."""
         if active is None:
             return ""
         if active.performer.trouble:
@@ -350,8 +351,8 @@ def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundS
 
 
 def _watch_pause_s(took_s: float, asked_s: float) -> float:
-    """Seconds until a watcher gets another message, by what the last one took and the pace that is asked for."""
-    pace_s = min(asked_s, MAX_WATCH_PACE_S) if asked_s > 0 else 0.0  # not a number: none
+    """Seconds until a watcher gets another message, from the time that the last one took and the requested pace."""
+    pace_s = min(asked_s, MAX_WATCH_PACE_S) if asked_s > 0 else 0.0  # NaN: no pause requested
     return max(WATCH_INTERVAL_S, pace_s, WATCH_PAUSE * took_s)
 
 
@@ -384,7 +385,7 @@ def _incomplete(chunks: int) -> InvalidRequestError:
 def _members_of(
     connection: Connection, shown: Sequence[rounds.Round]
 ) -> Iterator[tuple[tuple[int, int], list[control_pb2.MemberSummary]]]:
-    """The members of the newest attempts by (round, attempt), newest first: as many attempts as fit the limit."""
+    """The members by (round, attempt), the newest first, of as many attempts as fit in the limit."""
     room = MAX_MEMBERS
     for row in reversed(shown):
         room -= row.cohort

@@ -1,4 +1,4 @@
-"""The coordinator across processes: the coordinator serves it on a Unix socket, ingest workers call it."""
+"""The coordinator's internal API, which it serves on a Unix socket to ingest workers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceAsyncStub
 
 IDENTITY_CACHE_S = 1.0
-"""Seconds that a worker remembers who holds a certificate. Workers get revocations; if that fails, they still
+"""Seconds that a worker caches the holder of a certificate. Workers are told of revocations; if that fails, they still
 ask again after this time."""
 CALL_S = 30.0
-"""The longest wait for the coordinator's answer."""
+"""Maximum seconds to wait for the coordinator's answer."""
 _CACHED = 16_384
 
 
@@ -68,7 +68,7 @@ class CoordinatorService(CoordinatorServiceServicer):
 
 
 class RemoteCoordinator:
-    """The coordinator, as a worker sees it; it remembers identities for ``identity_s`` seconds."""
+    """The coordinator's interface in a worker; caches identities for ``identity_s`` seconds."""
 
     def __init__(self, channel: grpc.aio.Channel, identity_s: float = IDENTITY_CACHE_S) -> None:
         self._identity_s = identity_s
@@ -77,12 +77,12 @@ class RemoteCoordinator:
         self._revocations = 0
 
     def forget(self) -> None:
-        """A caller was revoked: forget all identities, and distrust answers to questions that are open."""
+        """Forget all identities after a revocation, and do not cache answers that are still pending."""
         self._revocations += 1
         self._known.clear()
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """See ``CoordinatorApi``; remembered for a while."""
+        """See ``CoordinatorApi``; the answer is cached."""
         now = time.monotonic()
         at, caller = self._known.get(certificate_pem, (float("-inf"), None))
         if caller is not None and now - at < self._identity_s:

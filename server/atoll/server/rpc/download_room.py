@@ -1,4 +1,4 @@
-"""A limit on the chunks of downloads that all callers together have not read yet."""
+"""A limit on the unread download chunks of all callers together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RETRY_S = 5.0
 
 
 class DownloadRoom:
-    """Bytes of chunks from when they are made until gRPC has passed them on. Only the event loop uses it.
+    """Limits the bytes of chunks that have been made but not yet sent by gRPC. Only the event loop uses it.
 
-    A chunk is taken while the bytes are within half of the room. The other half is for callers that hold less than
-    their share of the first half: callers that do not read cannot keep those out that do.
+    Any chunk is admitted while the total is within half of the room. The other half is reserved for callers that hold
+    less than their share of the first half, so that callers that do not read cannot starve those that do.
 
     Args:
         most_bytes: the room of this process.
@@ -30,15 +30,15 @@ class DownloadRoom:
 
     @classmethod
     def of(cls, limits: Limits, processes: int) -> Self:
-        """The room of one of so many processes that serve downloads."""
+        """The room of one process, if this many processes serve downloads."""
         return cls(int(memory_bytes() * limits.unread_downloads_share / processes))
 
     @contextlib.contextmanager
     def hold(self, caller: str, size: int) -> Iterator[None]:
-        """Take room for one chunk of a caller's download.
+        """Hold room for one chunk of a caller's download.
 
         Raises:
-            LimitExceededError: if there is none.
+            LimitExceededError: if there is no room.
         """
         if not self._has_room(caller, size):
             raise LimitExceededError(
@@ -58,12 +58,12 @@ class DownloadRoom:
                 del self._held[caller]
 
     def __len__(self) -> int:
-        """Bytes that are held."""
+        """Bytes held."""
         return self._size
 
     def _has_room(self, caller: str, size: int) -> bool:
         total, half = self._size + size, self._most // 2
-        if total <= half or not self._size:  # one chunk has room in any server
+        if total <= half or not self._size:  # every server has room for one chunk
             return True
         mine = self._held.get(caller, 0)
         callers = len(self._held) + (not mine)

@@ -23,9 +23,9 @@ class EnrolmentService(EnrolmentServiceServicer):
 
     Args:
         certificates: issues certificates.
-        server_address: the main port, which participants go to.
+        server_address: address of the main port, which participants connect to.
         rate: counts attempts by address.
-        origin: the peer that a call comes from, given the one that it seems to come from.
+        origin: returns the peer that a call originates from, given its immediate peer.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         request: enrolment_pb2.EnrolRequest,
         context: Context,
     ) -> enrolment_pb2.EnrolResponse:
-        """Redeem a join token: a certificate for the key of the request."""
+        """Redeem a join token for a certificate of the request's key."""
         with self._rate.attempt(self._origin(context.peer())):
             participant, pem = await self._certificates.enrol(
                 request.token_id, request.secret, request.csr_pem, aggregator=request.aggregator
@@ -62,7 +62,7 @@ class EnrolmentService(EnrolmentServiceServicer):
     async def RenewExpired(
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
-        """A new certificate for an expired one, which TLS on the main port no longer accepts."""
+        """Replace an expired certificate, which TLS on the main port no longer accepts."""
         self._rate.renewal(self._origin(context.peer()))
         pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
         return enrolment_pb2.RenewExpiredResponse(
@@ -78,7 +78,7 @@ class RenewalService(RenewalServiceServicer):
         self._authenticator = authenticator
 
     async def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
-        """A new certificate for the same participant or aggregator."""
+        """Issue a new certificate to the same participant or aggregator."""
         await self._authenticator.enrolled(context)
         pem = await self._certificates.renew(certificate_of(context), request.csr_pem)
         return enrolment_pb2.RenewResponse(

@@ -1,4 +1,4 @@
-"""Limits by address on attempts to enrol: callers of the enrolment port have no name yet."""
+"""Limits attempts to enrol by address, since callers of the enrolment port have no name yet."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from atoll.server.rpc.buckets import Bucket, RecentValues
 from atoll.server.rpc.peers import network_of
 
 MAX_ADDRESSES = 65_536
-"""Maximum number of addresses that are kept; the least recent one is dropped first."""
+"""Maximum number of addresses to track; the least recent one is dropped first."""
 
 
 class EnrolmentRate:
-    """Counts attempts to enrol by address, separately those with a bad token, and renewals apart from both.
+    """Counts attempts to enrol by address, with separate counts of bad tokens and of renewals.
 
-    A gateway passes its participants' enrolments and renewals on from one address: guesses at tokens from there must
-    not keep certificates in use from being renewed. A renewal needs a signature, which cannot be guessed.
+    A gateway passes on its participants' enrolments and renewals from one address. Guesses at tokens from there must
+    not keep others from renewing their certificates. A renewal needs a signature, which cannot be guessed.
 
     Args:
         limits: attempts allowed per minute, bad ones per hour.
@@ -36,11 +36,11 @@ class EnrolmentRate:
 
     @contextlib.contextmanager
     def attempt(self, peer: str) -> Iterator[None]:
-        """Count an attempt of a peer, as gRPC names it, such as ``ipv4:10.1.2.3:50123``.
+        """Count an attempt of a peer, given as gRPC names it, for example ``ipv4:10.1.2.3:50123``.
 
         Raises:
             LimitExceededError: if its address has made too many attempts, or sent too many bad tokens.
-            UnauthenticatedError: raised in the block; counted as a bad token.
+            UnauthenticatedError: if the block raises it; counted as a bad token.
         """
         address, now, limits = network_of(peer), self._clock(), self._limits
         self._take(self._tries, "attempts to enrol", address, now)
@@ -61,7 +61,7 @@ class EnrolmentRate:
         """Count an attempt to renew a certificate on the enrolment port.
 
         Raises:
-            LimitExceededError: if the peer's address has made too many.
+            LimitExceededError: if the peer's address has made too many attempts.
         """
         self._take(self._renewals, "renewals", network_of(peer), self._clock())
 

@@ -1,4 +1,4 @@
-"""Turning exceptions into gRPC statuses with an ``ErrorDetail`` trailer, in one place."""
+"""Converts exceptions to gRPC statuses with an ``ErrorDetail`` trailer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MAX_STATUS_CHARS = 256
 MAX_MESSAGE_BYTES = 3072
 MAX_REMEDY_BYTES = 512
-"""Together, escaped and in base64, they stay below the 8 KiB of metadata that every gRPC client accepts."""
+"""Together, escaped and in base64, they stay below 8 KiB of metadata, which every gRPC client accepts."""
 
 # First match wins; subclasses come before their bases.
 _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
@@ -40,12 +40,12 @@ _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
 
 
 def status_of_kind(kind: type[errors.ServerError]) -> grpc.StatusCode:
-    """The status that errors of this class travel with."""
+    """The gRPC status for errors of this class."""
     return next(status for known, status in _STATUSES if issubclass(kind, known))
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, ErrorDetail] | None:
-    """The status and detail for an error that callers may see; None for one that is the server's own bug."""
+    """The status and detail for an error that callers may see; None for a bug of the server."""
     if isinstance(error, errors.ServerError):
         return status_of_kind(type(error)), error.detail
     if isinstance(error, WireError):
@@ -80,7 +80,7 @@ def _bounded(detail: ErrorDetail) -> ErrorDetail:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """The text, or as many whole lines of it as fit (of a single line, as much as fits)."""
+    """The text, cut to as many whole lines as fit; a single line is cut within the line."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= most_bytes:
         return raw.decode()

@@ -1,7 +1,7 @@
-"""Passes calls on to the server at work, unread, with the certificate that their caller has proved.
+"""Forwards calls, unparsed, to the server at work, with the certificate that the caller has proved.
 
-A server of the federation has the authority's key, so another one may believe it who its caller is: see
-``authentication.certificate_of``.
+Every server of the federation has the authority's key, so another server may trust its statement of who the caller is;
+see ``authentication.certificate_of``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from atoll.wire.project import PROJECT
 
 
 class Forwarding(grpc.GenericRpcHandler):
-    """The handlers of a server that stands by for what only the server at work does.
+    """A standby's handlers of the methods that only the server at work can perform.
 
     Args:
-        names: full names of services, and of single methods.
-        channel: to the server at work; raises UnavailableError if it is not known.
+        names: full names of services and of single methods.
+        channel: to the server at work; raises UnavailableError if that is unknown.
         authenticator: identifies callers.
-        endless: full names of the methods whose calls last until one side ends them.
+        endless: full names of methods whose calls last until one side ends them.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Forwarding(grpc.GenericRpcHandler):
         self._leaving = False
 
     def leave(self) -> None:
-        """This server is about to stop: end the calls that would not end by themselves, and refuse more of them."""
+        """Prepare to stop: end the endless calls, and refuse new ones."""
         self._leaving = True
         for call in self._open:
             call.cancel()
@@ -64,12 +64,11 @@ class Forwarding(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(forward)
 
     async def _forward(self, path: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        """The answers of the server at work, or its error.
+        """Yield the answers of the server at work, or raise its error.
 
         Raises:
-            UnavailableError: if it does not answer, this server stops, or the caller is a server, which does not
-                belong here.
-            ServerError: as the server at work says.
+            UnavailableError: if it does not answer, this server is stopping, or the caller is itself a server.
+            ServerError: the error of the server at work.
         """
         caller = await self._authenticator.identify(context)
         if caller.role is Role.SERVER:

@@ -1,4 +1,4 @@
-"""Values of ingest as protobuf messages between the server's processes, and back."""
+"""Converts ingest values to and from the protobuf messages between the server's processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DISPOSITIONS = {number: disposition for disposition, number in _RECEIPTS.items(
 
 
 def role_of(text: str) -> Role:
-    """The role of this name.
+    """The role with this name.
 
     Raises:
-        InvalidRequestError: if there is none.
+        InvalidRequestError: if there is no such role.
     """
     if text not in set(Role):
         raise InvalidRequestError("caller.role", f"role {text[:20]!r}: there are {', '.join(Role)}")
@@ -32,17 +32,17 @@ def role_of(text: str) -> Role:
 
 
 def receipt_to_proto(receipt: ReportReceipt) -> transfer_pb2.ReportResponse:
-    """A receipt as its protobuf message."""
+    """Convert a receipt to its message."""
     return transfer_pb2.ReportResponse(disposition=_RECEIPTS[receipt.disposition], digest=receipt.digest)
 
 
 def receipt_from_proto(message: transfer_pb2.ReportResponse) -> ReportReceipt:
-    """The receipt of a protobuf message."""
+    """Convert a message to its receipt."""
     return ReportReceipt(_DISPOSITIONS[message.disposition], message.digest)
 
 
 def grant_to_proto(grant: UploadGrant) -> ingest_pb2.GrantUploadResponse:
-    """A permission to upload as its protobuf message."""
+    """Convert a permission to upload to its message."""
     return ingest_pb2.GrantUploadResponse(
         elements=grant.elements,
         max_abs=grant.max_abs,
@@ -56,7 +56,7 @@ def grant_to_proto(grant: UploadGrant) -> ingest_pb2.GrantUploadResponse:
 
 
 def grant_from_proto(message: ingest_pb2.GrantUploadResponse) -> UploadGrant:
-    """The permission to upload of a protobuf message."""
+    """Convert a message to its permission to upload."""
     return UploadGrant(
         elements=message.elements,
         max_abs=message.max_abs,
@@ -70,7 +70,7 @@ def grant_from_proto(message: ingest_pb2.GrantUploadResponse) -> UploadGrant:
 
 
 def commit_to_proto(commit: Commit) -> ingest_pb2.CommitRequest:
-    """An upload to commit as its protobuf message."""
+    """Convert an upload to commit to its message."""
     return ingest_pb2.CommitRequest(
         participant=commit.participant,
         report=commit.report,
@@ -84,7 +84,7 @@ def commit_to_proto(commit: Commit) -> ingest_pb2.CommitRequest:
 
 
 def commit_from_proto(message: ingest_pb2.CommitRequest) -> Commit:
-    """The upload to commit of a protobuf message."""
+    """Convert a message to its upload to commit."""
     return Commit(
         participant=message.participant,
         report=message.report,
@@ -98,39 +98,39 @@ def commit_from_proto(message: ingest_pb2.CommitRequest) -> Commit:
 
 
 def fold_to_proto(key: SumKey, items: Sequence[FoldItem]) -> ingest_pb2.FoldRequest:
-    """Updates to add to a sum as their protobuf message."""
+    """Convert updates to add to a sum to their message."""
     return ingest_pb2.FoldRequest(
         round=_round(key), elements=key.elements, first=key.first, grid=_grid(key), items=_items(items)
     )
 
 
 def partial_to_proto(key: SumKey, items: Sequence[FoldItem], path: str) -> ingest_pb2.WritePartialRequest:
-    """A partial sum to write as its protobuf message."""
+    """Convert a partial sum to write to its message."""
     return ingest_pb2.WritePartialRequest(
         round=_round(key), elements=key.elements, first=key.first, grid=_grid(key), items=_items(items), path=path
     )
 
 
 def key_of(request: ingest_pb2.FoldRequest | ingest_pb2.WritePartialRequest) -> SumKey:
-    """The sum that a request is about."""
+    """The key of a request's sum."""
     at, grid = request.round, request.grid
     spec = Grid(grid.fraction_bits, grid.max_abs, grid.weight_shift, grid.weight_total_bits, grid.clip)
     return SumKey(at.run, at.round, at.attempt, request.elements, spec, request.first)
 
 
 def items_of(items: Sequence[ingest_pb2.FoldItem]) -> list[FoldItem]:
-    """The updates of a request."""
+    """The updates in a request."""
     return [fold_item_from_proto(item) for item in items]
 
 
 def fold_item_from_proto(item: ingest_pb2.FoldItem) -> FoldItem:
-    """The update of a protobuf message."""
+    """Convert a message to its update."""
     at = item.origin
     return FoldItem(at.run, at.round, at.attempt, item.participant, item.digest, item.integer_weight)
 
 
 def fold_item_to_proto(item: FoldItem) -> ingest_pb2.FoldItem:
-    """An update as its protobuf message."""
+    """Convert an update to its message."""
     return ingest_pb2.FoldItem(
         origin=participation_pb2.RoundKey(run=item.run, round=item.round, attempt=item.attempt),
         participant=item.participant,

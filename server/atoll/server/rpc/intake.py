@@ -1,10 +1,10 @@
-"""Limits on the messages that are being received at the same time, by caller and in all.
+"""Limits on the messages that are received concurrently, per caller and in total.
 
-Once the server waits for a message, gRPC buffers what arrives of it, up to the largest size that the port takes, and
-does not say how much that is. So each message that is being received counts as a largest one, and takes a place.
-Messages of a caller whose places are taken wait for them. The places of all callers together are shared max-min fairly
-(Bertsekas and Gallager, Data Networks, section 6.5.2): a free place goes to the waiting caller with the fewest; if none
-is free, the caller with the most loses its oldest message to a caller with fewer.
+While the server waits for a message, gRPC buffers the part that has arrived, up to the port's maximum message size, and
+does not expose its size. So each message that is being received counts with the maximum size and takes a slot. Messages
+of a caller whose slots are taken wait. The slots of all callers together are shared max-min fairly (Bertsekas and
+Gallager, Data Networks, section 6.5.2): a free slot goes to the waiting caller with the fewest messages. If none is
+free, the caller with the most loses its oldest message to a caller with fewer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class _Arrival:
         self._error: LimitExceededError | None = None
 
     def break_off(self, error: LimitExceededError) -> None:
-        """Have the task raise this error in place of the message."""
+        """Make the task raise this error instead of returning the message."""
         if self._error is None and self._task is not None:
             self._error = error
             self._task.cancel()
 
     def error(self) -> LimitExceededError | None:
-        """Why the task was cancelled; None if it was for another reason (see ``asyncio.Task.uncancel``)."""
+        """The error that ``break_off`` cancelled the task with; None if it did not (see ``asyncio.Task.uncancel``)."""
         if self._error is None or self._task is None or self._task.uncancel():
             return None
         return self._error
@@ -45,10 +45,10 @@ class _Caller:
     """The messages of one caller.
 
     Attributes:
-        places: how many may have or wait for one of the places of all.
-        waiting: messages that wait for one of the shared places, oldest first, each with the future that grants it one.
-        arriving: those that have a place and were not broken off, oldest first.
-        total: all of them, with those that wait for one of the caller's own places.
+        places: number of its messages that may hold or wait for one of the shared slots.
+        waiting: messages that wait for a shared slot, oldest first, each with the future that grants it one.
+        arriving: messages that have a slot and were not broken off, oldest first.
+        total: number of all its messages, including those that wait for one of the caller's own slots.
     """
 
     __slots__ = ("arriving", "name", "places", "total", "waiting")
@@ -62,7 +62,7 @@ class _Caller:
 
 
 class _ByCount:
-    """Callers by the number of their arriving messages: finds one with the fewest or the most without a search."""
+    """Callers by number of arriving messages: finds one with the fewest or the most without a search."""
 
     def __init__(self, most: int) -> None:
         self._callers: list[dict[_Caller, None]] = [{} for _ in range(most + 1)]
@@ -72,7 +72,7 @@ class _ByCount:
         self._callers[len(caller.arriving)][caller] = None
 
     def drop(self, caller: _Caller) -> None:
-        """Remove a caller, if it is there; before the number of its arriving messages changes."""
+        """Remove a caller, if present; call it before the number of its arriving messages changes."""
         self._callers[len(caller.arriving)].pop(caller, None)
 
     def with_fewest(self) -> _Caller | None:
@@ -85,11 +85,11 @@ class _ByCount:
 
 
 class Intake:
-    """Places for arriving messages. Single-threaded: only the event loop uses it.
+    """Slots for arriving messages. Single-threaded: only the event loop uses it.
 
     Args:
-        each: places of one caller, at least 1.
-        most: places of all callers together, at least 1.
+        each: slots of one caller, at least 1.
+        most: slots of all callers together, at least 1.
     """
 
     def __init__(self, each: int, most: int) -> None:
@@ -100,15 +100,16 @@ class Intake:
         self._waiting = _ByCount(each)
 
     async def receive(self, caller: str, read: Callable[[], Awaitable[T]], within_s: float | None = None) -> T:
-        """Await ``read`` in one of the caller's places.
+        """Await ``read`` in one of the caller's slots.
 
         Args:
-            caller: whose places.
+            caller: name of the caller.
             read: receives one message.
-            within_s: seconds, waiting for a place included; None: the caller of this method bounds the wait.
+            within_s: maximum seconds, including the wait for a slot; None if the caller of this method bounds the wait.
 
         Raises:
-            LimitExceededError: if the message is not whole in time, or its place went to a caller that has fewer.
+            LimitExceededError: if the message is not complete in time, or its slot went to a caller with fewer
+                messages.
         """
         mine, arrival = self._caller(caller), _Arrival()
         timer = None
@@ -141,7 +142,7 @@ class Intake:
         return found
 
     async def _in_place(self, mine: _Caller, arrival: _Arrival, read: Callable[[], Awaitable[T]]) -> T:
-        if self._free:  # then none waits
+        if self._free:  # then no message waits
             self._free -= 1
             self._hold(mine, arrival)
         else:
@@ -154,7 +155,7 @@ class Intake:
             self._pass_on()
 
     async def _turn(self, mine: _Caller, arrival: _Arrival) -> None:
-        """Wait until ``_pass_on`` gives the message a place."""
+        """Wait until ``_pass_on`` gives the message a slot."""
         turn = mine.waiting[arrival] = asyncio.get_running_loop().create_future()
         if len(mine.waiting) == 1:
             self._waiting.put(mine)
@@ -165,13 +166,13 @@ class Intake:
                 del mine.waiting[arrival]
                 if not mine.waiting:
                     self._waiting.drop(mine)
-            else:  # it was given one at the same time
+            else:  # it was granted a slot at the same time
                 self._let_go(mine, arrival)
                 self._pass_on()
             raise
 
     def _pass_on(self) -> None:
-        """Give a free place to the oldest message of the waiting caller with the fewest."""
+        """Give a free slot to the oldest message of the waiting caller with the fewest."""
         fewest = self._waiting.with_fewest()
         if fewest is None:
             self._free += 1
@@ -205,18 +206,18 @@ class Intake:
         self._waiting.drop(caller)
 
     def _displace_for(self, mine: _Caller) -> None:
-        """Break off the oldest message of the caller with the most, if that leaves it with no fewer than ``mine``.
+        """Break off the oldest message of the caller with the most, if it is left with no fewer than ``mine``.
 
-        A message that was broken off keeps its place until its task has ended, and the newcomer waits for that long.
-        So the messages of ``mine`` that wait count too: otherwise each message of a burst would break off another, far
-        beyond the fair share of ``mine``. If ``mine`` waits for lack of a fair share to claim, nothing is lost either:
-        free places go to the caller with fewest, so no caller has come to have two more than ``mine`` since.
+        A message that was broken off keeps its slot until its task has ended, and the newcomer waits until then.
+        Waiting messages of ``mine`` therefore count too; otherwise each message of a burst would break off another, far
+        beyond the fair share of ``mine``. If ``mine`` already has its fair share and waits, it loses nothing: free
+        slots go to the caller with the fewest messages, so no caller can get two more than ``mine`` meanwhile.
         """
         greediest = self._holding.with_most()
         if greediest is None or len(greediest.arriving) <= len(mine.arriving) + len(mine.waiting) + 1:
             return
         oldest = next(iter(greediest.arriving))
-        self._let_go(greediest, oldest)  # its place is free once its task has ended
+        self._let_go(greediest, oldest)  # its slot is free once its task has ended
         oldest.break_off(_crowded(greediest.name))
 
 

@@ -2,8 +2,8 @@
 
 If a handler is registered for a single request, gRPC receives the request before it calls the handler, from any sender
 and at any pace. So every handler is registered for a stream of requests, which is the same on the wire. The handler
-then runs when the headers have arrived and receives the request itself: after it has identified the caller, in one of
-the caller's places (``intake``), and within a time limit.
+then runs when the headers have arrived, and receives the request itself: after it has identified the caller, in one of
+the caller's slots (``intake``), and within a time limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         bounds: the limits of the port; None: no limits.
-        refused: called with the code of every error that a caller gets.
+        refused: called with the code of every error that is sent to a caller.
     """
 
     def __init__(self, bounds: Bounds | None = None, refused: Callable[[str], None] = ignore) -> None:

@@ -1,4 +1,4 @@
-"""Calls between the processes of one server: an error raised in one is raised again in the other."""
+"""Calls between the processes of one server: an error in one is re-raised in the other."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _KINDS: dict[grpc.StatusCode, type[errors.ServerError]] = {
 
 @asynccontextmanager
 async def as_server_errors(peer: str) -> AsyncIterator[None]:
-    """Turn a failed call to ``peer`` back into the ``ServerError`` that it raised there.
+    """Re-raise a failed call to ``peer`` as the ``ServerError`` that was raised there.
 
     Raises:
-        ServerError: of the kind that the status names; ``UnavailableError`` if the process does not answer, or not in
-            time.
+        ServerError: of the kind that the status names; ``UnavailableError`` if the process does not answer in time.
     """
     try:
         yield
@@ -49,7 +48,7 @@ def server_error(code: grpc.StatusCode, detail: ErrorDetail) -> errors.ServerErr
 
 
 def _kind(code: grpc.StatusCode, detail: ErrorDetail) -> type[errors.ServerError]:
-    """The class of the error; the status of a full or failing disk also stands for faults of callers."""
+    """The class of the error; a full or failing disk shares its status with errors caused by callers."""
     if code is grpc.StatusCode.UNAVAILABLE and detail.code.startswith("storage."):
         return errors.StorageError
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and detail.fault is Fault.SERVER:

@@ -1,4 +1,4 @@
-"""Checks what participants say of themselves and of their tasks."""
+"""Checks participants' declarations and their answers to tasks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def introduction_of(hello: participation_pb2.Hello, *, unary: bool = False) -> Introduction:
-    """A participant's declarations; ``unary`` if it came by a single call.
+    """A participant's declarations; ``unary`` if it checked in by a unary call.
 
     Raises:
-        InvalidRequestError: for another protocol, or more than one participant may declare.
+        InvalidRequestError: for another protocol, or for declarations beyond the limits.
     """
     if hello.protocol < 1:
         raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
@@ -43,14 +43,14 @@ def introduction_of(hello: participation_pb2.Hello, *, unary: bool = False) -> I
 
 
 def bounded(reply: participation_pb2.TaskReply) -> participation_pb2.TaskReply:
-    """The reply with a reason that is short and printable."""
+    """The reply with its reason cut short and made printable."""
     reply.reason = printable(reply.reason[:MAX_REASON_CHARS])
     return reply
 
 
 @cache
 def _encodings(numbers: frozenset[int]) -> frozenset[Encoding]:
-    """The encodings with these numbers, shared by all participants that declare the same."""
+    """The encodings with these numbers; one object for all participants that declare the same."""
     return frozenset(_ENCODINGS[number] for number in numbers)
 
 

@@ -23,7 +23,7 @@ class LogHandlers(OperatorHandlers):
     async def ListLogLines(
         self, request: control_pb2.ListLogLinesRequest, context: Context
     ) -> control_pb2.ListLogLinesResponse:
-        """The newest lines that are kept, the newest first."""
+        """List the kept log lines, the newest first."""
         await self._authenticator.operator(context)
         limit, scope = page_size(request.limit), current_scope()
         found = self._recent_log.newest(
@@ -40,7 +40,7 @@ class LogHandlers(OperatorHandlers):
 
 
 def _of_project(connection: Connection, lines: Sequence[LogLine], project: str) -> list[LogLine]:
-    """The lines about runs and participants of a project."""
+    """The lines about a project's runs and participants."""
     by_run = projects.of_runs(connection, {one.run for one in lines if one.run})
     by_participant = projects.of_participants(connection, {one.participant for one in lines if one.participant})
 

@@ -20,15 +20,15 @@ from atoll.server.rpc.request_reader import RequestReader
 from atoll.server.telemetry.refusal_log import RefusalLog
 
 _BROKEN_OFF = frozenset({"request.slow", "request.crowded", "stream.idle", "stream.slow", UNREAD})
-"""Codes of errors that end a call early: they are logged with the caller's name."""
+"""Codes of errors that end a call early; they are logged with the caller's name."""
 
 
 class Refusals:
     """Logs and counts the calls that a port refuses.
 
     Args:
-        log: receives a line for each call that was ended early.
-        count: called with the code of every error that a caller gets.
+        log: gets a line for each call that was ended early.
+        count: called with the code of every error that is sent to a caller.
     """
 
     def __init__(self, log: logging.Logger, count: Callable[[str], None]) -> None:
@@ -46,8 +46,8 @@ class Method:
 
     Args:
         name: such as ``/atoll.wire.v1.TransferService/Report``.
-        handler: as it was registered.
-        bounds: the limits of the port, if it has any.
+        handler: the registered handler.
+        bounds: the limits of the port, if any.
         refusals: see ``Refusals``.
     """
 
@@ -63,7 +63,7 @@ class Method:
         inputs = "stream" if handler.request_streaming else "unary"
         outputs = "stream" if handler.response_streaming else "unary"
         self._behaviour = getattr(handler, f"{inputs}_{outputs}")
-        # A stream may also be answered by a coroutine that writes to the context, as health's Watch is.
+        # A stream may also be answered by a coroutine that writes to the context, as in health's Watch.
         self._gives_itself = self._gives_stream and not inspect.isasyncgenfunction(self._behaviour)
 
     def handler(self) -> grpc.RpcMethodHandler[Any, Any]:

@@ -1,4 +1,4 @@
-"""Blobs that are being downloaded: each is opened, mapped and verified once for all calls that read it together."""
+"""Blobs being downloaded: each is opened, mapped and verified once for all concurrent calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from atoll.server.stores import Blob, BlobStore
 from atoll.wire.chunks import frame_download
 
 KEPT_FRAMES = 4
-"""Number of serialised chunks of a blob that are kept for calls that read it side by side."""
+"""Number of serialised chunks of a blob that are cached for concurrent calls."""
 
 
 class SharedBlob:
-    """An open blob; each chunk is verified once, and serialised once for all calls that read it together."""
+    """An open blob; each chunk is verified once, and serialised once for all concurrent calls."""
 
     def __init__(self, blob: Blob) -> None:
         self.manifest = blob.manifest
@@ -25,7 +25,7 @@ class SharedBlob:
         self._frames: OrderedDict[int, bytes] = OrderedDict()
 
     def frame(self, index: int) -> bytes:
-        """Chunk ``index`` as a ``DownloadResponse``. Thread-safe: a race only makes the same frame twice.
+        """Chunk ``index`` as a ``DownloadResponse``. Thread-safe: a race merely makes the same frame twice.
 
         Raises:
             BlobDamagedError: if it does not match its digest.
@@ -60,8 +60,8 @@ class OpenBlobs:
         """The blob of that name.
 
         Raises:
-            BlobMissingError: if there is none.
-            BlobDamagedError: if its size or manifest is not what its name says.
+            BlobMissingError: if there is no such blob.
+            BlobDamagedError: if its size or manifest does not match its name.
         """
         entry = self._entries.setdefault(name, _Entry())
         entry.readers += 1

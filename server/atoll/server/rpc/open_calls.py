@@ -19,16 +19,15 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CLOSE_S = 2.0
-"""Seconds from the end of a revoked caller's calls, in which it can read their status, to the closing of its
-connections."""
+"""Seconds between ending a revoked caller's calls and closing its connections, for the caller to read the status."""
 
 
 class OpenCalls:
     """Ends calls. Single-threaded: only the event loop uses it.
 
-    A handler whose caller does not read is suspended in its ``yield``, and cancellation would hit the code around it
-    that writes: so a separate task sends the status. Such a caller does not see the status, and gRPC keeps the unread
-    messages: so the connection is closed after a while.
+    A handler whose caller does not read is suspended in its ``yield``, where a cancellation would hit the surrounding
+    code that writes. A separate task therefore sends the status. Such a caller does not see the status, and gRPC keeps
+    the unread messages, so the connection is closed after a while.
 
     Args:
         connections: the connections of the calls' port.
@@ -42,8 +41,8 @@ class OpenCalls:
     def begin(self, caller: Caller, context: Context) -> None:
         """Record that the running task handles a call of ``caller``.
 
-        Call it right after identification, with no await between: what is revoked before is refused there, what is
-        revoked later ends here.
+        Call it right after identification, with no await in between: a caller that was revoked earlier is refused
+        there, and calls of one that is revoked later are ended here.
         """
         task = asyncio.current_task()
         if task is None:
@@ -87,6 +86,6 @@ class OpenCalls:
 
 
 async def _end(context: Context, error: ServerError) -> None:
-    # Sent; or the call has ended meanwhile; or its answer is on its way already, and waits for its reader.
+    # Sent, or the call has ended meanwhile, or its answer is already on its way and waits to be read.
     with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
         await refuse(context, error, "a call that was ended")

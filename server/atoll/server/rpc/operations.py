@@ -1,6 +1,6 @@
-"""Every call of an operator: which roles may make it, and what the audit log says of it.
+"""Every operator method: the roles that may call it, and its entry in the audit log.
 
-A method that is not in ``OPERATIONS`` is refused (``supervision``), so a new one cannot be forgotten here.
+A method that is missing from ``OPERATIONS`` is refused (``supervision``), so a new one cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ class About:
 
 
 Describe = Callable[[Any, Any], About | None]
-"""What an entry says, of a request and its answer, either of which may be None; None: this call changes nothing."""
+"""Describes a request and its answer, either of which may be None, for the log; None if nothing changed."""
 
 
 class Concern(StrEnum):
-    """What a method is about, by which ``scoping`` finds its project."""
+    """The kind of subject of a method, from which ``scoping`` finds its project."""
 
     SERVER = "server"
-    """The server as a whole: for operators with a role in all projects."""
+    """The whole server: for operators with a role in all projects."""
     PROJECT = "project"
-    """Lists, or makes, what belongs to the project that the call names."""
+    """Lists or creates things in the project that the call names."""
     RUN = "run"
     """The run that the request names."""
     PARTICIPANT = "participant"
     """The participant that the request names."""
     POPULATION = "population"
-    """The population that the request names; those of a project if it names none."""
+    """The population that the request names, or all populations of the project if it names none."""
     CHARGES = "charges"
     """The run or population that the request names, or both."""
     OPERATORS = "operators"
-    """Operators: ``access.operators`` checks what the caller may do to them."""
+    """Operators; ``access.operators`` checks the caller's permissions."""
     SELF = "self"
-    """The caller itself, and what every operator may know: its handler looks at what the caller may see."""
+    """The caller itself, and information for every operator; the handler limits it to what the caller may see."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Operation:
     """One method.
 
     Attributes:
-        concern: what it is about.
-        roles: which operators may call it.
+        concern: its kind of subject.
+        roles: the roles that may call it.
         action: its name in the audit log; empty for methods that only read.
         describe: see ``Describe``.
-        begins: whether it begins something, which a closed project refuses.
-        for_organisation: whether operators whose role is for one organisation may call it; its handler then reads and
-            makes what belongs to that one only.
+        begins: whether it begins something new, which a closed project refuses.
+        for_organisation: whether operators whose role is for one organisation may call it; its handler is then limited
+            to that organisation.
     """
 
     concern: Concern
@@ -120,7 +120,7 @@ def _pruned(request: Any, answer: Any) -> About | None:
 
 
 def _exported(request: Any, _: Any) -> About | None:
-    """Pages of a population's charges are its export; the newest ones, or those of a run, are for reading."""
+    """Describes an export, which is a page of a population's charges; None for the newest charges or a run's."""
     if not request.population or request.newest:
         return None
     return About(request.population, f"charges from {request.start}")
@@ -150,7 +150,7 @@ def quota_words(request: Any) -> str:
 
 
 _NAMED = 3
-"""Number of tokens that an entry names."""
+"""Maximum number of tokens that an entry names."""
 _RUNS = frozenset({OperatorRole.OPERATOR, OperatorRole.ADMINISTRATOR})
 _STOPPING = _RUNS | {OperatorRole.PRIVACY_OFFICER}
 _PRIVACY = frozenset({OperatorRole.PRIVACY_OFFICER, OperatorRole.ADMINISTRATOR})
@@ -212,12 +212,12 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "LimitPopulation": Operation(Concern.POPULATION, _PRIVACY, "population.limit", _limited),
     }
 )
-"""By the name of the method. ``CreateOperator`` is everyone's because each operator renews its own credential; anything
-else is for administrators (``access.operators``)."""
+"""Operations by method name. Every role may call ``CreateOperator`` because each operator renews its own credential
+with it; any other use is for administrators (``access.operators``)."""
 
 
 def actions_of(role: OperatorRole, *, of_organisation: bool = False) -> tuple[str, ...]:
-    """The actions that a role allows, in order; that of an operator ``of_organisation`` is for one only."""
+    """The actions that a role allows, in order; ``of_organisation`` if the role is for one organisation only."""
     allowed = (one for one in OPERATIONS.values() if one.for_organisation or not of_organisation)
     return tuple(sorted(one.action for one in allowed if one.action and role in one.roles))
 

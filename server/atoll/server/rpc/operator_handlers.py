@@ -1,4 +1,4 @@
-"""The base of the parts of ControlService: what their handlers share."""
+"""The base class of the parts of ControlService."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from atoll.server.runs.services import Services
 from atoll.server.telemetry.recent_log import RecentLog
 
 MAX_LISTED = 1000
-"""Maximum number of rows in one answer; the answer says where the next page begins."""
+"""Maximum number of rows in one answer; the answer has the start of the next page."""
 
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """Facts that operators are shown; addresses are host:port, and new tokens lead to ``enrolment_address``.
+    """Facts that are shown to operators; addresses are host:port, and new tokens point to ``enrolment_address``.
 
-    ``certificate_names`` are the host names of the server's certificate; ``gateways`` has the enrolment address of each
-    aggregator that is connected, by id, and changes.
+    ``certificate_names`` are the host names in the server's certificate. ``gateways`` has the enrolment address of each
+    connected aggregator, by id, and changes over time.
     """
 
     started_at: float
@@ -38,7 +38,7 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the server: certificates and join tokens, operators, and the projects that they belong to."""
+    """Access to the server: certificates and join tokens, operators, and their projects."""
 
     certificates: CertificateBook
     operators: Operators
@@ -70,11 +70,11 @@ class OperatorHandlers:
         self._downloads = downloads
 
     def _connected(self, scope: Scope) -> int:
-        """Number of connected participants that a call may see."""
+        """Number of connected participants in the call's scope."""
         sessions = self._services.sessions
         return len(sessions if scope.project is None else sessions.of(scope.project))
 
 
 def page_size(asked: int) -> int:
-    """Number of rows in one answer, for the number that was asked for; 0 asks for the most."""
+    """Number of rows in one answer, given the requested number; 0 requests the maximum."""
     return min(asked or MAX_LISTED, MAX_LISTED)

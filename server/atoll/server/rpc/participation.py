@@ -1,4 +1,4 @@
-"""ParticipationService: one check-in stream per participant, instructions pushed over it; or single calls."""
+"""ParticipationService: one check-in stream per participant, over which instructions are pushed, or unary calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.ParticipationService"
 HELLO_S = 10.0
-"""Seconds within which a stream must say hello."""
+"""Seconds within which a stream must send its hello."""
 
 
 class ParticipationService:
@@ -58,7 +58,7 @@ class ParticipationService:
         self._unary = UnaryCheckIns(sessions, coordinator, authenticator, self._gate, self._sending, self._welcome)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handlers to register with gRPC; the parts of an invitation are joined when it is sent."""
+        """The handlers to register with gRPC; an invitation's parts are joined when it is sent."""
         check_in: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
             self.CheckIn,
             request_deserializer=participation_pb2.CheckInRequest.FromString,
@@ -80,7 +80,7 @@ class ParticipationService:
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
         membership = await self._coordinator.introduced(participant, introduction)
-        # The hello may have come long after the call: no await between this and the session.
+        # the hello may have come long after the call: no await between this check and the session
         await self._authenticator.identify(context)
         session = self._sessions.connect(
             participant, introduction, lambda: self._sessions.disconnect(session), membership
@@ -109,7 +109,7 @@ class ParticipationService:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _close_at_expiry(self, session: Session) -> asyncio.TimerHandle:
-        """Close the stream when the certificate expires; a participant that has renewed it connects again."""
+        """Close the stream when the certificate expires; a participant that has renewed its certificate reconnects."""
         remaining_s = self._coordinator.certificate_remaining_s(session.participant)
 
         def expire() -> None:
@@ -158,7 +158,7 @@ async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest
 
 
 async def _refuse_unary(_: participation_pb2.CheckInOnceRequest, context: Context) -> NoReturn:
-    """An aggregator knows nothing of runs, so it cannot say when a participant is needed."""
+    """Refuse unary check-ins at an aggregator, which does not know when runs need a participant."""
     del context
     raise InvalidRequestError(
         "checkin.unary",

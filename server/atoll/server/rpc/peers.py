@@ -6,12 +6,12 @@ import ipaddress
 import urllib.parse
 
 _V6_PREFIX = 64
-"""Prefix length of the IPv6 network that a provider gives to one customer at least (RFC 6177)."""
+"""Prefix length of the smallest IPv6 network that a provider gives to one customer (RFC 6177)."""
 Address = tuple[str, int]
 
 
 def address_of(peer: str) -> Address | None:
-    """IP address and port of a peer, such as ``ipv4:10.1.2.3:50123`` or ``ipv6:%5B::1%5D:50123``; None without them."""
+    """Address and port of a peer such as ``ipv4:10.1.2.3:50123`` or ``ipv6:%5B::1%5D:50123``; None if it has none."""
     rest = urllib.parse.unquote(peer).partition(":")[2]
     host, _, port = rest.rpartition(":")
     address = ip_address(host.strip("[]"))
@@ -19,7 +19,7 @@ def address_of(peer: str) -> Address | None:
 
 
 def network_of(peer: str) -> str:
-    """Key for counting calls without a name: the IPv4 address, the /64 network of an IPv6 address, else the kind."""
+    """Key for counting anonymous calls: the IPv4 address, an IPv6 address's /64 network, else the kind of peer."""
     found = address_of(peer)
     if found is None:
         return peer.partition(":")[0]
@@ -30,7 +30,7 @@ def network_of(peer: str) -> str:
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address without its zone, an IPv4-mapped IPv6 address as IPv4 (RFC 4291, 2.5.5.2); None if it is none."""
+    """The address without its zone, IPv4-mapped IPv6 as IPv4 (RFC 4291, 2.5.5.2); None if it is not an address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The limits of all calls on one port: who may call, how much may be arriving, how fast it must arrive."""
+"""The limits of all calls on one port: who may call, how much may arrive at once, and how fast it must arrive."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from atoll.server.rpc.intake import Intake
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Enter = Callable[[str, Context], Awaitable[str]]
-"""Admits a call of a method before its request is received; returns the name that its messages count for."""
+"""Admits a call before its request is received; returns the name that its messages are counted for."""
 
 _CHUNKS_TO_REQUESTS = 4
-"""Number of arriving chunks that a caller may have for each other arriving message: other messages are small."""
+"""Number of arriving chunks that a caller may have for each other arriving message; other messages are small."""
 
 
 async def by_address(_: str, context: Context) -> str:
-    """An ``Enter`` for callers without a name: counts by address."""
+    """An ``Enter`` for anonymous callers: counts by address."""
     return peers.network_of(context.peer())
 
 
@@ -35,9 +35,9 @@ class Bounds:
         limits: the limits on size and pace of messages.
         enter: see ``Enter``.
         connections: closes connections of callers that do not read.
-        request_s: seconds within which a request must be whole.
-        requests: places for arriving messages other than chunks.
-        chunks: places for arriving chunks.
+        request_s: seconds within which a request must be complete.
+        requests: slots for arriving messages other than chunks.
+        chunks: slots for arriving chunks.
         answers: answers that callers have not read yet.
     """
 
@@ -51,7 +51,7 @@ class Bounds:
 
     @classmethod
     def named(cls, limits: Limits, message_bytes: int, enter: Enter, connections: Connections) -> Bounds:
-        """For a port that takes messages of up to ``message_bytes`` from callers with names."""
+        """Bounds for a port that takes messages of up to ``message_bytes`` from identified callers."""
         each = max(1, limits.arriving_mib_per_caller * MIB // message_bytes)
         most = max(1, limits.arriving_mib * MIB // message_bytes)
         requests = Intake(max(1, each // _CHUNKS_TO_REQUESTS), most)
@@ -62,7 +62,7 @@ class Bounds:
     def nameless(
         cls, limits: Limits, enter: Enter, connections: Connections, *, each: int, most: int, request_s: float
     ) -> Bounds:
-        """For a port whose callers have no names: ``each`` is the limit of an address."""
+        """Bounds for a port with anonymous callers; ``each`` is the limit of an address."""
         requests = Intake(each, most)
         request_s = min(request_s, limits.request_s)
         return cls(limits, enter, connections, request_s, requests, requests, Answers(limits))

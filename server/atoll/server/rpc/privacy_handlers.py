@@ -22,7 +22,7 @@ class PrivacyHandlers(OperatorHandlers):
     async def ListPopulations(
         self, request: control_pb2.ListPopulationsRequest, context: Context
     ) -> control_pb2.ListPopulationsResponse:
-        """Spending of each population."""
+        """List the spending of each population."""
         await self._authenticator.operator(context)
         scope = current_scope()
         if request.population:
@@ -41,7 +41,7 @@ class PrivacyHandlers(OperatorHandlers):
     async def ListCharges(
         self, request: control_pb2.ListChargesRequest, context: Context
     ) -> control_pb2.ListChargesResponse:
-        """Charges, in the order of their chain."""
+        """List charges, in the order of their chain."""
         await self._authenticator.operator(context)
         if not (request.run or (request.population and not request.epsilon)):
             raise InvalidRequestError(
@@ -57,7 +57,7 @@ class PrivacyHandlers(OperatorHandlers):
     async def GetParticipantPrivacy(
         self, request: control_pb2.GetParticipantPrivacyRequest, context: Context
     ) -> control_pb2.GetParticipantPrivacyResponse:
-        """A participant's spending, by run and population."""
+        """List a participant's spending, by run and population."""
         await self._authenticator.operator(context)
         found = await self._services.reader.run(ledger_answers.read_participant, request.participant)
         spent = [await self._population(name, verify=True) for name in found.populations]
@@ -66,7 +66,7 @@ class PrivacyHandlers(OperatorHandlers):
     async def LimitPopulation(
         self, request: control_pb2.LimitPopulationRequest, context: Context
     ) -> control_pb2.LimitPopulationResponse:
-        """Set a population's limit, or take it away."""
+        """Set or remove a population's limit."""
         operator = await self._authenticator.operator(context)
         given = (request.HasField("epsilon"), request.HasField("delta"))
         if given[0] != given[1]:
@@ -88,7 +88,7 @@ class PrivacyHandlers(OperatorHandlers):
         return control_pb2.LimitPopulationResponse(population=await self._population(changed.name, verify=False))
 
     async def _population(self, name: str, *, verify: bool) -> control_pb2.PopulationSummary:
-        """Summary of one population; with the flaw and what can be read if its ledger is damaged."""
+        """Summary of one population; if its ledger is damaged, the flaw and the readable part."""
         found = await self._services.reader.run(ledger_answers.read_population, name, verify=verify)
         if found.flaw:
             log.error("%s", found.flaw)

@@ -21,7 +21,7 @@ class ProjectHandlers(OperatorHandlers):
     async def CreateProject(
         self, request: control_pb2.CreateProjectRequest, context: Context
     ) -> control_pb2.CreateProjectResponse:
-        """Make a project."""
+        """Create a project."""
         operator = await self._authenticator.operator(context)
         made = await self._book.create(request.project, _quota(request.quota), by=operator)
         return control_pb2.CreateProjectResponse(project=await self._project(made))
@@ -29,7 +29,7 @@ class ProjectHandlers(OperatorHandlers):
     async def ListProjects(
         self, request: control_pb2.ListProjectsRequest, context: Context
     ) -> control_pb2.ListProjectsResponse:
-        """The projects in which the caller has a role, by name."""
+        """List the projects in which the caller has a role, by name."""
         await self._authenticator.operator(context)
         rights = current_scope().rights
         seen = [one for one in (await self._book.all()).values() if rights.within(one.name) is not None]
@@ -43,7 +43,7 @@ class ProjectHandlers(OperatorHandlers):
     async def SetProjectQuota(
         self, request: control_pb2.SetProjectQuotaRequest, context: Context
     ) -> control_pb2.SetProjectQuotaResponse:
-        """Give a project other quotas."""
+        """Change a project's quotas."""
         operator = await self._authenticator.operator(context)
         changed = await self._book.set_quota(request.project, _quota(request.quota), by=operator)
         return control_pb2.SetProjectQuotaResponse(project=await self._project(changed))

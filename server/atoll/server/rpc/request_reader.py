@@ -1,4 +1,4 @@
-"""Receives the requests of a call, in one of its caller's places (``intake``) and within a time limit."""
+"""Receives the requests of a call, in one of its caller's slots (``intake``) and within a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll.server.rpc.request_sizes import ATTEND, CHECK_IN, UPLOADS, WORK, Pars
 Receive = Callable[[], Awaitable[Any]]
 
 STREAM_MESSAGE_S = 60.0
-"""Seconds from one message of a stream to the end of the next, unless it is one that may be silent."""
+"""Seconds from one message of a stream to the end of the next, unless the stream may be silent."""
 
 
 class RequestReader:
@@ -23,9 +23,9 @@ class RequestReader:
 
     Args:
         method: such as ``/atoll.wire.v1.TransferService/Report``.
-        deserialise: makes a request of a message; None: it stays as it is.
-        bounds: the limits of the port; None: any message is received at any pace.
-        streaming: whether a call has many requests.
+        deserialise: parses a message; None to pass it on unparsed.
+        bounds: the limits of the port; None for no limits.
+        streaming: whether a call is a stream of requests.
     """
 
     def __init__(self, method: str, deserialise: Parse | None, bounds: Bounds | None, *, streaming: bool) -> None:
@@ -37,11 +37,11 @@ class RequestReader:
         self._answers_orders = method == WORK
 
     async def read(self, caller: str, context: Context) -> Any:
-        """The request of a call, or the iterator of its requests, as the handler takes it.
+        """The request of a call, or the iterator over its requests, as the handler takes it.
 
         Raises:
-            InvalidRequestError: if there is none, or it cannot be read.
-            LimitExceededError: if it is too large or too slow, or its place went to a caller that has fewer.
+            InvalidRequestError: if there is no request, or it cannot be parsed.
+            LimitExceededError: if it is too large or too slow, or its slot went to a caller with fewer messages.
         """
         receive = self._receiver(caller, context)
         if self._streaming:
@@ -59,7 +59,7 @@ class RequestReader:
         intake = bounds.chunks if self._uploads else bounds.requests
         if self._opens_with_hello:
             return _first_in_place(intake, caller, context)
-        if self._answers_orders:  # silent until there is an order; the handler admits aggregators alone
+        if self._answers_orders:  # silent until there is an order; the handler admits only aggregators
             return context.read
         within_s: float | None = None
         if not self._uploads:
@@ -68,7 +68,7 @@ class RequestReader:
 
 
 class _Requests:
-    """The requests of a stream. A request is not referenced any more once it is handed over."""
+    """The requests of a stream. A request is no longer referenced here once it is handed over."""
 
     def __init__(self, receive: Receive, parse: Parse) -> None:
         self._receive = receive
@@ -85,10 +85,10 @@ class _Requests:
 
 
 def _first_in_place(intake: Intake, caller: str, context: Context) -> Receive:
-    """Receives messages; only the first one takes a place.
+    """Receive messages; only the first one takes a slot.
 
-    For a stream that is mostly silent and of which each caller has one: few messages follow the first, and the handler
-    bounds the wait for the first.
+    For mostly silent streams of which each caller has one: few messages follow the first, and the handler bounds the
+    wait for the first.
     """
     begun = False
 

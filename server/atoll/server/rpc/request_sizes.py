@@ -1,7 +1,8 @@
 """The largest request of each method; the size is checked before the request is parsed.
 
-gRPC has one receive limit for all methods of a port, that of a chunk. Once protobuf has parsed a message, it can take
-many times the message's size, so every method that takes no chunks has its own limit, a few times what clients send.
+gRPC has one receive limit for all methods of a port, which must admit chunks. A parsed protobuf message can take many
+times its serialised size, so every method that takes no chunks has its own limit, a few times the size that clients
+send.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ ATTEND = f"{_GATEWAY}/Attend"
 WORK = f"{_GATEWAY}/Work"
 CHECK_IN_ONCE = "/atoll.wire.v1.ParticipationService/CheckInOnce"
 UPLOADS = frozenset({f"{_TRANSFER}/Upload", f"{_CONTROL}/UploadModel", f"{_GATEWAY}/PutPartial"})
-"""Streams of chunks, whose pace ``authentication.Watch`` looks at."""
+"""Streams of chunks, whose pace ``authentication.Watch`` checks."""
 SUBMIT = f"{_CONTROL}/SubmitRun"
-"""Holds a job and the layout of its model, both of which are checked by themselves."""
+"""This method takes a job and the layout of its model, which are both checked separately."""
 
 _KIB = 1 << 10
 NAMES_BYTES = 4 * _KIB
-"""Largest request of a method that ``MOST_BYTES`` does not name: it holds a few names and numbers."""
+"""Maximum bytes of a request that ``MOST_BYTES`` does not list: a few names and numbers."""
 MOST_BYTES = {
-    CHECK_IN: 64 * _KIB,  # 32 labels of 256 characters of up to 4 bytes, and 64 rounds in work
+    CHECK_IN: 64 * _KIB,  # 32 labels of 256 characters of up to 4 bytes, and 64 live rounds
     CHECK_IN_ONCE: 128 * _KIB,  # the same, and 16 answers with reasons of 1,024 characters
     f"{_ENROLMENT}/Enrol": 32 * _KIB,  # a certificate or a request for one takes about 1 KiB
     f"{_ENROLMENT}/RenewExpired": 32 * _KIB,
@@ -45,13 +46,13 @@ MOST_BYTES = {
     "/atoll.wire.v1.CoordinatorService/Identify": 32 * _KIB,
     f"{_CONTROL}/CreateOperator": 32 * _KIB,
     f"{_CONTROL}/VoidTokens": 64 * _KIB,  # 1,000 ids
-    f"{_CONTROL}/CancelRun": 32 * _KIB,  # the operator's reason, of which the beginning is kept
+    f"{_CONTROL}/CancelRun": 32 * _KIB,  # the operator's reason, which is truncated
     f"{_CONTROL}/RevokeParticipant": 32 * _KIB,  # as CancelRun
     f"{_CONTROL}/RevokeOperator": 32 * _KIB,  # as CancelRun
 }
-"""Bytes of a request, by method."""
+"""Maximum bytes of a request, by method."""
 BY_SETTING = (f"{_TRANSFER}/Report", f"{_TRANSFER}/Download", "/atoll.wire.v1.CoordinatorService/Commit")
-"""Methods whose requests ``Limits.request_bytes`` bounds: metrics and a small update, the chunks that are wanted."""
+"""Methods whose requests ``Limits.request_bytes`` bounds: metrics and a small update, or a list of wanted chunks."""
 
 
 def most_bytes(method: str, limits: Limits) -> int:
@@ -65,8 +66,8 @@ def parser_of(method: str, deserialise: Parse | None, limits: Limits | None) -> 
     """A function that checks the size of a raw message and then parses it.
 
     Args:
-        method: of the request.
-        deserialise: makes it of a message that is not too large; None: it stays as it is.
+        method: full name of the method.
+        deserialise: parses a message that is not too large; None to pass it on unparsed.
         limits: the limits of the port; None: only gRPC's own limit applies.
     """
     most = None if limits is None else most_bytes(method, limits)
@@ -77,7 +78,7 @@ def parser_of(method: str, deserialise: Parse | None, limits: Limits | None) -> 
         if method == SUBMIT and limits is not None:
             check_tensor_count(raw)
         if deserialise is None:
-            return raw  # chunks pass untouched
+            return raw  # chunks pass unparsed
         try:
             return deserialise(raw)
         except DecodeError as error:

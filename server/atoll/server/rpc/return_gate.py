@@ -1,4 +1,4 @@
-"""Admits check-ins at the rate that the server can take, and gives the others a later time."""
+"""Admits check-ins at the rate that the server can handle, and gives the others a later time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from atoll.server.rpc.buckets import Bucket
 from atoll.server.runs.pace_steering import PaceSteering
 
 HEADROOM = 2.0
-"""Admitted rate as a multiple of ``[check_in] per_s``, with room for returns that were not asked for."""
+"""Admitted rate as a multiple of ``[check_in] per_s``, with room for unexpected returns."""
 BURST_S = 2.0
-"""Seconds' worth of check-ins that may come at once: a small federation that returns together is not put off."""
+"""Burst size in seconds of check-ins: a small federation that returns together is not turned away."""
 
 
 class ReturnGate:
-    """Refuses check-ins above the rate, cheaply: after the caller's certificate is known, before anything is read.
+    """Refuses check-ins above the rate, cheaply: once the caller's certificate is known, before anything is read.
 
-    A refusal says when to try again. That is chosen at that moment, from the number of participants that were refused
-    or are expected, and not from the times that each got when it last connected.
+    A refusal says when to try again. That time is chosen at the moment of the refusal, from the number of participants
+    that were refused or are expected, and not from the time that the participant got at its last check-in.
 
     Args:
         pace: chooses times.
@@ -36,7 +36,7 @@ class ReturnGate:
         """Count a check-in. Participants that a round waits for (``at_work``) are never refused.
 
         Raises:
-            UnavailableError: if too many came.
+            UnavailableError: if there are too many check-ins.
         """
         self._pace.arrived(participant)
         if self._bucket.take(1.0, self._clock()) and not at_work:

@@ -1,8 +1,8 @@
-"""Which project an operator's call is about, and with which role: the one place that keeps projects apart.
+"""Finds the project of an operator's call and the caller's role there; all isolation of projects is enforced here.
 
-``supervision`` finds the scope of every call before its handler runs, from the metadata of the call and from what the
-request names (``operations.Concern``). A handler gets it by ``current_scope`` and reads within it. What belongs to a
-project in which the operator has no role is answered as if it were not there.
+``supervision`` finds the scope of every call before its handler runs, from the call's metadata and from the things that
+the request names (``operations.Concern``). A handler gets the scope by ``current_scope`` and reads within it. Things in
+a project where the operator has no role are answered as if they did not exist.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from atoll.server.stores import Reader, RecordMissingError, charges, participant
 from atoll.wire.project import PROJECT
 
 NOWHERE = ""
-"""The project of a call that may see nothing: no project has this name."""
+"""The project of a call that may see nothing; no project has this name."""
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a call may see.
+    """The part of the server that a call may see.
 
     Attributes:
-        operator: its name.
-        rights: all that it may do.
-        project: the only project that the call is about; None: all.
-        role: of the operator there; None: it has none.
-        organisation: the only one whose participants and join tokens the operator may see; empty: all.
+        operator: the operator's name.
+        rights: all the operator's rights.
+        project: the only project of the call; None for all.
+        role: the operator's role there; None if it has none.
+        organisation: the only organisation whose participants and join tokens the operator may see; empty for all.
     """
 
     operator: str
@@ -50,15 +50,15 @@ class Scope:
 
     @property
     def place(self) -> str:
-        """The project of what the call makes."""
+        """The project in which the call creates things."""
         return DEFAULT_PROJECT if self.project is None else self.project
 
     def has(self, project: str) -> bool:
-        """Whether the call may see what belongs to a project."""
+        """Whether the call may see things in a project."""
         return self.project in (None, project)
 
     def is_still_allowed(self, rights: Rights | None) -> bool:
-        """Whether an operator that has these rights by now may still see the project, as far as when the call began."""
+        """Whether an operator who now has these rights may still see as much of the project as when the call began."""
         own = None if rights is None or self.project is None else rights.within(self.project)
         return self.project is None or (own is not None and own.organisation in ("", self.organisation))
 
@@ -71,7 +71,7 @@ _CURRENT: ContextVar[Scope] = ContextVar("scope of an operator's call")
 
 
 def current_scope() -> Scope:
-    """The scope of the operator's call that is handled now.
+    """The scope of the operator's call that the current task handles.
 
     Raises:
         LookupError: outside of such a call.
@@ -86,7 +86,7 @@ def enter(scope: Scope) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """The scope of a call, and the refusal that follows once its role has been looked at; None: it may go on."""
+    """The scope of a call, and the refusal to raise after its role has been checked; None to proceed."""
 
     scope: Scope
     refusal: ServerError | None = None
@@ -111,8 +111,8 @@ class Scopes:
             RecordMissingError: if the call names a project that does not exist, or in which the operator has no role.
             InvalidRequestError: if the operator has roles in several projects and the call names none.
             ConflictError: if the call would begin something in a closed project.
-            ForbiddenError: if the call is about the whole server and the operator has roles in single projects only, or
-                about more than the organisation that its role is for.
+            ForbiddenError: if the call is about the whole server and the operator has roles only in single projects, or
+                if it goes beyond the organisation of the operator's role.
         """
         rights, concern = caller.rights or Rights(), operation.concern
         if concern is Concern.SERVER:
@@ -141,14 +141,14 @@ class Scopes:
         return Found(scope)
 
     async def _within(self, operation: Operation, start: Scope, project: str, asked: str, request: Any) -> Found:
-        """The scope of a call about what belongs to a project."""
+        """The scope of a call about things in a project."""
         own, missing = start.rights.within(project), _missing(operation.concern, request)
         if own is not None:
             await self._require_there(project)
         if own is None or asked not in ("", project):
             if start.project == NOWHERE:
                 raise missing
-            return Found(_limited(operation, start), missing)  # as for what is not there
+            return Found(_limited(operation, start), missing)  # as for a thing that does not exist
         wanted = replace(start, project=project, role=own.role, organisation=own.organisation)
         scope = _limited(operation, wanted)
         if scope.organisation and not await self._reader.run(_is_of, request, scope.organisation):
@@ -157,7 +157,7 @@ class Scopes:
         return Found(scope)
 
     async def _require_there(self, project: str) -> None:
-        """Refuse a role in a project that does not exist: ``[oidc] project_roles`` may name one."""
+        """Refuse a role in a project that does not exist, since ``[oidc] project_roles`` may name one."""
         if project not in await self.book.all():
             raise RecordMissingError("project", project)
 
@@ -166,7 +166,7 @@ class Scopes:
             require_open(await self.book.get(project))
 
     async def recorded(self, scope: Scope, concern: Concern) -> str:
-        """The project that the audit log names for a call: none while ``default`` is the only one."""
+        """The project to record in the audit log for a call: none while ``default`` is the only one."""
         if not await self.book.several():
             return ""
         about_one = scope.project is not None or concern is Concern.PROJECT
@@ -174,7 +174,7 @@ class Scopes:
 
 
 def _chosen(name: str, rights: Rights, asked: str) -> Scope | None:
-    """What a call may see before what it names is looked at; None if the operator has roles in several projects."""
+    """The scope of a call before its subject is looked up; None if the operator has roles in several projects."""
     if not asked and rights.everywhere is not None:
         return Scope(name, rights, None, rights.everywhere)
     if not asked and len(rights.projects) > 1:
@@ -187,7 +187,7 @@ def _chosen(name: str, rights: Rights, asked: str) -> Scope | None:
 
 
 def _with_own_role(operation: Operation, scope: Scope) -> Scope:
-    """The scope of a call to all projects that changes something: a role in one project holds there instead.
+    """The scope of a call that changes all projects; in a project with a role of its own, that role applies instead.
 
     Raises:
         InvalidRequestError: if the call is about all projects and the operator's role in one of them does not allow it.
@@ -221,7 +221,7 @@ def _limited(operation: Operation, scope: Scope) -> Scope:
 
 
 def _names_one(concern: Concern, request: Any) -> bool:
-    """Whether a request names something whose project can be told without a project."""
+    """Whether a request names something whose project can be looked up."""
     if concern is Concern.CHARGES and request.run:
         return True
     if concern in (Concern.CHARGES, Concern.POPULATION):
@@ -230,7 +230,7 @@ def _names_one(concern: Concern, request: Any) -> bool:
 
 
 def _project_of(connection: Connection, concern: Concern, request: Any, place: str) -> str | None:
-    """The project of what a request names; None if it names nothing, or nothing that exists."""
+    """The project of the thing that a request names; None if it names nothing that exists."""
     match concern:
         case Concern.RUN:
             return projects.of_run(connection, request.run)
@@ -246,7 +246,7 @@ def _project_of(connection: Connection, concern: Concern, request: Any, place: s
 
 
 def _is_of(connection: Connection, request: Any, organisation: str) -> bool:
-    """Whether the participant that a request names is of an organisation."""
+    """Whether the participant that a request names belongs to an organisation."""
     found = participants.get(connection, request.participant)
     return found is not None and found.organisation == organisation
 
@@ -256,11 +256,11 @@ _KINDS: Mapping[Concern, str] = {
     Concern.PARTICIPANT: "participant",
     Concern.POPULATION: "population",
 }
-"""Kind of what a request names, which is also the field with its name."""
+"""The kind of thing that a request names, which is also the name of the request's field."""
 
 
 def _missing(concern: Concern, request: Any) -> RecordMissingError:
-    """The error about what is not there, as its handler would raise it."""
+    """The error about a missing thing, as its handler would raise it."""
     if concern is Concern.CHARGES:
         concern = Concern.POPULATION if request.population else Concern.RUN
     return RecordMissingError(_KINDS[concern], getattr(request, _KINDS[concern]))

@@ -1,4 +1,4 @@
-"""Limits the bytes of invitations that are being sent at the same time."""
+"""Limits the bytes of invitations that are sent concurrently."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 MIB = 1 << 20
 SENDING_BYTES = 32 * MIB
-"""Bytes of invitations that are joined and given to gRPC, but not sent yet: about 1,000 with a small model inside.
+"""Maximum bytes of invitations that are passed to gRPC but not sent yet: about 1,000 with a small model inside.
 
 An invitation is joined from its two parts when it is sent, and gRPC keeps a copy until the connection has taken it. A
 cohort of 10,000 is invited at the same moment, so without this limit there would be 10,000 copies of the model.
@@ -17,10 +17,10 @@ cohort of 10,000 is invited at the same moment, so without this limit there woul
 
 
 class SendingRoom:
-    """Room for messages on their way, first come, first served. Single-threaded: only the event loop uses it.
+    """Room for messages being sent, first come, first served. Single-threaded: only the event loop uses it.
 
     Args:
-        most_bytes: of all messages together. A larger one is sent alone.
+        most_bytes: maximum total of all messages. A larger message is sent alone.
     """
 
     def __init__(self, most_bytes: int = SENDING_BYTES) -> None:
@@ -38,20 +38,20 @@ class SendingRoom:
             self.release(size)
 
     async def acquire(self, size: int) -> None:
-        """Wait for room for a message of ``size`` bytes; give it back with ``release``."""
+        """Wait for room for a message of ``size`` bytes; free it with ``release``."""
         if self._waiting or not self._has_room(size):
             await self._wait(size)
         else:
             self._taken += size
 
     def release(self, size: int) -> None:
-        """The message was sent, or will not be."""
+        """Free the room of a message that was sent or given up."""
         self._taken -= size
         self._pass_on()
 
     @property
     def taken(self) -> int:
-        """Bytes of the messages on their way."""
+        """Bytes of the messages being sent."""
         return self._taken
 
     def _has_room(self, size: int) -> bool:
@@ -64,7 +64,7 @@ class SendingRoom:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given room at the same time
+            if turn.done() and not turn.cancelled():  # it was granted room at the same time
                 self.release(size)
             else:
                 self._waiting.remove(waiter)

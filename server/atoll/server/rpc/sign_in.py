@@ -1,4 +1,4 @@
-"""SignInService: where and how operators sign in."""
+"""SignInService: tells operators where and how to sign in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from atoll.wire.v1.control_pb2_grpc import SignInServiceServicer
 
 
 class SignInService(SignInServiceServicer):
-    """Answers with the provider, and with the client that Atoll is there; neither is secret."""
+    """Answers with the identity provider and Atoll's client id there; neither is secret."""
 
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
 
     async def GetSignIn(self, request: control_pb2.GetSignInRequest, context: Context) -> control_pb2.GetSignInResponse:
-        """The provider."""
+        """Describe the provider."""
         found = self._settings
         return control_pb2.GetSignInResponse(
             issuer=found.issuer or "", client_id=found.client_id, scopes=found.scopes, token=found.token

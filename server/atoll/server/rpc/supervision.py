@@ -1,7 +1,7 @@
-"""Refuses operators whose role does not allow a call, and records their actions, also those that fail.
+"""Refuses calls that the operator's role does not allow, and records all actions, including failed ones.
 
-The entry is durable before the operator hears of success: an action that could not be recorded is answered with the
-storage's error, although it was done.
+The entry is durable before the operator is told of success. An action that could not be recorded is answered with the
+storage error, although it was done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atoll.server.rpc.scoping import Scopes, enter
 from atoll.server.stores import AuditEntry
 
 READING = "read"
-"""The action of an entry about a refused call that only reads; its subject is the method."""
+"""The action in the entry of a refused call that only reads; the subject is the method."""
 Behaviour = Callable[..., Awaitable[Any]]
 Stream = Callable[..., AsyncGenerator[Any, None]]
 
@@ -36,10 +36,10 @@ class Supervision(grpc.aio.ServerInterceptor):
     """Wraps the handlers of the operators' service.
 
     Args:
-        authenticator: says who calls.
-        audit_log: takes the entries.
-        administrators: names of those who can grant a role in a project, or (None) in all.
-        scopes: says which project a call is about.
+        authenticator: identifies callers.
+        audit_log: stores the entries.
+        administrators: returns the names of the operators who can grant a role in a project, or (None) in all projects.
+        scopes: finds the scope of a call.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Supervision(grpc.aio.ServerInterceptor):
         async def act(request: Any, context: Context) -> Any:
             caller = await self._authenticator.identify(context)
             if caller.role is not Role.OPERATOR:
-                return await behaviour(request, context)  # which refuses it
+                return await behaviour(request, context)  # the handler refuses it
             began = await self._enter(operation, method, caller, request, context)
             try:
                 answer = await behaviour(request, context)
-            except asyncio.CancelledError:  # what the handler had begun may still be stored
+            except asyncio.CancelledError:  # work that the handler had begun may still be stored
                 self._later(_ended(began, operation, request, outcome="interrupted"))
                 raise
             except Exception as error:
@@ -101,7 +101,7 @@ class Supervision(grpc.aio.ServerInterceptor):
         return act
 
     def _streamed(self, operation: Operation, method: str, behaviour: Stream) -> Stream:
-        """The watch of a method that only reads."""
+        """Watch the stream of a method that only reads."""
 
         async def act(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             caller = await self._authenticator.identify(context)
@@ -116,9 +116,10 @@ class Supervision(grpc.aio.ServerInterceptor):
     async def _enter(
         self, operation: Operation, method: str, caller: Caller, request: Any, context: Context
     ) -> AuditEntry:
-        """Find the call's scope and have its handler run within it; the beginning of its entry in the audit log.
+        """Find the call's scope, so that its handler runs within it; returns the start of its audit entry.
 
-        A call that the operator's role does not allow, or about what it must not see, is refused, which is recorded.
+        A call that the operator's role does not allow, or that is outside its scope, is refused, and the refusal
+        recorded.
         """
         began = self._entry(operation, caller, context)
         try:

@@ -1,6 +1,6 @@
 """Limits on the tensors of a serialised request, checked before it is parsed.
 
-An empty tensor takes two bytes of the message and some 60 of memory, a dimension one byte and over 20: 4 MiB would
+An empty tensor takes two bytes in the message and about 60 in memory, a dimension one byte and over 20, so 4 MiB would
 become 100 MiB.
 """
 
@@ -12,7 +12,7 @@ from atoll.server.errors import InvalidRequestError
 from atoll.wire.layout import MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS
 
 MAX_TENSOR_BYTES = MAX_NAME_BYTES + 11 * MAX_DIMENSIONS + 64
-"""The longest description of a tensor: its name, its dimensions of at most ten bytes and a tag each, its type."""
+"""Maximum bytes that describe a tensor: name, type, and dimensions of at most ten bytes and a tag each."""
 _LAYOUT = 3  # SubmitRunRequest.layout
 _TENSORS = 1  # Layout.tensors
 _LENGTH_DELIMITED = 2
@@ -21,7 +21,7 @@ _MAX_SHIFT = 63
 
 
 def check_tensor_count(raw: bytes) -> None:
-    """Scan a ``SubmitRunRequest``, up to the first violation; the parser refuses what is not protobuf.
+    """Scan a ``SubmitRunRequest`` up to the first violation; the parser refuses anything that is not protobuf.
 
     Raises:
         InvalidRequestError: for more than ``MAX_TENSORS`` tensors, or one of more than ``MAX_TENSOR_BYTES``.
@@ -41,7 +41,7 @@ def check_tensor_count(raw: bytes) -> None:
 
 
 def _fields(raw: bytes, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """First byte and last byte + 1 of each length-delimited field with the number ``wanted``."""
+    """Start and end (exclusive) of each length-delimited field with the number ``wanted``."""
     while position < stop:
         tag, position = _varint(raw, position, stop)
         kind = tag & 7

@@ -1,4 +1,4 @@
-"""Identifies operators who have signed in by the token of each call, on a port that asks for no certificate."""
+"""Identifies signed-in operators by the token of each call, on a port that requires no certificate."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from atoll.server.rpc.enrolment_rate import MAX_ADDRESSES
 from atoll.server.rpc.peers import network_of
 
 SIGN_IN = "/atoll.wire.v1.SignInService/GetSignIn"
-"""Anyone may ask where to sign in."""
+"""Methods without authentication: anyone may ask where to sign in."""
 _SCHEME = "Bearer "
 
 
 class TokenAuthenticator(Authenticator):
-    """Callers are operators, each with the token of a provider.
+    """Identifies callers, all operators, by a provider's token.
 
     Args:
         coordinator: see ``Authenticator``.
         admission: see ``Authenticator``.
         verifier: verifies tokens.
-        issuer: of the tokens.
+        issuer: the tokens' issuer.
         origin: see ``Authenticator``.
     """
 
@@ -49,16 +49,16 @@ class TokenAuthenticator(Authenticator):
         self._wrong = RecentValues[str, Bucket](lambda: Bucket(wrong, wrong / 3600.0, time.monotonic()), MAX_ADDRESSES)
 
     async def enter(self, method: str, context: Context) -> str:
-        """See ``Authenticator``; a question where to sign in counts for the address."""
+        """See ``Authenticator``; a sign-in query is counted for the address."""
         if method == SIGN_IN:
             return self._asking(network_of(self.origin(context.peer())))
         return await super().enter(method, context)
 
     def _asking(self, address: str) -> str:
-        """Count a question where to sign in.
+        """Count a sign-in query.
 
         Raises:
-            LimitExceededError: if its address asks too often.
+            LimitExceededError: if the address asks too often.
         """
         if wait_s := self._questions[address].take(1.0, time.monotonic()):
             raise LimitExceededError(
@@ -84,7 +84,7 @@ class TokenAuthenticator(Authenticator):
         return Caller(Role.OPERATOR, found.name, found.rights)
 
     async def _verified(self, token: str, address: str) -> SignedIn:
-        """The operator of a token; an address with many bad tokens is refused, except with one that was good before."""
+        """The operator of a token; an address with many bad tokens is refused, unless the token was accepted before."""
         now = time.monotonic()
         wait_s = 0.0 if self._verifier.knows(token) else self._wrong[address].empty(now)
         if wait_s:

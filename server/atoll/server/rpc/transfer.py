@@ -46,8 +46,8 @@ SERVICE = "atoll.wire.v1.TransferService"
 MAX_NAMED_CHUNKS = 1 << 16
 """Maximum number of chunk indices in one download request."""
 AHEAD = 4
-"""With at most this many streams, each reads or makes its next chunk while one is written or sent. More streams keep
-disk and processors busy without that, and a second chunk of each would only take memory."""
+"""With at most this many streams, each prefetches its next chunk while one is written or sent. More streams keep disk
+and processors busy without prefetching, and a second chunk of each would only take memory."""
 
 
 class TransferService:
@@ -55,12 +55,12 @@ class TransferService:
 
     Args:
         node: name of the ingest node, recorded with each update.
-        coordinator: the coordinator, which grants uploads and takes reports.
+        coordinator: grants uploads and takes reports.
         authenticator: identifies callers.
         blobs: the models.
         spool: the uploads.
-        executor: threads for disk, hashing and inspection.
-        room: limits what callers leave unread of their downloads.
+        executor: threads for disk access, hashing and inspection.
+        room: limits the unread bytes of downloads.
         meter: counts transferred bytes.
     """
 
@@ -113,12 +113,12 @@ class TransferService:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def get_manifest(self, request: transfer_pb2.GetManifestRequest, context: Context) -> bytes:
-        """The manifest of a blob, serialised: it has 16 bytes for each MiB of the model."""
+        """The serialised manifest of a blob, with 16 bytes for each MiB of the model."""
         await self._coordinator.grant_download(await self._authenticator.identify(context), request.blob)
         return await self._call(_manifest, self._blobs, request.blob)
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
-        """Chunks of a blob, straight from its memory map; the next one is made ready while one is sent."""
+        """Send chunks of a blob, directly from its memory map; the next one is prepared while one is sent."""
         caller = await self._authenticator.identify(context)
 
         def granted() -> Awaitable[None]:
@@ -146,7 +146,7 @@ class TransferService:
                         del message
 
     async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
-        """One stream of chunks into a segment of the spool."""
+        """Receive one stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
         watch = Watch(self._authenticator, context)
         admission = self._authenticator.admission
@@ -194,7 +194,7 @@ class TransferService:
             await self._tell_rejected(participant, key, str(error))
             raise
         except (ServerError, WireError):
-            # Chunks that arrived before the fault are kept, so that the next status lists them.
+            # chunks that arrived before the failure are kept, and the next status lists them
             with contextlib.suppress(ServerError):
                 await receiver.finish()
             raise
@@ -209,7 +209,7 @@ class TransferService:
             log.warning("the rejection of an update is not recorded: %s", error, extra={"run": key.run})
 
     async def get_upload_status(self, request: transfer_pb2.GetUploadStatusRequest, context: Context) -> bytes:
-        """The chunks of an upload that the spool holds, serialised."""
+        """The serialised list of an upload's chunks that the spool holds."""
         participant = await self._authenticator.participant(context)
         key = key_from_proto(request.key)
         await self._coordinator.grant_upload(participant, key.run, key.round, key.attempt)
@@ -222,7 +222,7 @@ class TransferService:
         remember(run=request.round.run, round=f"{request.round.round}.{request.round.attempt}")
         async with self._upload_locks.commit(
             participant
-        ):  # the same report, sent again meanwhile, then finds its receipt
+        ):  # if the same report is sent again meanwhile, it finds its receipt
             return await self._report(participant, request)
 
     async def _report(self, participant: str, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
@@ -259,7 +259,7 @@ class TransferService:
     async def _take_whole(
         self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant, key: UploadKey
     ) -> DurableUpload:
-        """Store the update that came with its report; from here on only the spool keeps it."""
+        """Store an update that came inside its report; from here on only the spool holds it."""
         with self._authenticator.admission.upload(participant) as allowance, self._meter.upload():
             allowance.count(len(request.update))
             chunk, upload = parse_upload(request.update), UploadRef.of(key, participant)

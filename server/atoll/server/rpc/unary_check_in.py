@@ -1,8 +1,8 @@
-"""Check-ins of participants without a stream: one call brings a task, or the time to return.
+"""Check-ins of participants without a stream: one call returns a task, or the time to return.
 
-While the call lasts the participant has a session like any other, and can be drawn. So a run draws unary participants
-among those that wait in their calls at that moment, and nothing else of the engine differs. The call is held only while
-a run looks for participants, and for a limited time.
+During the call the participant has a session like any other, and can be drawn. A run thus draws unary participants from
+those that are waiting in their calls, and nothing else in the engine differs. The call is held only while a run looks
+for participants, and for a limited time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_REPLIES = 16
 INVITE_S = 10.0
-"""Seconds that a participant is held longer if a run has just drawn it and its invitation is on its way."""
+"""Additional seconds that a participant is held if a run has just drawn it and its invitation is on its way."""
 
 
 class UnaryCheckIns:
@@ -36,11 +36,11 @@ class UnaryCheckIns:
 
     Args:
         sessions: who is connected.
-        coordinator: hears what participants say.
-        authenticator: of the port.
-        gate: admits check-ins at the rate that the server can take.
-        sending: room for invitations on their way.
-        welcome: the welcome of a participant.
+        coordinator: receives participants' messages.
+        authenticator: the port's authenticator.
+        gate: admits check-ins at the rate that the server can handle.
+        sending: room for invitations being sent.
+        welcome: makes a participant's welcome message.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class UnaryCheckIns:
         self._welcome = welcome
 
     async def CheckInOnce(self, request: participation_pb2.CheckInOnceRequest, context: Context) -> UnaryAnswer:
-        """Take the answers to earlier tasks, wait for a task if a run may have one, and say when to return."""
+        """Take the answers to earlier tasks, wait for a task if a run may have one, and send the time to return."""
         participant = await self._authenticator.participant(context)
         self._gate.admit(participant, at_work=self._coordinator.expects(participant))
         await self._authenticator.admission.check_in(participant)
@@ -69,7 +69,7 @@ class UnaryCheckIns:
         membership = await self._coordinator.introduced(participant, introduction)
         for reply in replies:
             await self._coordinator.replied(participant, bounded(reply))
-        # The handler may have waited for the database: no await between this and the session.
+        # the handler may have waited for the database: no await between this check and the session
         await self._authenticator.identify(context)
         session = self._sessions.connect(
             participant, introduction, lambda: self._sessions.disconnect(session), membership
@@ -100,7 +100,7 @@ class UnaryCheckIns:
     def _counted(
         self, participant: str, request: participation_pb2.CheckInOnceRequest
     ) -> list[participation_pb2.TaskReply]:
-        """The answers to tasks, each of which counts as a call."""
+        """The answers to tasks; each counts as a call."""
         if len(request.replies) > MAX_REPLIES:
             raise InvalidRequestError(
                 "checkin.replies", f"{len(request.replies)} answers to tasks in one call; at most {MAX_REPLIES}"
@@ -110,7 +110,7 @@ class UnaryCheckIns:
         return list(request.replies)
 
     def _hold_s(self, request: participation_pb2.CheckInOnceRequest, session: Session) -> float:
-        """Seconds to wait for a task: none for a participant at work, or while no run looks for participants."""
+        """Seconds to wait for a task; 0 for a participant at work, or while no run looks for participants."""
         if session.introduction.resuming or not self._sessions.holds_unary(session.project):
             return 0.0
         remaining_s = self._coordinator.certificate_remaining_s(session.participant)
@@ -127,7 +127,7 @@ class UnaryCheckIns:
 
 
 async def _held(session: Session, seconds: float) -> list[Instruction]:
-    """Wait for the next instruction, or the end of the session."""
+    """Wait for the next instruction or the end of the session."""
     try:
         async with asyncio.timeout(seconds):
             first = await session.outbox.get()
@@ -137,7 +137,7 @@ async def _held(session: Session, seconds: float) -> list[Instruction]:
 
 
 def _waiting(session: Session) -> list[Instruction]:
-    """The instructions that wait for the participant."""
+    """The queued instructions of the participant."""
     found: list[Instruction] = []
     while session.outbox and (message := session.outbox.take()) is not None:
         found.append(message)
@@ -145,7 +145,7 @@ def _waiting(session: Session) -> list[Instruction]:
 
 
 def _following(instructions: list[Instruction], paced: NextReturn) -> NextReturn:
-    """When to return: a server that stops, or another call of the participant, may have said so."""
+    """The time to return; a stopping server, or another call of the participant, may already have set it."""
     for one in instructions:
         if isinstance(one, participation_pb2.CheckInResponse) and one.HasField("come_back"):
             return NextReturn(one.come_back.after_s, when_done=False)

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from weakref import WeakValueDictionary
 
 STATUSES = 2
-"""Number of statuses that are made at the same time. Each keeps the interpreter busy; more would slow the event
-loop."""
+"""Number of statuses made concurrently. Each keeps the interpreter busy; more would slow the event loop."""
 
 
 class UploadLocks:
-    """Lets one call of each participant at a time work on its uploads, and ``STATUSES`` in all make a status.
+    """Lets one call per participant at a time work on its uploads, and ``STATUSES`` calls in total make a status.
 
-    Other calls wait in turn. Single-threaded: only the event loop uses it.
+    Other calls wait their turn. Single-threaded: only the event loop uses it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows and live state as the messages of the control service."""
+"""Converts rows and live state to messages of the control service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATUSES = {
     RunStatus.CANCELLED: control_pb2.RUN_STATUS_CANCELLED,
 }
 _ONLY_LIVE = {"quorum": 0, "wanted": 0, "remaining_s": None}
-"""Fields that only the open attempt has."""
+"""Fields of the open attempt only."""
 _UNPLACED = {"version": 0, "fragment": None, "fragments": 1}
 """Fields that ``RoundNumbering.numbered`` sets."""
 
@@ -101,14 +101,14 @@ def live_round(
 
 @dataclass(frozen=True, slots=True)
 class RoundNumbering:
-    """How many fragments the train rounds of a job update in turn, and how many train rounds precede an evaluation."""
+    """The number of fragments that a job's train rounds update in turn, and of train rounds per evaluation."""
 
     fragments: int = 1
     evaluate_every: int = 0
 
     @classmethod
     def of(cls, job_toml: str) -> RoundNumbering:
-        """From a job; the defaults if another version wrote the job and it cannot be read here."""
+        """From a job; the defaults if another version wrote the job and this one cannot read it."""
         try:
             spec = parse_job(job_toml)
         except JobFileError:
@@ -116,9 +116,10 @@ class RoundNumbering:
         return cls(spec.aggregation.fragments, spec.evaluation.every)
 
     def numbered(self, found: control_pb2.RoundSummary, version: int | None = None) -> control_pb2.RoundSummary:
-        """The round with its place among the train rounds, and the fragment of the model that it updates.
+        """The round with its number among the train rounds, and the fragment of the model that it updates.
 
-        ``version`` is the model that it handed out, as recorded; None for a round of an earlier version of the server.
+        ``version`` is the recorded model that it handed out; None if an earlier version of the server recorded the
+        round.
         """
         found.version = trained_before(self.evaluate_every, found.round) if version is None else version
         if self.fragments > 1 and found.kind == RoundKind.TRAIN:
@@ -133,7 +134,7 @@ def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:
 
 
 def operator_summary(operator: Operator, project: str | None) -> control_pb2.OperatorSummary:
-    """An operator with its role in all projects and in single ones; as seen in a project, that one's alone."""
+    """An operator with its roles in all projects and in single ones; within a project, only the role there."""
     everywhere = operator.rights.everywhere if project is None else None
     return message_of(
         control_pb2.OperatorSummary,
@@ -144,7 +145,7 @@ def operator_summary(operator: Operator, project: str | None) -> control_pb2.Ope
 
 
 def project_roles(rights: Rights, project: str | None) -> list[control_pb2.ProjectRoleSummary]:
-    """The roles in single projects, by project; of one ``project``, if given."""
+    """The roles in single projects, by project; only that in ``project``, if given."""
     return [
         control_pb2.ProjectRoleSummary(project=name, role=ROLE_NUMBERS[one.role], organisation=one.organisation)
         for name, one in sorted(rights.projects.items())
@@ -155,9 +156,9 @@ def project_roles(rights: Rights, project: str | None) -> list[control_pb2.Proje
 def participant_summary(
     row: Participant, history: ParticipantHistory | None, *, connected_at: float | None = None
 ) -> control_pb2.ParticipantSummary:
-    """A participant; ``connected_at`` is the present time in epoch seconds if it is connected, and None if not.
+    """A participant; ``connected_at`` is the current time in epoch seconds if it is connected, else None.
 
-    A connected participant is seen now; the row has the time at which it connected.
+    A connected participant is seen now; the row only has the time at which it connected.
     """
     seen = {} if connected_at is None else {"last_seen_at": connected_at}
     return message_of(
@@ -190,7 +191,7 @@ def _past_member(member: rounds.Member, person: Participant | None) -> control_p
 
 
 def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
-    """A member of the open attempt. A cohort has thousands, so its message is set field by field, which is faster."""
+    """A member of the open attempt. Cohorts have thousands, so the fields are set one by one, which is faster."""
     reported = member.status is MemberStatus.REPORTED
     ended = member.status not in (MemberStatus.INVITED, MemberStatus.TRAINING)
     return control_pb2.MemberSummary(
@@ -206,5 +207,5 @@ def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
 
 
 def _since(invited_at: float | None, at: float | None) -> float | None:
-    """Seconds since the invitation: 0 if the clock was set back, None if one of the two did not happen."""
+    """Seconds since the invitation; 0 if the clock was set back, None if one of the two events has not happened."""
     return max(0.0, at - invited_at) if at and invited_at else None

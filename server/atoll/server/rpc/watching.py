@@ -1,4 +1,4 @@
-"""The open round as a watcher gets it: only members that changed since the last message."""
+"""The open round for watchers: each message has only the members that changed since the last one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LiveRound:
         state: the run.
         live: its round.
         server_metrics: the results of the operator's evaluator.
-        numbering: the order of the job's rounds.
+        numbering: numbers the job's rounds.
         at: epoch seconds.
     """
 
@@ -32,7 +32,7 @@ class LiveRound:
     at: float
 
     def summary(self, *, members: bool) -> control_pb2.RoundSummary:
-        """The round, with its members if asked for, within the bounds of one message."""
+        """The round, with its members if requested, within the bounds of one message."""
         found = views.live_round(self.state, self.live, self.server_metrics, self.at)
         if members:
             found.members.extend(views.live_member(member, self.live) for member in self.live.roster)
@@ -41,7 +41,7 @@ class LiveRound:
 
 @dataclass
 class ShownMembers:
-    """The members of a round as one watcher has seen them."""
+    """The members of a round as last sent to one watcher."""
 
     _key: RoundKey | None = None
     _roster: Roster = field(default_factory=Roster)
@@ -49,7 +49,7 @@ class ShownMembers:
     def pages(self, seen: LiveRound) -> Iterator[control_pb2.RoundSummary]:
         """Yield the round with the members that changed since the watcher's last message, in at least one page.
 
-        Each page is made when it is asked for.
+        Pages are made lazily.
         """
         roster = seen.live.roster
         before = self._roster if self._key == seen.live.key else Roster()

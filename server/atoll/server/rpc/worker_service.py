@@ -1,4 +1,4 @@
-"""An ingest worker's sums: the worker serves them on its Unix socket, the coordinator calls it."""
+"""An ingest worker's internal API, which it serves on a Unix socket to the coordinator."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 METRICS_S = 3.0
-"""The longest wait for a worker's metrics; the caller of the metrics page waits for it too."""
+"""Maximum seconds to wait for a worker's metrics, during which the metrics page is not answered."""
 END_CALLS_S = 5.0
-"""The longest wait for a worker to end a revoked caller's calls; the worker itself checks callers again after
+"""Maximum seconds to wait for a worker to end a revoked caller's calls; the worker itself checks callers again after
 ``IDENTITY_CACHE_S``."""
 WORK_S = 600.0
-"""The longest wait for a worker to fold or write: a sum of gigabytes on a busy disk takes a while."""
+"""Maximum seconds to wait for a worker to fold or write; gigabytes on a busy disk take a while."""
 
 
 class WorkerService(WorkerServiceServicer):
     """Serves an ingest node and the process's metrics to the coordinator; ends the calls of revoked callers.
 
     Args:
-        node: folds.
-        executor: its threads.
-        exposition: the process's metrics, in Prometheus' text format.
+        node: the ingest node.
+        executor: the node's threads.
+        exposition: returns the process's metrics, in Prometheus' text format.
         shut_out: ends the calls of a caller with an error.
     """
 

@@ -1,7 +1,7 @@
-"""Durable state of a server: the database, the blobs, and the functions that read and write them.
+"""The durable state of a server: the database, the blobs, and the functions that read and write them.
 
-``Store.open`` gives a ``writer``, a ``reader`` and ``blobs``. Each table has a module of functions that take a
-connection and give or take frozen records, so that several can share one transaction::
+``Store.open`` returns a ``writer``, a ``reader`` and ``blobs``. Each table has a module of functions that take a
+connection and take or return frozen records, so that several calls can share one transaction::
 
     await store.writer.run(runs.add, run)
     events = await store.reader.run(event_log.read, run_id, start=7)

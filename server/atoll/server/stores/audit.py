@@ -1,7 +1,7 @@
 """The audit log: one entry for each action of an operator, in a hash chain like the privacy ledger's.
 
-Entries are appended and never changed. Only the oldest are ever removed, and each removal is an entry that names the
-digest of the last one removed: so the first entry that is left still has a proven predecessor.
+Entries are appended and never changed. Only the oldest are ever removed. Each removal is itself an entry, with the
+digest of the last entry removed, so the first remaining entry still has a proven predecessor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atoll.server.stores.schema import audit
 BEGINNING = "0" * 64
 """``previous`` of the first entry."""
 REMOVAL = "audit.prune"
-"""The action of the server that removes old entries; its ``subject`` is the digest of the last entry removed."""
+"""The server's action of removing old entries; its ``subject`` is the digest of the last entry removed."""
 _PAGE = 2000
 
 
@@ -29,18 +29,18 @@ class AuditEntry:
 
     Attributes:
         at: when it ended.
-        operator: who; for a sign-in through a provider the subject that it vouches for.
-        credential: how the operator proved that.
-        address: IP address that the call came from; empty if not known.
-        action: what, such as ``run.cancel``.
-        subject: what it is about, such as the id of a run.
+        operator: the operator's name; for a sign-in through a provider, the subject that the provider vouches for.
+        credential: the operator's proof of identity.
+        address: IP address of the caller; empty if unknown.
+        action: the action, such as ``run.cancel``.
+        subject: the subject, such as the id of a run.
         detail: further values, such as a reason.
-        outcome: ``done``, ``refused``, ``failed``, or ``interrupted``: the call was broken off.
-        code: of the error.
+        outcome: ``done``, ``refused``, ``failed``, or ``interrupted`` if the call was cut off.
+        code: the error's code.
         seq: 0, 1, 2, ... without a gap.
         previous: the digest of the entry before.
-        digest: over all other fields; ``project`` only if it is not empty, as before there were projects.
-        project: that it is about; empty: the server as a whole, or there was no other project than ``default``.
+        digest: over all other fields; ``project`` is included only if it is not empty, as before projects existed.
+        project: the subject's project; empty for the whole server, or if ``default`` was the only project.
     """
 
     at: float
@@ -69,7 +69,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Which entries are asked for; empty or None: all."""
+    """Selects entries; an empty or None field matches all."""
 
     operator: str = ""
     action: str = ""
@@ -80,7 +80,7 @@ class AuditFilter:
     until: float | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
-        """A filter of entries; an action ``run`` stands for all that begin with ``run.``."""
+        """The SQL conditions; an action ``run`` matches all that begin with ``run.``."""
         for name in ("operator", "subject", "outcome", "project"):
             if value := getattr(self, name):
                 yield audit.c[name] == value
@@ -95,7 +95,7 @@ class AuditFilter:
 
 @dataclass(frozen=True)
 class AuditChain:
-    """The state of the whole log: number of entries, the first one's number, the last one's digest, what is wrong."""
+    """The state of the whole log: number of entries, the first one's number, the last one's digest, the flaw."""
 
     first: int
     entries: int
@@ -115,10 +115,10 @@ def append(connection: Connection, entry: AuditEntry) -> AuditEntry:
 def listed(
     connection: Connection, chosen: AuditFilter, *, after: str = "", limit: int = 1000
 ) -> tuple[AuditEntry, ...]:
-    """Entries, the newest first, from the one before number ``after`` on.
+    """Entries, the newest first, starting before number ``after``.
 
     Raises:
-        InvalidRequestError: if ``after`` is no number.
+        InvalidRequestError: if ``after`` is not a number.
     """
     query = select_all(AuditEntry, audit).where(*chosen.conditions())
     if after:
@@ -130,7 +130,7 @@ def listed(
 
 
 def verified(connection: Connection) -> AuditChain:
-    """Verify every entry, a page at a time; the flaw names the first one that does not fit."""
+    """Verify every entry, a page at a time; the flaw is about the first entry that does not fit."""
     before: AuditEntry | None = None
     first, flaw, removed_up_to = 0, "", BEGINNING
     anchor = BEGINNING
@@ -151,14 +151,14 @@ def verified(connection: Connection) -> AuditChain:
 
 
 def count_old(connection: Connection, *, before: float) -> int:
-    """How many entries ``prune`` would remove."""
+    """Number of entries that ``prune`` would remove."""
     boundary = _boundary(connection, before)
     query = select(func.count()).select_from(audit)
     return connection.execute(query if boundary is None else query.where(audit.c.seq < boundary)).scalar_one()
 
 
 def prune(connection: Connection, *, before: float, now: float) -> int:
-    """Remove the oldest entries up to the first one that is not older than ``before``, and append what was removed."""
+    """Remove the oldest entries up to the first that is not older than ``before``; append an entry about it."""
     boundary = _boundary(connection, before)
     old = audit.c.seq >= 0 if boundary is None else audit.c.seq < boundary
     newest = select_all(AuditEntry, audit).where(old).order_by(audit.c.seq.desc()).limit(1)
@@ -171,7 +171,7 @@ def prune(connection: Connection, *, before: float, now: float) -> int:
 
 
 def _boundary(connection: Connection, before: float) -> int | None:
-    """The number of the first entry that stays; clocks can be set back, so it is not simply one of the times."""
+    """The number of the first entry to keep; clocks can be set back, so times need not be in order."""
     found: int | None = connection.execute(select(func.min(audit.c.seq)).where(audit.c.at >= before)).scalar_one()
     return found
 

@@ -1,4 +1,4 @@
-"""The manifest and the checksums of a blob that is written piece by piece, in one pass."""
+"""Computes the manifest and checksums of a blob that is written piece by piece, in one pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BlobBuilder:
-    """Digests a blob's pieces, of any sizes, without holding them."""
+    """Digests a blob's pieces, which may have any size, without holding them."""
 
     def __init__(self, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
         self._chunk_bytes = chunk_bytes

@@ -42,10 +42,11 @@ def pack_footer(stored: StoredManifest) -> bytes:
 
 
 def read_footer(descriptor: int, path: Path) -> StoredManifest:
-    """The footer at the end of an open file; ``path`` is for messages. The caller compares the manifest's name.
+    """Read the footer at the end of an open file; ``path`` is for messages. The caller checks the manifest's name.
 
     Raises:
-        BlobDamagedError: if the file is cut short, its footer does not match its checksum, or its parts do not fit.
+        BlobDamagedError: if the file is truncated, its footer does not match its checksum, or its parts do not fit
+            together.
     """
     file_bytes = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _TAIL.size, max(0, file_bytes - _TAIL.size))

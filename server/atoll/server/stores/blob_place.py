@@ -1,8 +1,8 @@
-"""Where the blobs of a data directory are: in the directory, or in a bucket that the directory notes.
+"""The place of a data directory's blobs: the directory itself, or a bucket that the directory has a note of.
 
-Rows name blobs, so the two belong together: a directory never changes the place of its blobs silently, and every
-command that is given the directory finds them. The note also has the id by which the federation owns its place in the
-bucket; a directory keeps that id permanently. Credentials are never noted.
+Database rows refer to blobs, so the two belong together. A directory never changes the place of its blobs silently, and
+every command that is given the directory finds them. The note also has the id by which the federation owns its place in
+the bucket; a directory keeps that id permanently. Credentials are never stored in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AnyBlobStore = DirectoryBlobStore | BucketBlobStore
 BLOBS_FOLDER = "blobs"
 PLACE_FILE = "blobs.json"
 CACHE_BYTES = 16 << 30
-"""Bound on the cache unless an operator sets another."""
+"""Default limit of the cache in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class BlobSettings:
     """An operator's settings of blobs.
 
     Attributes:
-        bucket: where they are; None: where the directory notes, and in a new directory that directory.
-        cache_bytes: bound on the copies of a bucket's blobs that the directory has.
+        bucket: the bucket of the blobs; None for the noted place, which for a new directory is the directory.
+        cache_bytes: limit on the directory's copies of a bucket's blobs.
     """
 
     bucket: BucketPlace | None = None
@@ -41,17 +41,17 @@ class BlobSettings:
 
 
 IN_DIRECTORY = BlobSettings()
-"""Nothing is set: blobs are where the directory notes."""
+"""The default settings: blobs are at the noted place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The note in a data directory.
+    """A data directory's note about its blobs.
 
     Attributes:
         owner: the federation's id in buckets.
-        place: of its blobs; None: the directory.
-        claimed: whether the place was found to be this federation's; before that it binds nothing.
+        place: the bucket of its blobs; None for the directory.
+        claimed: whether the place was verified to be this federation's; before that the note is not binding.
     """
 
     owner: str
@@ -60,7 +60,7 @@ class Note:
 
 
 def find(directory: Path) -> BucketPlace | None:
-    """Return the bucket that has the blobs of a directory; None if the directory has them.
+    """Return the bucket with a directory's blobs; None if they are in the directory.
 
     Raises:
         CorruptDataError: if the directory's note cannot be read.
@@ -70,13 +70,13 @@ def find(directory: Path) -> BucketPlace | None:
 
 
 def choose(directory: Path, wanted: BucketPlace | None) -> BucketPlace | None:
-    """Return the bucket that a server on this directory uses; None: it uses the directory.
+    """Return the bucket that a server on this directory uses; None if it uses the directory.
 
-    Endpoint and region may change, for the same bucket can be reached in several ways.
+    Endpoint and region may change, since the same bucket can be reached in several ways.
 
     Args:
         directory: the data directory.
-        wanted: what the settings name; None: what the directory notes.
+        wanted: the bucket in the settings; None for the noted place.
 
     Raises:
         SchemaError: if the directory's blobs are elsewhere.
@@ -115,11 +115,11 @@ def open_chosen(directory: Path, settings: BlobSettings = IN_DIRECTORY, *, prima
 
     Args:
         directory: the data directory.
-        settings: where they are to be.
-        primary: whether to make a new place this federation's; otherwise the directory must note it.
+        settings: the place that they should be in.
+        primary: whether to claim a new place for this federation; otherwise the directory must have it noted.
 
     Raises:
-        SchemaError: if the directory's blobs are elsewhere, or the place is not noted.
+        SchemaError: if the directory's blobs are elsewhere, or the place has not been noted.
         StorageError: if the bucket or the disk refuses, or the bucket is another federation's.
         CorruptDataError: if the directory's note cannot be read.
     """
@@ -130,7 +130,7 @@ def open_chosen(directory: Path, settings: BlobSettings = IN_DIRECTORY, *, prima
 
 
 def settle(directory: Path, place: BucketPlace | None) -> None:
-    """Make a place this federation's, and note it, durably; what is noted already is checked.
+    """Claim a place for this federation and note it, durably; a place that is already noted is only checked.
 
     Raises:
         ForeignBucketError: if the place in the bucket is another federation's.
@@ -151,7 +151,7 @@ def settle(directory: Path, place: BucketPlace | None) -> None:
 
 
 def claim_place(directory: Path, place: BucketPlace) -> Note:
-    """Make a place in a bucket this federation's; the directory uses it once the result is noted.
+    """Claim a place in a bucket for this federation; the directory uses it once the result is noted.
 
     Raises:
         ForeignBucketError: if it is another federation's.
@@ -159,7 +159,7 @@ def claim_place(directory: Path, place: BucketPlace) -> Note:
     """
     there = _read(directory)
     claimed = Note(there.owner if there is not None else secrets.token_hex(16), place, claimed=True)
-    note(directory, replace(claimed, claimed=False))  # who is killed after the next line knows its own claim again
+    note(directory, replace(claimed, claimed=False))  # so that a server killed below recognises its claim
     claim(open_bucket(place), claimed.owner)
     return claimed
 
@@ -179,7 +179,7 @@ def _read(directory: Path) -> Note | None:
 
 
 def note(directory: Path, fact: Note) -> None:
-    """Note where the blobs of a directory are, durably.
+    """Write the note about a directory's blobs, durably.
 
     Raises:
         StoreUnavailableError: if the directory cannot be written.

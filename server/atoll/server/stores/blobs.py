@@ -1,8 +1,8 @@
 """Immutable blobs named by their digest: models and optimiser states.
 
 ``BlobStore`` is the interface; ``DirectoryBlobStore`` (``directory_blobs``) keeps blobs as files, ``BucketBlobStore``
-(``bucket_blobs``) in an object store, with such a directory as its cache. A blob becomes visible atomically,
-and every byte that is read has been compared with a checksum that was made when it was written.
+(``bucket_blobs``) in an object store, with such a directory as its cache. A blob becomes visible atomically, and every
+byte that is read has been compared with a checksum from when it was written.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BlobFacts:
-    """Size of a blob on disk, manifest included, and the epoch second of its latest writing."""
+    """Size of a blob on disk, including its manifest, and the epoch second of its last write."""
 
     stored_bytes: int
     made_at: float
 
 
 class BlobWriter(Protocol):
-    """A blob being written, in order; leaving the ``with`` block without ``commit`` discards it."""
+    """A blob being written in order; leaving the ``with`` block without ``commit`` discards it."""
 
     def write(self, piece: Buffer) -> None:
         """Append any number of bytes.
@@ -39,7 +39,7 @@ class BlobWriter(Protocol):
         ...
 
     def commit(self) -> BlobManifest:
-        """Make the blob durable and visible under its manifest's name; a blob that exists is no error.
+        """Make the blob durable and visible under its manifest's name; it is no error if the blob exists.
 
         Raises:
             StoreUnavailableError: if that fails; the blob then does not exist.
@@ -53,7 +53,7 @@ class BlobWriter(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Discard what was not committed."""
+        """Discard the blob unless it was committed."""
         ...
 
 
@@ -93,7 +93,7 @@ class BlobStore(Protocol):
     """A store of blobs. Thread-safe; several processes may share one. Calls block: use threads."""
 
     def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> BlobWriter:
-        """Begin a new blob, of about ``expected_bytes`` if known: the store may have space ready for it.
+        """Begin a new blob. ``expected_bytes`` is its approximate size, for which the store may have space ready.
 
         Raises:
             StoreUnavailableError: if the place cannot be written.
@@ -104,8 +104,8 @@ class BlobStore(Protocol):
         """Open a blob for reading.
 
         Raises:
-            BlobMissingError: if there is none of that name.
-            BlobDamagedError: if its size or manifest is not what its name says.
+            BlobMissingError: if there is no blob of that name.
+            BlobDamagedError: if its size or manifest does not match its name.
         """
         ...
 
@@ -113,8 +113,8 @@ class BlobStore(Protocol):
         """The manifest of a blob.
 
         Raises:
-            BlobMissingError: if there is none of that name.
-            BlobDamagedError: if the manifest is not what its name says.
+            BlobMissingError: if there is no blob of that name.
+            BlobDamagedError: if the manifest does not match its name.
         """
         ...
 
@@ -123,10 +123,10 @@ class BlobStore(Protocol):
         ...
 
     def set_aside(self, name: str) -> bool:
-        """Make a blob invisible at once, for the next ``sweep`` to remove; returns whether it is gone.
+        """Make a blob invisible at once, for the next ``sweep`` to remove; returns whether it is now invisible.
 
-        It stays where it is while a back-up is made. Views of it that are held stay valid. Quick: may be called in a
-        transaction, so that no other one can begin to name the blob meanwhile.
+        During a backup it stays where it is. Existing views of it stay valid. The call is quick, so it may be made in a
+        transaction, in order that no other transaction can begin to refer to the blob meanwhile.
 
         Raises:
             StoreUnavailableError: if the place cannot be written.
@@ -134,15 +134,15 @@ class BlobStore(Protocol):
         ...
 
     def pending(self) -> frozenset[str]:
-        """Blobs set aside whose removal needs another look at the database: ``Services.sweep_blobs`` has it."""
+        """Blobs set aside whose removal needs another look at the database, by ``Services.sweep_blobs``."""
         ...
 
     def keep(self, names: Collection[str]) -> None:
-        """Make pending blobs visible again: rows name them after all."""
+        """Make pending blobs visible again, since rows refer to them after all."""
         ...
 
     def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
-        """Remove blobs set aside and files that killed processes left unfinished; returns their number.
+        """Remove blobs that were set aside, and unfinished files of killed processes; returns their number.
 
         Args:
             unneeded: the pending ones to remove.
@@ -157,7 +157,7 @@ class BlobStore(Protocol):
         ...
 
     def facts(self, name: str) -> BlobFacts | None:
-        """Size and time of a blob; None if there is none of that name."""
+        """Size and time of a blob; None if there is no blob of that name."""
         ...
 
     def names(self) -> Iterator[str]:
@@ -169,14 +169,14 @@ class BlobStore(Protocol):
         ...
 
     def problem(self) -> str:
-        """Why blobs cannot be stored or read at this moment; empty if nothing is known to prevent it."""
+        """The reason why blobs cannot currently be stored or read; empty if none is known."""
         ...
 
     def verify(self, name: str) -> None:
         """Read a whole blob and compare every chunk with its digest.
 
         Raises:
-            BlobMissingError: if there is none of that name.
-            BlobDamagedError: if it is not what its name says.
+            BlobMissingError: if there is no blob of that name.
+            BlobDamagedError: if it does not match its name.
         """
         ...

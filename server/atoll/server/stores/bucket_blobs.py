@@ -1,12 +1,13 @@
-"""Blobs in an object store, with a bounded cache on this machine's disk.
+"""Blobs in an object store, with a bounded cache on the local disk.
 
 ::
 
     commit   cache/incoming/… ──put──► bucket blobs/<first 2 hex>/<name> ──then──► cache/<first 2 hex>/<name>
     open     cache, else bucket ──► cache/incoming/… ──digests compared──► cache/<first 2 hex>/<name>
 
-An object has the bytes of the file that ``directory_blobs`` describes. A blob exists once the bucket has it: it is put
-there before it is committed, and so before a row can name it. Setting one aside is a note in memory; ``sweep`` deletes.
+An object has the content of the file that ``directory_blobs`` describes. A blob exists once the bucket has it: it is
+put there before it is committed, and therefore before a row can refer to it. Setting a blob aside only marks it in
+memory; ``sweep`` deletes it.
 """
 
 from __future__ import annotations
@@ -37,25 +38,26 @@ log = logging.getLogger(__name__)
 
 FOLDER = "blobs"
 UPLOADS_FOLDER = "uploads"
-"""Has the uploads of rounds in work, by run, in the same bucket; ``ingest.bucket_uploads`` says what is in it."""
+"""Key prefix, in the same bucket, of the uploads of live rounds by run; see ``ingest.bucket_uploads``."""
 _MOST_KNOWN = 4096
-"""Names that a process remembers to have put into the bucket; the oldest is forgotten first, and asked for."""
+"""Maximum number of names that a process remembers as put into the bucket; for forgotten ones, the bucket is asked."""
 _NAME_CHARS = 64
 _ATTEMPTS = 5
-"""To open a blob that was fetched: another process may have removed it to make room for its own."""
+"""Attempts to open a fetched blob, since another process may have removed it to make room for its own."""
 _ENLARGE = "raise [storage] cache_mib above what the models in use take, and try again"
 
 
 class BucketBlobStore:
     """Blobs in a bucket: a ``BlobStore``. Thread-safe; several processes may share cache and bucket.
 
-    Every method also raises BucketUnavailableError if the service does not answer, BucketRefusedError if it refuses.
+    Every method also raises BucketUnavailableError if the service does not answer, and BucketRefusedError if it
+    refuses.
 
     Args:
         root: directory of the cache.
-        bucket: where the blobs are.
+        bucket: the bucket that holds the blobs.
         owner: the federation's id in the bucket.
-        most_cached_bytes: bound on the cache.
+        most_cached_bytes: limit of the cache.
     """
 
     def __init__(self, root: Path, bucket: Bucket, owner: str, most_cached_bytes: int) -> None:
@@ -100,7 +102,7 @@ class BucketBlobStore:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """A context in which no process of this machine sets a blob aside, or deletes one that was."""
+        """A context in which no process of this machine sets blobs aside or deletes them."""
         with self.cache.files.kept():
             yield
 
@@ -113,9 +115,9 @@ class BucketBlobStore:
         self._pending.keep(names)
 
     def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
-        """Delete the objects of these blobs set aside, and unfinished files here: see ``BlobStore``.
+        """Delete the objects of these blobs, and unfinished local files: see ``BlobStore``.
 
-        An object that the service refuses to delete is logged, and tried again by the next sweep.
+        If the service refuses to delete an object, this is logged, and the next sweep tries again.
         """
         removed = self.cache.files.sweep()
         try:
@@ -152,10 +154,10 @@ class BucketBlobStore:
         }
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a blob's object, which the caller compares with its name.
+        """Yield the bytes of a blob's object, which the caller compares with its name.
 
         Raises:
-            BlobMissingError: if there is none of that name.
+            BlobMissingError: if there is no blob of that name.
         """
         try:
             yield from self.bucket.pieces(key_of(name))
@@ -167,7 +169,7 @@ class BucketBlobStore:
         self._fetch(name)
 
     def problem(self) -> str:
-        """Why the bucket cannot be used; empty if it answers and is this federation's: see ``BlobStore``."""
+        """The reason why the bucket cannot be used; empty if it answers and is this federation's: see ``BlobStore``."""
         try:
             self.require_owner()
         except ServerError as error:
@@ -175,7 +177,7 @@ class BucketBlobStore:
         return ""
 
     def require_owner(self) -> None:
-        """Compare whose the place in the bucket is.
+        """Check that the place in the bucket belongs to this federation.
 
         Raises:
             ForeignBucketError: if it is another federation's.
@@ -183,15 +185,15 @@ class BucketBlobStore:
         require_owner(self.bucket, self._owner)
 
     def leave(self) -> None:
-        """Note in the bucket that the federation's models are elsewhere now: its other servers refuse the place."""
+        """Note in the bucket that the federation's models have moved, so that its other servers refuse it."""
         leave(self.bucket, self._owner)
 
     def mended(self, name: str, error: BlobDamagedError) -> MappedBlob:
         """Fetch a blob whose cached file is damaged.
 
         Raises:
-            BlobMissingError: if the bucket has none.
-            BlobDamagedError: if it is damaged there too.
+            BlobMissingError: if the bucket does not have it.
+            BlobDamagedError: if it is also damaged there.
         """
         log.warning("a cached blob is damaged, and is fetched again: %s", error.logged)
         self.cache.files.drop(name)
@@ -224,7 +226,7 @@ class BucketBlobStore:
             raise BlobDamagedError(error.detail.message, where=f"{self.bucket.place} {key}") from error
 
     def _publish(self, file: IncomingFile, name: str) -> None:
-        """Put a finished file into the bucket, and show it here."""
+        """Put a finished file into the bucket, and make it visible here."""
         with self._pending.publishing(name):
             self.bucket.put_file(key_of(name), file.path, file.written)
             file.show(name)
@@ -233,7 +235,7 @@ class BucketBlobStore:
 
 
 class MendedBlob:
-    """A ``Blob`` over a cached file, which is fetched anew if a chunk of it is damaged. Thread-safe."""
+    """A ``Blob`` over a cached file, which is fetched again if a chunk is damaged. Thread-safe."""
 
     def __init__(self, store: BucketBlobStore, name: str, cached: MappedBlob) -> None:
         self._store, self._name, self._cached = store, name, cached
@@ -268,7 +270,7 @@ def _is_blob(key: str) -> bool:
 
 
 class _Known:
-    """Names of blobs that this process has put into the bucket and not set aside since."""
+    """Names of blobs that this process has put into the bucket and not since set aside."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -291,7 +293,7 @@ class _Known:
 
 
 class _Turns:
-    """One lock for each name in use, so that threads do not fetch the same blob side by side."""
+    """One lock for each name in use, so that threads do not fetch the same blob concurrently."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -20,11 +20,12 @@ class Certificate:
         role: the holder's role.
         subject: a participant id or an operator's name.
         serial: hex.
-        issued_at: when it was made. A participant's later certificate has a later time, even if the clock was set back.
+        issued_at: when it was issued. A participant's later certificate has a later time, even if the clock was set
+            back.
         not_after: when it expires.
-        first_used_at: when a participant first made a call with it; None before, and for an operator's.
-        revoked_at: when it was revoked; None if it was not.
-        revoked_reason: why.
+        first_used_at: when a participant first made a call with it; None if it was not used, or is an operator's.
+        revoked_at: when it was revoked; None if it is valid.
+        revoked_reason: why it was revoked.
     """
 
     fingerprint: str
@@ -65,7 +66,7 @@ def of_subject(connection: Connection, role: Role, subject: str) -> tuple[Certif
 
 
 def of_operators(connection: Connection) -> tuple[Certificate, ...]:
-    """All certificates of operators, by name; those of one name oldest first."""
+    """All certificates of operators, by name; those with the same name oldest first."""
     query = select_all(Certificate, certificates).where(certificates.c.role == Role.OPERATOR)
     return fetch_all(connection, Certificate, query.order_by(certificates.c.subject, certificates.c.issued_at))
 
@@ -78,7 +79,7 @@ def issued_since(connection: Connection, role: Role, subject: str, *, since: flo
 
 
 def last_issued_at(connection: Connection, participant: str) -> float:
-    """When the newest certificate of a participant was issued; 0 if there is none."""
+    """The time at which a participant's newest certificate was issued; 0 if there is none."""
     newest = select(func.max(certificates.c.issued_at)).where(_of_participant(participant))
     return connection.execute(newest).scalar_one() or 0.0
 
@@ -98,7 +99,7 @@ def newer_was_used(connection: Connection, participant: str, *, issued_at: float
 
 
 def revoke_subject(connection: Connection, role: Role, subject: str, *, at: float, reason: str) -> int:
-    """Revoke all certificates of a participant or operator; returns how many were not revoked before."""
+    """Revoke all certificates of a participant or operator; returns the number newly revoked."""
     standing = (certificates.c.role == role) & (certificates.c.subject == subject) & certificates.c.revoked_at.is_(None)
     return connection.execute(
         update(certificates).where(standing).values(revoked_at=at, revoked_reason=reason)
@@ -114,7 +115,7 @@ def revoked(connection: Connection, *, now: float) -> frozenset[str]:
 
 
 def count_expired(connection: Connection, *, expired_before: float) -> int:
-    """How many certificates ``prune`` would delete."""
+    """Number of certificates that ``prune`` would delete."""
     query = select(func.count()).select_from(certificates).where(certificates.c.not_after < expired_before)
     return connection.execute(query).scalar_one()
 

@@ -1,6 +1,6 @@
 """The privacy ledger: the cost of each released round. At most one charge per round of a run.
 
-Charges to a population are a hash chain: each has the next number and names the digest of the one before. They are
+Charges to a population form a hash chain: each has the next number and the digest of the preceding charge. They are
 never changed or removed, even if their run is deleted.
 """
 
@@ -26,7 +26,7 @@ class Charge:
     """The cost of a round's release: the mechanism (``none``: without noise) and its parameters as JSON text.
 
     A charge to a ``population`` gets its place in that population's chain when it is added: ``seq`` (0, 1, 2, ... no
-    gap), the digest of the charge before (of the population itself for the first), and its own.
+    gap), its own digest, and the digest of the preceding charge (for the first charge, of the population itself).
     """
 
     run_id: str
@@ -42,15 +42,15 @@ class Charge:
 
     @property
     def of_round(self) -> str:
-        """The round that was charged, for errors: counted from 1, as everywhere that people read."""
+        """The charged round, for error texts; counted from 1, as in all texts for users."""
         return f"round {RoundKey(self.round, self.attempt)} of run {self.run_id}"
 
     @property
     def entry(self) -> Entry:
-        """The entry that its digest covers: all fields, under the names of an export.
+        """The entry that the digest covers: all fields, under the names of an export.
 
         Raises:
-            StoreDamagedError: if its body is no JSON.
+            StoreDamagedError: if its body is not JSON.
         """
         try:
             cost = json.loads(self.body)
@@ -69,7 +69,7 @@ class Charge:
         }
 
 
-# A round needs both: making a statement costs more than running it.
+# A round needs both; building a statement costs more than running it.
 _ADD = insert(charges)
 _OF_ROUND = select_all(Charge, charges).where(charges.c.run_id == bindparam("run"), charges.c.round == bindparam("at"))
 
@@ -100,7 +100,7 @@ def listed(connection: Connection, run_id: str) -> tuple[Charge, ...]:
 def of_population(
     connection: Connection, population: str, *, run_id: str | None = None, start: int = 0, limit: int
 ) -> tuple[Charge, ...]:
-    """Charges to a population in the order of its chain, from number ``start`` on: of all runs, or of one."""
+    """Charges to a population in the order of its chain, from number ``start`` on, of all runs or of one."""
     ours = (charges.c.population == population) & (charges.c.seq >= start)
     if run_id is not None:
         ours &= charges.c.run_id == run_id
@@ -110,7 +110,7 @@ def of_population(
 def newest_of_population(
     connection: Connection, population: str, *, run_id: str | None = None, limit: int
 ) -> tuple[Charge, ...]:
-    """The last charges to a population, in the order of its chain: of all runs, or of one."""
+    """The last charges to a population in the order of its chain, of all runs or of one."""
     ours = charges.c.population == population
     if run_id is not None:
         ours &= charges.c.run_id == run_id
@@ -119,7 +119,7 @@ def newest_of_population(
 
 
 def before(connection: Connection, charge: Charge) -> tuple[Charge, ...]:
-    """The charges of the same run to the same population before this one, in order."""
+    """The earlier charges of the same run to the same population, in order."""
     earlier = charges.c.seq < charge.seq
     ours = (charges.c.population == charge.population) & (charges.c.run_id == charge.run_id) & earlier
     return fetch_all(connection, Charge, select_all(Charge, charges).where(ours).order_by(charges.c.seq))
@@ -132,7 +132,7 @@ def population_of(connection: Connection, run_id: str) -> str | None:
 
 
 def digest_at(connection: Connection, population: str, seq: int) -> str | None:
-    """The digest of the charge with this number; None if there is none."""
+    """The digest of the charge with this number; None if there is no such charge."""
     query = select(charges.c.digest).where(charges.c.population == population, charges.c.seq == seq)
     return connection.execute(query).scalar_one_or_none()
 

@@ -1,4 +1,4 @@
-"""Column types that hold small typed values as text, the same in every database."""
+"""Column types that store small typed values as text, identically in every database."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class EnumText(TypeDecorator[E], Generic[E]):
         return None if value is None else _read(value, self._member)
 
     def _member(self, value: str) -> E:
-        """The member of a value; one that is not known may be a newer version's, and is never taken for another."""
+        """The member with this value; an unknown value may be a newer version's, and is never taken for another."""
         try:
             return self.members(value)
         except ValueError:
@@ -99,7 +99,7 @@ class EnumText(TypeDecorator[E], Generic[E]):
             raise StoreDamagedError(f"{message} the database is damaged") from None
 
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes one for each value
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each value
 
 
 def _dump(value: object) -> str:

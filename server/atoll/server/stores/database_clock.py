@@ -1,7 +1,7 @@
 """Compares this machine's clock with the database server's, which all servers of a federation share.
 
-Turns are kept by the database's clock alone. Servers judge certificates by their own clocks, and deadlines that another
-server has recorded before a take-over.
+Turns depend only on the database's clock. By its own clock, a server judges certificates, and deadlines that another
+server recorded before a take-over.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ REMEDY = "set the clocks of both machines (NTP): certificates and deadlines are 
 
 @dataclass(frozen=True)
 class Skew:
-    """How far this machine's clock is from the database server's.
+    """The difference between this machine's clock and the database server's.
 
     Attributes:
-        ahead_s: seconds; below 0 this machine's is behind.
-        within_s: half of the time that the question took.
+        ahead_s: seconds that this machine's clock is ahead; negative if it is behind.
+        within_s: uncertainty in seconds: half of the query's duration.
     """
 
     ahead_s: float
@@ -33,7 +33,7 @@ class Skew:
 
     @property
     def least_s(self) -> float:
-        """Least possible difference in seconds: ``within_s`` is taken off."""
+        """Minimum possible difference in seconds, after subtracting ``within_s``."""
         return max(0.0, abs(self.ahead_s) - self.within_s)
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Skew:
 
 
 def skew(connection: Connection, clock: Callable[[], float] = time.time) -> Skew | None:
-    """Ask a database server for its time; None for SQLite, which has this machine's."""
+    """Ask a database server for its time; None for SQLite, which uses this machine's clock."""
     if connection.dialect.name != "postgresql":
         return None
     asked = clock()

@@ -1,4 +1,4 @@
-"""Copies a whole database into an empty one of either kind: for back-ups and ``atoll server migrate``."""
+"""Copies a whole database into an empty one of either kind, for backups and ``atoll server migrate``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from atoll.server.stores import schema
 from atoll.server.stores.errors import StoreDamagedError
 
-_ROWS = 1_000  # of one statement; the largest rows hold a run's layout or snapshot
+_ROWS = 1_000  # rows per statement; the largest hold a run's layout or snapshot
 
 
 def copy_rows(source: Connection, target: Connection) -> dict[str, int]:
-    """Copy the rows of every table, and compare the number of rows in the target.
+    """Copy the rows of every table, and check the number of rows in the target.
 
     Values are copied as they are stored: JSON text keeps its bytes, so checksums stay true.
 
     Args:
-        source: at the newest revision of the schema, in one snapshot.
-        target: has the empty tables of that revision; in a transaction, which the caller commits.
+        source: connection to the source at the newest revision of the schema, in one snapshot.
+        target: connection to the target with the empty tables of that revision, in a transaction that the caller
+            commits.
 
     Returns:
         Number of rows by table.
 
     Raises:
-        StoreDamagedError: if the target then has another number of rows.
-        SQLAlchemyError: what a database said.
+        StoreDamagedError: if the target ends up with a different number of rows.
+        SQLAlchemyError: if a database refuses.
     """
     return {table.name: _copy(table, source, target) for table in _plain_tables()}
 
@@ -49,7 +50,7 @@ def _batches(table: Table, source: Connection) -> Iterator[list[Mapping[str, Any
 
 
 def _plain_tables() -> Iterator[Table]:
-    """The tables of the schema, in the order of their references; columns hand on values as they are stored."""
+    """The schema's tables in the order of their references; columns pass values on as they are stored."""
     plain = MetaData()
     for table in schema.metadata.sorted_tables:
         yield Table(table.name, plain, *(Column(column.name, _plain(column.type)) for column in table.columns))

@@ -1,6 +1,6 @@
-"""Where the database of a data directory is: in the directory, or on a database server whose URL the directory notes.
+"""The place of a data directory's database: the directory, or a database server whose URL the directory has noted.
 
-Models, uploads and keys stay in the directory, and rows name them. So the two belong together: a directory never
+Models, uploads and keys stay in the directory, and rows refer to them, so the two belong together. A directory never
 changes its database silently, and every command that is given the directory finds the database.
 """
 
@@ -19,12 +19,12 @@ from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 
 DATABASE_FILE = "atoll.sqlite3"
 LOG_SUFFIXES = ("-wal", "-shm")
-"""Suffixes of SQLite's log files. SQLite reads a log with any file of the name before the suffix, also a newer one."""
+"""Suffixes of SQLite's log files. SQLite applies a log to any file that has its name without the suffix."""
 PLACE_FILE = "database.json"
 
 
 def find(directory: Path) -> URL | None:
-    """Return where the database of a directory is; None if the directory has none yet.
+    """Return the URL of a directory's database; None if it has none yet.
 
     Raises:
         CorruptDataError: if the directory's note cannot be read.
@@ -34,16 +34,16 @@ def find(directory: Path) -> URL | None:
 
 
 def sqlite_bytes(directory: Path) -> list[int]:
-    """Return the sizes of the files that SQLite has in a directory; none if the database is elsewhere."""
+    """Return the sizes of SQLite's files in a directory; empty if the database is elsewhere."""
     found = []
     for suffix in ("", *LOG_SUFFIXES):
-        with suppress(OSError):  # not there, or removed meanwhile
+        with suppress(OSError):  # missing, or removed meanwhile
             found.append((directory / f"{DATABASE_FILE}{suffix}").stat().st_size)
     return found
 
 
 def noted(directory: Path) -> URL | None:
-    """Return the URL that a directory notes; None if it notes none.
+    """Return the URL that a directory has noted, or None.
 
     Raises:
         CorruptDataError: if the note cannot be read.
@@ -59,7 +59,7 @@ def noted(directory: Path) -> URL | None:
 
 
 def note(directory: Path, url: URL) -> None:
-    """Note the URL of a directory's database, durably.
+    """Write the note of the URL of a directory's database, durably.
 
     Raises:
         StoreUnavailableError: if the directory cannot be written.
@@ -79,10 +79,10 @@ def choose(directory: Path, wanted: URL | None) -> URL:
 
     Args:
         directory: the data directory.
-        wanted: what the settings name; None: what the directory notes, and SQLite in a new directory.
+        wanted: the URL in the settings; None for the noted one, or for SQLite in a new directory.
 
     Raises:
-        SchemaError: if the directory's database is another one.
+        SchemaError: if the directory has another database.
     """
     there = find(directory)
     if wanted is None or there == wanted:

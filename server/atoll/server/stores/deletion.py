@@ -1,4 +1,4 @@
-"""Deletion of a run: removes all rows that name it, except its charges to a population's privacy."""
+"""Deletes a run: all rows that refer to it, except its privacy charges to a population."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from atoll.server.stores.schema import charges, runs
 
 
 def delete_run(connection: Connection, run_id: str) -> frozenset[str]:
-    """Remove every row of a run; returns the blobs that they named, which other rows may name too.
+    """Remove every row of a run; returns the blobs that the rows referred to, which other rows may also use.
 
-    Its charges to a population stay. Participants and their histories stay too: they belong to no run.
+    Its charges to a population stay, and so do participants and their histories, which belong to no run.
 
     Raises:
         RecordMissingError: no such run.

@@ -1,4 +1,4 @@
-"""All differences between SQLite and PostgreSQL; no other module of the stores depends on the dialect.
+"""All code that differs between SQLite and PostgreSQL; no other module of the stores depends on the dialect.
 
 SQLite: write-ahead log, ``synchronous=FULL`` (a commit is on disk when it returns), foreign keys on, transactions begun
 explicitly (the driver's implicit ones do not cover savepoints). PostgreSQL: read committed for the writer, one snapshot
@@ -51,13 +51,13 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""libpq's settings, so that a lost network shows within half a minute."""
+"""libpq settings with which a lost network is noticed within half a minute."""
 _SERVER_PATIENCE = (
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30000"
 )
-"""The same for the database server, which holds a vanished writer's lock until it notices."""
+"""The same settings for the database server, which holds a vanished writer's lock until it notices."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_NO_TEXT = "Could not decode to UTF-8"  # Python's sqlite3, of a text column; it has no code
+_NO_TEXT = "Could not decode to UTF-8"  # from Python's sqlite3, for a text column; it has no error code
 _SECRETS = frozenset({"password", "sslpassword"})
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "make the data directory and its files writable for the server's account",
@@ -69,7 +69,7 @@ _REMEDIES = {
 _SERVER_FULL = "53100"
 _SERVER_DAMAGED = frozenset({"XX001", "XX002"})
 _NOT_ALLOWED = frozenset({"42501", "3F000"})
-"""Codes (SQLSTATE) of PostgreSQL: the account may not do this; no schema to create tables in."""
+"""PostgreSQL's SQLSTATE codes for insufficient privilege, and for no schema to create tables in."""
 _ALLOW = "let the account own the database, or grant it USAGE and CREATE on the schema"
 _CHECK_SERVER = "check that the database server runs, is reachable and accepts this account"
 Rows = Sequence[Mapping[str, Any]]
@@ -82,7 +82,7 @@ def sqlite_url(path: Path) -> URL:
 
 
 def parse_url(url: str) -> URL:
-    """Parse the URL of a database: a SQLite file, or PostgreSQL, whose driver is always psycopg.
+    """Parse the URL of a database: a SQLite file, or PostgreSQL, always with the driver psycopg.
 
     Raises:
         SchemaError: for any other database or driver, and for a PostgreSQL URL that holds a password: URLs are written
@@ -104,7 +104,7 @@ def parse_url(url: str) -> URL:
         )
     if not parsed.database:
         raise SchemaError(f"the database URL {shown(parsed)} names no database", remedy)
-    return parsed._replace(drivername="postgresql+psycopg", password=None)  # an empty one would be shown as ***
+    return parsed._replace(drivername="postgresql+psycopg", password=None)  # an empty password would be shown as ***
 
 
 def shown(url: URL) -> str:
@@ -118,10 +118,10 @@ def writer_engine(url: URL, *, turn: ServerTurn | None = None, name: str = "") -
     """Return an engine for the one writer.
 
     Args:
-        url: of the database.
-        turn: with PostgreSQL, exclude the writers of other servers: each connection takes a lock first, and fails
-            with a StoreUnavailableError if another server has it. (SQLite's directory has a lock of its own.)
-        name: of the connection, as PostgreSQL's ``pg_stat_activity`` shows it.
+        url: URL of the database.
+        turn: with PostgreSQL, exclude the writers of other servers: each connection first takes a lock, and fails with
+            a StoreUnavailableError if another server has it. (A data directory with SQLite has its own lock.)
+        name: of the connection, shown in PostgreSQL's ``pg_stat_activity``.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.
@@ -135,7 +135,7 @@ def writer_engine(url: URL, *, turn: ServerTurn | None = None, name: str = "") -
 
 
 def standby_engine(url: URL, name: str) -> Engine:
-    """An engine for a server that waits until it may write a PostgreSQL database: each statement is a transaction.
+    """An engine for a standby that waits to write a PostgreSQL database; each statement is a transaction.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.
@@ -152,14 +152,14 @@ def reader_engine(url: URL, *, connections: int) -> Engine:
 
 
 def upsert(connection: Connection, table: Table, rows: Rows) -> None:
-    """Insert rows (each with the same columns, the primary key among them); rows that exist take the new values."""
+    """Insert rows (all with the same columns, including the primary key); existing rows take the new values."""
     if not rows:
         return
     connection.execute(_upsert(connection.dialect.name, table, tuple(rows[0])), [dict(row) for row in rows])
 
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless its primary key exists; returns whether it was inserted. Safe against other writers."""
+    """Insert a row unless its primary key exists; returns whether it was inserted. Safe with concurrent writers."""
     return connection.execute(_insert_new(connection.dialect.name, table), dict(row)).first() is not None
 
 
@@ -173,15 +173,15 @@ def lock_schema(connection: Connection) -> None:
     """Prevent other processes from migrating until this transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
-    # SQLite: the writer's BEGIN IMMEDIATE already excludes other writers.
+    # SQLite: the writer's BEGIN IMMEDIATE already excludes other writers
 
 
 def check_database(connection: Connection) -> None:
-    """Check the database for damage; takes about a second per GB in SQLite. PostgreSQL's has to hold any text.
+    """Check the database for damage, which takes about a second per GB in SQLite; check PostgreSQL's encoding.
 
     Raises:
-        SchemaError: if it has another encoding than UTF-8.
-        StoreDamagedError: if there is any.
+        SchemaError: if its encoding is not UTF-8.
+        StoreDamagedError: if it is damaged.
     """
     if connection.dialect.name != "sqlite":  # PostgreSQL checks its own pages
         _check_encoding(connection)
@@ -201,7 +201,7 @@ def _check_encoding(connection: Connection) -> None:
 
 
 def size_bytes(connection: Connection) -> int:
-    """Return the bytes that the whole database takes where it is kept."""
+    """Return the size of the whole database in bytes."""
     if connection.dialect.name == "sqlite":
         query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
     else:
@@ -210,7 +210,7 @@ def size_bytes(connection: Connection) -> int:
 
 
 def translate(error: SQLAlchemyError, url: URL) -> ServerError:
-    """The store's error that stands for an error of the driver."""
+    """Convert an error of the driver to the store's error."""
     place = _place(url)
     known = RecordConflictError(f"{error.orig}") if isinstance(error, IntegrityError) else _refusal(error, place)
     if known is not None:
@@ -236,7 +236,7 @@ def translate(error: SQLAlchemyError, url: URL) -> ServerError:
 
 
 def _refusal(error: SQLAlchemyError, place: str) -> ServerError | None:
-    """The error for a refusal by PostgreSQL that an operator can remedy, by its code; else None."""
+    """The error for a refusal by PostgreSQL that an operator can remedy, chosen by code; otherwise None."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(cause, "sqlstate", None)
     said = str(cause).partition("\n")[0]
@@ -251,7 +251,7 @@ def _refusal(error: SQLAlchemyError, place: str) -> ServerError | None:
 
 @cache
 def _upsert(dialect: str, table: Table, columns: tuple[str, ...]) -> Executable:
-    """Making a statement costs more than running it."""
+    """Cached, since building a statement costs more than running it."""
     keys = [column.name for column in table.primary_key]
     statement = _insert(dialect, table)
     changed = {name: statement.excluded[name] for name in columns if name not in keys}
@@ -284,7 +284,7 @@ def _place(url: URL) -> str:
 def _postgresql_engine(url: URL, *, pool_size: int, isolation_level: IsolationLevel, name: str = "") -> Engine:
     own = {**_PATIENCE, "application_name": name or "atoll"}
     given = {key: value for key, value in own.items() if key not in url.query}
-    options = " ".join((_SERVER_PATIENCE, *url.normalized_query.get("options", ())))  # the last one counts
+    options = " ".join((_SERVER_PATIENCE, *url.normalized_query.get("options", ())))  # of equal keys the last one
     try:
         return create_engine(
             url,
@@ -312,7 +312,7 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
                 _use_write_ahead_log(cursor)
             for pragma in _pragmas(read_only=read_only):
                 cursor.execute(f"PRAGMA {pragma}")
-        except UnicodeDecodeError as error:  # SQLite quotes a damaged schema, and Python cannot read the quotation
+        except UnicodeDecodeError as error:  # SQLite quotes a damaged schema, and Python cannot decode the quotation
             raise sqlite3.DatabaseError(f"{_NO_TEXT}: its schema: {error.reason}") from error
         cursor.close()
 
@@ -326,8 +326,8 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
 def _use_write_ahead_log(cursor: DBAPICursor) -> None:
     """Switch a new database to the write-ahead log, permanently.
 
-    The switch upgrades a read lock, for which SQLite ignores the busy timeout. A refused process begins a transaction,
-    which waits, and then tries again.
+    The switch upgrades a read lock, for which SQLite ignores the busy timeout. A refused process therefore begins a
+    transaction, which does wait, and then tries again.
     """
     deadline_s = time.monotonic() + BUSY_TIMEOUT_S
     while True:
@@ -351,5 +351,5 @@ def _pragmas(*, read_only: bool) -> tuple[str, ...]:
         "synchronous=FULL",
         "fullfsync=ON",  # macOS: fsync alone does not reach the platter
         f"journal_size_limit={_WAL_LIMIT_BYTES}",
-        "secure_delete=FAST",  # secrets that are replaced are overwritten, where that takes no further write
+        "secure_delete=FAST",  # overwrite replaced secrets where that needs no additional write
     )

@@ -4,8 +4,8 @@
 
     bytes of the blob | footer (``blob_footer``): manifest, checksums of the chunks
 
-A blob is written to ``<root>/incoming``, fsynced and renamed into place (``incoming_files``): a visible blob is whole
-and durable, and is one file.
+A blob is written to ``<root>/incoming``, fsynced and renamed into place (``incoming_files``), so a visible blob is
+complete and durable, in one file.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[MappedBlob]:
-        """Open a blob for reading: see ``BlobStore``. The file is memory-mapped, nothing is copied."""
+        """Open a blob for reading: see ``BlobStore``. The file is memory-mapped and not copied."""
         with self._descriptor(name) as (descriptor, path, stored):
             mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        # The map is not closed by hand: views of it may live longer than this block; the last one frees it.
+        # The map is not closed explicitly: views of it may outlive this block, and the last one frees it.
         yield MappedBlob(path, stored, memoryview(mapped)[: stored.manifest.size_bytes])
 
     def manifest(self, name: str) -> BlobManifest:
@@ -89,7 +89,7 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def removing(self) -> Iterator[bool]:
-        """A context in which no back-up begins; its value is False if one is being made.
+        """A context in which no backup begins; its value is False if one is being made.
 
         Raises:
             StoreUnavailableError: if the directory cannot be used.
@@ -99,7 +99,7 @@ class DirectoryBlobStore:
             yield allowed
 
     def drop(self, name: str) -> None:
-        """Make a file invisible whether or not a back-up is being made, for ``sweep`` to remove.
+        """Make a file invisible, even during a backup, for ``sweep`` to remove.
 
         Raises:
             StoreUnavailableError: if the directory cannot be used.
@@ -109,18 +109,18 @@ class DirectoryBlobStore:
             path.replace(self.root / INCOMING / secrets.token_hex(16))
 
     def incoming(self, expected_bytes: int) -> IncomingFile:
-        """A new file, for about so many bytes; see ``IncomingFile``."""
+        """A new file of about ``expected_bytes``; see ``IncomingFile``."""
         return IncomingFile(self.root, self._free, expected_bytes)
 
     def copy_in(self, name: str, pieces: Iterable[Buffer], expected_bytes: int = 0) -> int:
-        """Store the file of a blob as another store has it, footer included, after comparing it with its name.
+        """Store a copy of another store's file of a blob, including its footer, after comparing it with its name.
 
         Returns:
-            Its bytes.
+            Size of the file in bytes.
 
         Raises:
-            BlobMissingError: if nothing can have that name.
-            BlobDamagedError: if the bytes are not those of the blob; nothing is stored then.
+            BlobMissingError: if the name is not a valid blob name.
+            BlobDamagedError: if the bytes do not match the name; then nothing is stored.
             StoreUnavailableError: if the disk refuses.
         """
         self.path_of(name)
@@ -134,7 +134,7 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """A context in which no process sets a blob aside. Waits for a process that is doing so now.
+        """A context in which no process sets a blob aside. First waits for processes that are doing so.
 
         Raises:
             StoreUnavailableError: if the directory cannot be used.
@@ -165,7 +165,7 @@ class DirectoryBlobStore:
         return {name: facts for name, facts in found if facts is not None}
 
     def problem(self) -> str:
-        """Never one: what the disk says is checked elsewhere. See ``BlobStore``."""
+        """Always empty, since the disk is checked elsewhere: see ``BlobStore``."""
         return ""
 
     def names(self) -> Iterator[str]:
@@ -181,11 +181,11 @@ class DirectoryBlobStore:
                 blob.verify_chunk(index)
 
     def pending(self) -> frozenset[str]:
-        """None: a file set aside has lost its name already. See ``BlobStore``."""
+        """Always empty, since a file that was set aside has already lost its name: see ``BlobStore``."""
         return frozenset()
 
     def keep(self, names: Collection[str]) -> None:
-        """Do nothing, as none is pending: see ``BlobStore``."""
+        """Do nothing, since no blob is pending: see ``BlobStore``."""
 
     def sweep(self, unneeded: frozenset[str] = frozenset()) -> int:
         """Remove blobs set aside or left unfinished: see ``BlobStore``. Files of running writers stay."""
@@ -215,7 +215,7 @@ class DirectoryBlobStore:
             except FileNotFoundError:
                 raise BlobMissingError(name) from None
             try:
-                # The lock belongs to the open file, which the map keeps open: the file is not overwritten meanwhile.
+                # The lock belongs to the open file, which the map keeps open, so the file is not overwritten meanwhile.
                 if not (hold(descriptor, shared=True) and is_at(descriptor, path)):
                     raise BlobMissingError(name)
                 stored = read_footer(descriptor, path)
@@ -226,10 +226,10 @@ class DirectoryBlobStore:
                 os.close(descriptor)
 
     def path_of(self, name: str) -> Path:
-        """The path of the blob of that name, whether it exists or not.
+        """The path of the blob of that name, whether or not it exists.
 
         Raises:
-            BlobMissingError: if nothing can have that name.
+            BlobMissingError: if the name is not a valid blob name.
         """
         if not _NAME.fullmatch(name):
             raise BlobMissingError(name)
@@ -240,9 +240,9 @@ class DirectoryBlobWriter:
     """A ``BlobWriter``; holds less than one chunk in memory. Not thread-safe.
 
     Args:
-        file: a new one.
-        chunk_bytes: of the blob.
-        show: gets the finished file and the name of its blob, and makes it visible.
+        file: a new file.
+        chunk_bytes: the blob's chunk size.
+        show: takes the finished file and its blob's name, and makes it visible.
         append: appends to the file.
     """
 
@@ -277,18 +277,18 @@ class DirectoryBlobWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Discard what was not committed."""
+        """Discard the blob unless it was committed."""
         self._file.__exit__(kind, error, trace)
 
 
 class MappedBlob:
-    """A ``Blob`` over a memory map; each chunk is compared with its checksum when it is first asked for."""
+    """A ``Blob`` over a memory map; each chunk is compared with its checksum when it is first read."""
 
     def __init__(self, path: Path, stored: StoredManifest, view: memoryview) -> None:
         self._path = path
         self._view = view
         self._checksums = stored.checksums
-        self._checked = bytearray(len(stored.checksums))  # one flag a chunk; a race only checks one twice
+        self._checked = bytearray(len(stored.checksums))  # one flag per chunk; a race only checks a chunk twice
         self.manifest = stored.manifest
         self.size_bytes = stored.manifest.size_bytes
 
@@ -333,7 +333,7 @@ class MappedBlob:
 
 
 def _open_lock(root: Path) -> int:
-    """The file whose lock keeps blobs; if root makes it, it is given to the folder's owner."""
+    """The file whose lock protects blobs from removal; if root creates it, it gets the folder's owner."""
     path = root / _LOCK
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -345,7 +345,7 @@ def _open_lock(root: Path) -> int:
 
 
 def _verify_file(file: IncomingFile, name: str) -> None:
-    """Compare a whole file with the name that it is to get.
+    """Compare a whole file with its future name.
 
     Raises:
         BlobDamagedError: if it is another blob, or damaged.

@@ -1,4 +1,4 @@
-"""One server per data directory: a lock that the system releases when the process ends in any way."""
+"""A lock that admits one server per data directory; the system releases it however the process ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DirectoryLock:
         """Lock a directory; create it if it does not exist.
 
         Raises:
-            StoreUnavailableError: if another process has it, or it cannot be made or written.
+            StoreUnavailableError: if another process has it, or the directory cannot be created or written.
         """
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)

@@ -56,7 +56,7 @@ class StoreFullError(StorageFullError):
 class CommitError(StorageError):
     """A commit failed, so nothing of it was acknowledged.
 
-    Whether the database kept it is unknown until it is read again: every write here may be repeated.
+    Whether the database kept it is unknown until it is read again; every write of the stores may be repeated.
     """
 
     def __init__(self, message: str, remedy: str, *, where: object = "") -> None:

@@ -1,6 +1,6 @@
 """A run's durable event log: replaying it gives the run's state.
 
-Each row has a checksum over its content, so that a bit flipped on disk is found before it leads to a wrong sum.
+Each row has a checksum of its content, so that a bit flip on disk is found before it leads to a wrong sum.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from atoll.server.stores.schema import events
 
 PAGE_EVENTS = 1000
 _ROW_BYTES = 110
-"""Bytes of an event besides its body: run, place, time, kind, checksum and the index."""
-# Each transaction of a run needs both: making a statement costs more than running it.
+"""Approximate bytes of an event in addition to its body: run, sequence number, time, kind, checksum and index."""
+# Each transaction of a run needs both; building a statement costs more than running it.
 _APPEND = insert(events)
 _LAST_SEQ = select(func.max(events.c.seq)).where(events.c.run_id == bindparam("run"))
 
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """One event: its place in the log (0, 1, 2, ...), when it was taken, its kind, and its body as JSON text."""
+    """One event: its sequence number in the log (0, 1, 2, ...), its time, its kind, and its body as JSON text."""
 
     seq: int
     at: float
@@ -38,7 +38,7 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
 
     Raises:
         RecordConflictError: if the log is longer than expected: another server drives this run.
-        ValueError: if the batch or its place leaves a gap.
+        ValueError: if the batch has a gap or does not continue the log.
     """
     if not batch:
         return
@@ -63,7 +63,7 @@ def has_kind(connection: Connection, run_id: str, kind: str, *, since: float) ->
 
 
 def prune(connection: Connection, run_id: str, *, below: int) -> int:
-    """Remove the events before a place; returns their number. A snapshot of the run must stand there or before."""
+    """Remove the events before a sequence number; returns how many. A snapshot must exist there or later."""
     return connection.execute(delete(events).where(events.c.run_id == run_id, events.c.seq < below)).rowcount
 
 
@@ -83,13 +83,13 @@ def held(connection: Connection, run_id: str) -> HeldEvents:
 
 
 def first_seq(connection: Connection, run_id: str) -> int | None:
-    """The place of the oldest event that is kept; None if there is none."""
+    """The sequence number of the oldest kept event; None if there is none."""
     first: int | None = connection.execute(select(func.min(events.c.seq)).where(events.c.run_id == run_id)).scalar()
     return first
 
 
 def next_seq(connection: Connection, run_id: str) -> int:
-    """The place of the next event."""
+    """The sequence number of the next event."""
     last: int | None = connection.execute(_LAST_SEQ, {"run": run_id}).scalar()
     return 0 if last is None else last + 1
 
@@ -98,7 +98,7 @@ def read(connection: Connection, run_id: str, *, start: int = 0, limit: int = PA
     """Up to ``limit`` events from ``start`` on, in order, each verified.
 
     Raises:
-        StoreDamagedError: if one is missing or was changed on disk.
+        StoreDamagedError: if an event is missing or was altered on disk.
     """
     columns = (events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.checksum)
     query = select(*columns).where(events.c.run_id == run_id, events.c.seq >= start).order_by(events.c.seq).limit(limit)
@@ -114,10 +114,10 @@ def read(connection: Connection, run_id: str, *, start: int = 0, limit: int = PA
 
 
 def replay(connection: Connection, run_id: str, *, start: int = 0) -> Iterator[LoggedEvent]:
-    """All events from ``start`` on, holding one page of them at a time.
+    """Yield all events from ``start`` on, holding one page of them at a time.
 
     Raises:
-        StoreDamagedError: if one is missing or was changed on disk.
+        StoreDamagedError: if an event is missing or was altered on disk.
     """
     while page := read(connection, run_id, start=start):
         yield from page

@@ -1,4 +1,4 @@
-"""Hash chains: each row holds the digest of the row before, so that changes and removals are detected."""
+"""Hash chains: each row has the digest of the preceding row, so that changes and removals are detected."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ from atoll.server.stores.schema import history
 
 HOURS = 24
 REPORTS_KEPT = 16
-_MAX_NAMES = 500  # names per query: databases limit the parameters of one statement
+_MAX_NAMES = 500  # names per query, since databases limit the parameters of a statement
 
 
 @dataclass(frozen=True)
 class ParticipantHistory:
     """The history of one participant, of bounded size.
 
-    ``online_s`` holds 24 numbers: seconds seen online in each hour of the day (UTC); ``report_s`` the seconds from
+    ``online_s`` holds 24 numbers: seconds seen online in each hour of the day (UTC). ``report_s`` has the seconds from
     invitation to report of its last reports, oldest first, at most ``REPORTS_KEPT``.
 
     Raises:
@@ -43,7 +43,7 @@ class ParticipantHistory:
             )
 
 
-# A round needs it: making a statement costs more than running it.
+# cached, since a round needs it, and building a statement costs more than running it
 _NAMED = select_all(ParticipantHistory, history).where(history.c.participant.in_(bindparam("names", expanding=True)))
 
 

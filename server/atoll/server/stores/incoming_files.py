@@ -1,7 +1,6 @@
-"""Files of blobs on their way into a directory: written under a temporary name, synced, and renamed into place.
+"""Files of blobs that are being added to a directory: written under a temporary name, synced, and renamed into place.
 
-A writer holds a lock on its file, so that a sweep can distinguish files that a killed process left from those that are
-being written.
+A writer holds a lock on its file, so that a sweep can tell files left by a killed process from files being written.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class IncomingFile:
 
     Args:
         root: the directory of the blobs.
-        free: files to write over.
-        expected_bytes: about how many come.
+        free: files that may be overwritten.
+        expected_bytes: approximate size.
     """
 
     def __init__(self, root: Path, free: FreeFiles, expected_bytes: int) -> None:
@@ -46,7 +45,7 @@ class IncomingFile:
         self._written_out = 0
 
     def append(self, piece: memoryview) -> None:
-        """Write the next bytes; after a StoreFullError the same may be tried again."""
+        """Write the next bytes; after a StoreFullError the call may be repeated."""
         with on_disk(self.path):
             write_at(self.descriptor, piece, self.written)
             self.written += piece.nbytes
@@ -55,13 +54,13 @@ class IncomingFile:
                 self._written_out = self.written
 
     def sync(self) -> None:
-        """End the file where it was written to, and make it durable."""
+        """Truncate the file to its written length, and make it durable."""
         with on_disk(self.path):
             os.ftruncate(self.descriptor, self.written)
             os.fsync(self.descriptor)
 
     def show(self, name: str) -> None:
-        """Give the synced file the name of its blob, durably, and close it."""
+        """Rename the synced file to its blob's name, durably, and close it."""
         folder = self._root / name[:2]
         with on_disk(self.path):
             if not folder.exists():
@@ -80,7 +79,7 @@ class IncomingFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove what has no name yet."""
+        """Remove the file unless it has been shown."""
         if self._open:
             try:
                 with on_disk(self.path):
@@ -107,14 +106,14 @@ def on_disk(path: Path) -> Iterator[None]:
 
 
 def _create_locked(incoming: Path, free: FreeFiles, expected_bytes: int) -> tuple[Path, int]:
-    """A new or a free file, which this process has locked while it is open."""
+    """A new or a free file, which this process locks while it is open."""
     while True:
         path = incoming / secrets.token_hex(16)
         taken = free.take(expected_bytes, path)
         if taken is not None:
             return path, taken
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-        # A sweep between opening and locking takes the lock and removes the file as abandoned.
+        # a sweep between opening and locking would take the lock and remove the file as abandoned
         if hold(descriptor) and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Released models: the blob of each version, and the server optimiser's state for it."""
+"""Released models: the blob of each version, and the server optimiser's state after it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from atoll.server.stores.schema import models, runs
 _PAGE_NAMES = 500
 _WHOLE = select(runs.c.id, runs.c.initial_model, runs.c.best_model, runs.c.keep_models, runs.c.finished_at)
 ITERATE_AVERAGE = "iterate_average"
-"""The mean of a run's released models, among ``Model.optimiser_blobs``; kept as long as the newest model."""
+"""Name of the mean of a run's released models in ``Model.optimiser_blobs``; kept as long as the newest model."""
 LOOK_BACK = 8
-"""Versions checked for deletable blobs after each release; the sweep finds those missed."""
+"""Number of versions checked for deletable blobs after each release; the sweep finds the rest."""
 
 
 @dataclass(frozen=True)
 class Model:
     """One version: 0 is the initial model (``round`` None), v the one after v train rounds.
 
-    ``optimiser_blobs`` names what the next release needs beside the model: the server optimiser's state tensors, kept
-    noise, and the mean of the released models as ``ITERATE_AVERAGE``: ((name, blob), ...).
+    ``optimiser_blobs``, ((name, blob), ...), has the blobs that the next release needs in addition to the model: the
+    server optimiser's state tensors, kept noise, and the mean of the released models as ``ITERATE_AVERAGE``.
     """
 
     run_id: str
@@ -57,7 +57,7 @@ class Model:
 
 
 def _surplus() -> Select[Any]:
-    """Blobs of versions between two of a run that no other version, and no run, names."""
+    """Blobs of a range of a run's versions that no other version and no run refers to."""
     old = (models.c.run_id == bindparam("run")) & models.c.version.between(bindparam("low"), bindparam("high"))
     other = models.alias()
     others = (other.c.run_id != bindparam("run")) | ~other.c.version.between(bindparam("low"), bindparam("high"))
@@ -66,7 +66,7 @@ def _surplus() -> Select[Any]:
     return select(models.c.blob).where(old, ~named, models.c.blob.not_in(of_runs)).distinct()
 
 
-# A round needs each of these: making a statement costs more than running it.
+# A round needs each of these; building a statement costs more than running it.
 _ADD = insert(models)
 _LATEST = (
     checksummed(Model, models).where(models.c.run_id == bindparam("run")).order_by(models.c.version.desc()).limit(1)
@@ -81,13 +81,13 @@ def add(connection: Connection, model: Model) -> None:
     """Record a model.
 
     Raises:
-        RecordConflictError: (from the writer) if the version or round has one.
+        RecordConflictError: (from the writer) if the version or round already has a model.
     """
     connection.execute(_ADD, to_checksummed_row(model))
 
 
 def latest(connection: Connection, run_id: str) -> Model | None:
-    """The newest version; None before the first. Raises as ``of_version``."""
+    """The newest version; None before the first. Raises what ``of_version`` raises."""
     return next(iter(fetch_sound(connection, Model, _LATEST, {"run": run_id})), None)
 
 
@@ -95,19 +95,19 @@ def of_version(connection: Connection, run_id: str, version: int) -> Model | Non
     """One version; None if it does not exist.
 
     Raises:
-        StoreDamagedError: if its row was changed on disk.
+        StoreDamagedError: if its row was altered on disk.
     """
     return next(iter(fetch_sound(connection, Model, _VERSION, {"run": run_id, "version": version})), None)
 
 
 def of_round(connection: Connection, run_id: str, round_number: int) -> Model | None:
-    """The model that a round released; None if it released none. Raises as ``of_version``."""
+    """The model that a round released, or None. Raises what ``of_version`` raises."""
     query = checksummed(Model, models).where(models.c.run_id == run_id, models.c.round == round_number)
     return next(iter(fetch_sound(connection, Model, query)), None)
 
 
 def version_of(connection: Connection, run_id: str, blob: str) -> int | None:
-    """The oldest version of a run with this blob; None if there is none."""
+    """The oldest version of a run with this blob, or None."""
     query = select(func.min(models.c.version)).where(models.c.run_id == run_id, models.c.blob == blob)
     return connection.execute(query).scalar()
 
@@ -119,7 +119,7 @@ def listed(connection: Connection, run_id: str) -> tuple[Model, ...]:
 
 
 def forget_optimiser(connection: Connection, run_id: str, *, below_version: int) -> None:
-    """Forget the optimiser states of versions below this one: only the newest is needed to continue."""
+    """Forget the optimiser states of versions below this one; only the newest is needed to continue."""
     older = (models.c.run_id == run_id) & models.c.version.between(below_version - LOOK_BACK, below_version - 1)
     for model in fetch_sound(connection, Model, checksummed(Model, models).where(older)):
         if model.optimiser_blobs:
@@ -129,16 +129,16 @@ def forget_optimiser(connection: Connection, run_id: str, *, below_version: int)
 
 
 def surplus_blobs(connection: Connection, run_id: str, *, through_version: int) -> frozenset[str]:
-    """Blobs that only a run's versions up to this one name; looks at the last ``LOOK_BACK`` versions.
+    """Blobs that only a run's versions up to this one refer to; checks the last ``LOOK_BACK`` versions.
 
-    Blobs of older versions have been removed before, or the sweep removes them.
+    Blobs of older versions were removed earlier, or the sweep removes them.
     """
     values = {"run": run_id, "low": max(1, through_version - LOOK_BACK + 1), "high": through_version}
     return frozenset(connection.execute(_SURPLUS, values).scalars())
 
 
 def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
-    """The blobs in ``blobs`` that no run, model or optimiser state names."""
+    """The blobs in ``blobs`` that no run, model or optimiser state refers to."""
     named = _optimiser_blobs(connection)
     for page in (list(names)[at : at + _PAGE_NAMES] for at in range(0, len(names), _PAGE_NAMES)):
         named |= set(connection.execute(select(models.c.blob).where(models.c.blob.in_(page))).scalars())
@@ -147,13 +147,14 @@ def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
 
 
 def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozenset[str]:
-    """Every blob that must be kept: all others may be deleted while no run is being submitted or released.
+    """Every blob that must be kept; all others may be deleted while no run is being submitted or released.
 
-    Kept of each run are the first, the best and the newest model, with the mean of its models if there is one. Kept of
-    runs that have not ended before ``ended_before`` are also the newest ``keep`` models and the optimiser's states.
+    For each run these are the first, the best and the newest model, and the mean of its models if there is one. For
+    runs that did not end before ``ended_before``, they are also the newest ``keep`` models and the optimiser states.
 
     Raises:
-        StoreDamagedError: if a row that names blobs was changed on disk: it may have named another blob.
+        StoreDamagedError: if a row that refers to blobs was altered on disk, since it may have referred to another
+            blob.
     """
     kept: set[str] = set()
     for run in connection.execute(_WHOLE):
@@ -178,7 +179,7 @@ def _named_by_runs(connection: Connection, names: Collection[str]) -> set[str]:
 
 
 def _optimiser_blobs(connection: Connection) -> set[str]:
-    """The optimiser states of every run's newest version."""
+    """Optimiser states of the newest version of every run."""
     other = models.alias()
     newest = select(func.max(other.c.version)).where(other.c.run_id == runs.c.id).correlate(runs).scalar_subquery()
     query = select(models.c.optimiser_blobs).join(

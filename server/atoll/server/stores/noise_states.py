@@ -1,4 +1,4 @@
-"""Noise states of private runs, for their next noise: one row per run, replaced in the charging transaction.
+"""Noise states of private runs, for their next release: one row per run, replaced in the transaction that charges.
 
 This deletes the secret that drew the noise of the released model, so a later reader of the database cannot remove that
 noise.
@@ -18,7 +18,7 @@ from atoll.server.stores.schema import noise_states
 
 @dataclass(frozen=True)
 class NoiseRecord:
-    """The state for the release after ``version`` of them: ``body`` is JSON text and holds a secret."""
+    """The state for the release after ``version`` releases; ``body`` is JSON text and holds a secret."""
 
     run_id: str
     version: int
@@ -39,7 +39,7 @@ def add(connection: Connection, record: NoiseRecord) -> None:
     """Record the initial state of a run.
 
     Raises:
-        RecordConflictError: (from the writer) if the run has one.
+        RecordConflictError: (from the writer) if the run already has a state.
     """
     connection.execute(insert(noise_states).values(to_checksummed_row(record)))
 
@@ -48,14 +48,14 @@ def find(connection: Connection, run_id: str) -> NoiseRecord | None:
     """A run's state; None for a run without privacy.
 
     Raises:
-        StoreDamagedError: if it was changed on disk.
+        StoreDamagedError: if it was altered on disk.
     """
     query = checksummed(NoiseRecord, noise_states).where(noise_states.c.run_id == run_id)
     return next(iter(fetch_sound(connection, NoiseRecord, query)), None)
 
 
 def amend(connection: Connection, record: NoiseRecord) -> None:
-    """Replace a run's state without a new version: for an operator's decision, not for a release.
+    """Replace a run's state without a new version, for an operator's decision rather than a release.
 
     Raises:
         RecordMissingError: if the run has no state of that version.
@@ -66,11 +66,11 @@ def amend(connection: Connection, record: NoiseRecord) -> None:
 
 
 def advance(connection: Connection, record: NoiseRecord) -> None:
-    """Replace a run's state by that of the next version: once.
+    """Replace a run's state by that of the next version; succeeds once.
 
     Raises:
-        RecordMissingError: if the run has none.
-        RecordConflictError: if the stored state is not that of the version before.
+        RecordMissingError: if the run has no state.
+        RecordConflictError: if the stored state is not that of the preceding version.
     """
     before = (noise_states.c.run_id == record.run_id) & (noise_states.c.version == record.version - 1)
     if connection.execute(update(noise_states).where(before).values(to_checksummed_row(record))).rowcount == 1:

@@ -23,19 +23,19 @@ class Grant:
 
 
 def put(connection: Connection, grant: Grant) -> None:
-    """Give an operator a role, in place of the one before."""
+    """Set an operator's role, replacing any earlier one."""
     changed = update(operators).where(operators.c.name == grant.name).values(to_row(grant))
     if connection.execute(changed).rowcount == 0:
         connection.execute(insert(operators).values(to_row(grant)))
 
 
 def remove(connection: Connection, name: str) -> None:
-    """Take an operator's role away."""
+    """Remove an operator's role."""
     connection.execute(delete(operators).where(operators.c.name == name))
 
 
 def get(connection: Connection, name: str) -> Grant | None:
-    """The role of an operator; None if none was given."""
+    """The role of an operator; None if it has none."""
     return fetch_one(connection, Grant, select_all(Grant, operators).where(operators.c.name == name))
 
 
@@ -46,7 +46,7 @@ def roles(connection: Connection) -> Mapping[str, OperatorRole]:
 
 
 def administrators(connection: Connection, *, now: float) -> tuple[str, ...]:
-    """Names of the administrators with a certificate in force, in order."""
+    """Names of the administrators with a valid certificate, in order."""
     standing = (certificates.c.revoked_at.is_(None)) & (certificates.c.not_after > now)
     query = (
         select(operators.c.name)

@@ -1,4 +1,4 @@
-"""Lists in pages, newest first, also where several rows have the same time."""
+"""Paged lists, newest first, which stay correct if several rows have the same time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def mark(created_at: float, row_id: str) -> str:
 
 
 def newest(query: Select[Any], table: Table, *, after: str, limit: int) -> Select[Any]:
-    """The query's newest ``limit`` rows after the position ``after`` (empty: from the newest on).
+    """The query's newest ``limit`` rows after the position ``after`` (empty: start at the newest).
 
     Raises:
-        InvalidRequestError: if ``after`` is no ``mark``.
+        InvalidRequestError: if ``after`` is not a ``mark``.
     """
     if after:
         moment, row_id = _parsed(after)

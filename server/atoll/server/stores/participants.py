@@ -16,14 +16,14 @@ from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import participants
 
-_MAX_NAMES = 500  # names per query: databases limit the parameters of one statement
+_MAX_NAMES = 500  # names per query, since databases limit the parameters of a statement
 
 
 @dataclass(frozen=True)
 class Participant:
-    """One enrolled participant: ``examples`` as last declared, ``token_id`` of the join token that it used.
+    """One enrolled participant. ``examples`` is its latest declaration, ``token_id`` the join token that it used.
 
-    ``hosts`` and ``through`` are those of its join token (``identity.TokenRecord``).
+    ``hosts`` and ``through`` come from its join token (``identity.TokenRecord``).
     """
 
     id: str
@@ -42,7 +42,7 @@ class Participant:
 
     @property
     def role(self) -> Role:
-        """The role in its certificates."""
+        """The participant's role in its certificates."""
         return Role.of_kind(self.kind)
 
 
@@ -65,7 +65,7 @@ def add(connection: Connection, participant: Participant) -> None:
 
 
 def get(connection: Connection, participant: str) -> Participant | None:
-    """The participant with this id; None if there is none."""
+    """The participant with this id, or None."""
     return fetch_one(connection, Participant, _query().where(participants.c.id == participant))
 
 
@@ -99,13 +99,13 @@ def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:
 
 
 def check_in(connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts) -> CheckedIn:
-    """Record what a participant declares when it connects; returns what it was enrolled as.
+    """Record a participant's declarations when it connects; returns its enrolment.
 
     Raises:
         RecordMissingError: no such participant.
     """
-    # Not UPDATE ... RETURNING: SQLite would allocate and touch a page cache of 87 KB for each, and the heap would give
-    # that memory to the buffers of the next connection, of which few pages would be resident otherwise.
+    # Not UPDATE ... RETURNING: SQLite would allocate and touch a page cache of 87 KB for each call. The heap would then
+    # give that memory to the next connection's buffers, few pages of which would otherwise be resident.
     mine = participants.c.id == participant
     told = (participants.c.kind, participants.c.organisation, participants.c.project)
     row = connection.execute(select(*told).where(mine)).one_or_none()
@@ -116,7 +116,7 @@ def check_in(connection: Connection, participant: str, *, at: float, examples: i
 
 
 def seen(connection: Connection, *, at: Mapping[str, float]) -> None:
-    """Record when participants were last seen, in epoch seconds by id."""
+    """Record when participants were last seen: id → epoch seconds."""
     if at:
         statement = update(participants).where(participants.c.id == bindparam("who"))
         rows = [{"who": participant, "moment": moment} for participant, moment in at.items()]
@@ -124,7 +124,7 @@ def seen(connection: Connection, *, at: Mapping[str, float]) -> None:
 
 
 def named(connection: Connection, project: str, name: str, *, limit: int) -> tuple[str, ...]:
-    """Ids of a project's participants with this id or of this organisation that are not revoked, in order."""
+    """Ids of a project's unrevoked participants with this id or organisation, in order."""
     either = (participants.c.id == name) | (participants.c.organisation == name)
     ours = (participants.c.project == project) & participants.c.revoked_at.is_(None)
     query = select(participants.c.id).where(either, ours).order_by(participants.c.id)
@@ -132,14 +132,14 @@ def named(connection: Connection, project: str, name: str, *, limit: int) -> tup
 
 
 def count_standing(connection: Connection, project: str) -> int:
-    """Number of a project's participants that are not revoked."""
+    """Number of a project's unrevoked participants."""
     standing = participants.c.revoked_at.is_(None) & (participants.c.kind != ParticipantKind.AGGREGATOR)
     query = select(func.count()).select_from(participants).where(standing, participants.c.project == project)
     return int(connection.execute(query).scalar_one())
 
 
 def organisations(connection: Connection, project: str, *, limit: int) -> tuple[str, ...]:
-    """The organisations of a project's participants that are not revoked, by name."""
+    """The organisations of a project's unrevoked participants, by name."""
     standing = (participants.c.project == project) & participants.c.revoked_at.is_(None)
     query = select(participants.c.organisation).where(standing).distinct()
     return tuple(connection.execute(query.order_by(participants.c.organisation).limit(limit)).scalars())
@@ -161,7 +161,7 @@ def revoke(connection: Connection, participant: str, *, at: float, reason: str) 
 
 
 def aggregators(connection: Connection, project: str, name: str) -> tuple[Participant, ...]:
-    """A project's aggregators with this id or of this organisation that are not revoked."""
+    """A project's unrevoked aggregators with this id or organisation."""
     either = (participants.c.id == name) | (participants.c.organisation == name)
     standing = participants.c.revoked_at.is_(None) & (participants.c.kind == ParticipantKind.AGGREGATOR)
     ours = participants.c.project == project

@@ -1,8 +1,7 @@
-"""Which objects of a bucket are to go: decided in a transaction, without a request, and carried out later by a sweep.
+"""Pending deletions in a bucket: decided in a transaction, without a request, and carried out by a later sweep.
 
-A blob that is written again while its deletion is on its way must survive: a deletion of a name and a publication of
-it exclude each other here. Names are kept in memory only: after a crash the blob is found again as one that no row
-names.
+A blob that is written again while its deletion is pending must survive, so deletion and publication of a name exclude
+each other here. Names are kept only in memory: after a crash the blob is found again because no row refers to it.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ class PendingDeletions:
         self._deleting: frozenset[str] = frozenset()
 
     def add(self, name: str) -> None:
-        """Have an object deleted by the next batch."""
+        """Mark an object for deletion by the next batch."""
         with self._changed:
             self._names.add(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether an object is to go, or is going."""
+        """Whether an object's deletion is pending or under way."""
         with self._changed:
             return name in self._names or name in self._deleting
 
     @contextmanager
     def publishing(self, name: str) -> Iterator[None]:
-        """A context in which an object is written: it is not deleted meanwhile, nor because it was to go before."""
+        """A context in which an object is written: it is not deleted meanwhile, and an earlier mark is removed."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._deleting)
             self._publishing[name] += 1
@@ -52,13 +51,13 @@ class PendingDeletions:
             return frozenset(self._names)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Leave these objects after all."""
+        """Unmark these objects."""
         with self._changed:
             self._names.difference_update(names)
 
     @contextmanager
     def batch(self, allowed: frozenset[str]) -> Iterator[frozenset[str]]:
-        """The allowed names, to delete now; those of a batch that fails come again. Waits for another batch."""
+        """A context with the allowed names to delete; if it fails, they stay marked. Waits for another batch."""
         with self._changed:
             self._changed.wait_for(lambda: not self._deleting)
             names = frozenset(self._names & allowed - self._publishing.keys())

@@ -13,16 +13,16 @@ from atoll.server.stores.row_conversion import checksummed, fetch_one, fetch_sou
 from atoll.server.stores.schema import populations
 
 UNITS = {"add_remove_row": "row"}
-"""The unit of privacy by adjacency, where it is not one participant with everything that it has ever sent."""
+"""The unit of privacy by adjacency, unless it is one participant with everything that it has ever sent."""
 
 
 @dataclass(frozen=True)
 class Population:
     """One population.
 
-    ``charges`` counts its charges and ``head`` is the digest of the newest (of the population itself while there is
-    none), so that removal of the last charges is found too. ``epsilon`` and ``delta`` are its limit, both None while it
-    has none; ``limited_by`` is the operator who set it.
+    ``charges`` counts its charges and ``head`` is the digest of the newest (of the population itself if there is none),
+    so that removal of the last charges is also detected. ``epsilon`` and ``delta`` are its limit, both None if it has
+    none; ``limited_by`` is the operator who set it.
     """
 
     name: str
@@ -85,8 +85,8 @@ def get(connection: Connection, name: str) -> Population:
     """The population of this name.
 
     Raises:
-        RecordMissingError: there is none.
-        StoreDamagedError: if its row was changed on disk.
+        RecordMissingError: there is no such population.
+        StoreDamagedError: if its row was altered on disk.
     """
     found = find(connection, name)
     if found is None:
@@ -95,18 +95,18 @@ def get(connection: Connection, name: str) -> Population:
 
 
 def find(connection: Connection, name: str) -> Population | None:
-    """As ``get``; None if there is none."""
+    """Like ``get``; None if there is no such population."""
     query = checksummed(Population, populations).where(populations.c.name == name)
     return next(iter(fetch_sound(connection, Population, query)), None)
 
 
 def as_it_stands(connection: Connection, name: str) -> Population | None:
-    """As ``find``, but also returns a row that was changed on disk: for display only."""
+    """Like ``find``, but also returns a row that was altered on disk; for display only."""
     return fetch_one(connection, Population, select_all(Population, populations).where(populations.c.name == name))
 
 
 def locked(connection: Connection, name: str) -> Population:
-    """As ``get``, with a lock: no other transaction charges the population before this one ends."""
+    """Like ``get``, with a lock: no other transaction charges the population before this one ends."""
     query = checksummed(Population, populations).where(populations.c.name == name).with_for_update()
     found = fetch_sound(connection, Population, query)
     if not found:
@@ -118,7 +118,7 @@ def listed(connection: Connection, *, limit: int, after: str = "") -> tuple[Popu
     """Populations after the name ``after``, by name.
 
     Raises:
-        StoreDamagedError: if a row was changed on disk.
+        StoreDamagedError: if a row was altered on disk.
     """
     query = checksummed(Population, populations).where(populations.c.name > after)
     return fetch_sound(connection, Population, query.order_by(populations.c.name).limit(limit))
@@ -133,7 +133,7 @@ def put(connection: Connection, population: Population) -> None:
     """Replace the row of an existing population.
 
     Raises:
-        RecordMissingError: there is none of its name.
+        RecordMissingError: there is no population of its name.
     """
     query = update(populations).where(populations.c.name == population.name)
     if connection.execute(query.values(to_checksummed_row(population))).rowcount != 1:

@@ -26,18 +26,18 @@ class ProjectGrant:
 
     @property
     def given(self) -> ProjectRole:
-        """What it allows."""
+        """The permissions of the grant."""
         return ProjectRole(self.role, self.organisation)
 
 
 def put(connection: Connection, grant: ProjectGrant) -> None:
-    """Give an operator a role in a project, in place of the one before."""
+    """Set an operator's role in a project, replacing any earlier one."""
     remove(connection, grant.name, grant.project)
     connection.execute(insert(project_roles).values(to_row(grant)))
 
 
 def remove(connection: Connection, name: str, project: str) -> None:
-    """Take an operator's role in a project away."""
+    """Remove an operator's role in a project."""
     connection.execute(delete(project_roles).where(project_roles.c.name == name, project_roles.c.project == project))
 
 
@@ -56,13 +56,13 @@ def by_operator(connection: Connection) -> Mapping[str, Mapping[str, ProjectRole
 
 
 def rights(connection: Connection, name: str) -> Rights:
-    """What an operator with a certificate may do."""
+    """The rights of an operator with a certificate."""
     everywhere, within = operators.get(connection, name), of(connection, name)
     return Rights(None if everywhere is None else everywhere.role, within)
 
 
 def administrators(connection: Connection, project: str, *, now: float) -> tuple[str, ...]:
-    """Names of a project's own administrators with a certificate in force, in order."""
+    """Names of a project's own administrators with a valid certificate, in order."""
     standing = (certificates.c.revoked_at.is_(None)) & (certificates.c.not_after > now)
     ours = (project_roles.c.project == project) & (project_roles.c.role == OperatorRole.ADMINISTRATOR)
     query = (

@@ -1,7 +1,6 @@
-"""Projects: their quotas, and what belongs to them. Rows are never removed, so that no name is used twice.
+"""Projects, their quotas and contents. Rows are never removed, so that no name is used twice.
 
-The name of a population says which project it belongs to: those of other projects than ``default`` are
-``PROJECT/NAME``.
+A population's name includes its project, as ``PROJECT/NAME``, unless the project is ``default``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all,
 from atoll.server.stores.schema import models, participants, projects, runs
 
 MAX_POPULATION_CHARS = 64
-"""Maximum characters of a population's full name, which is a column's."""
+"""Maximum number of characters of a population's full name, which is the column's limit."""
 _WITHIN = "/"
 
 
@@ -29,12 +28,12 @@ class Project:
 
     Attributes:
         name: of the project.
-        created_at: epoch seconds UTC; 0 for ``default``, which is always there.
-        created_by: the operator who made it.
-        closed_at: since when nothing begins in it any more.
-        max_runs: runs that have not ended; None: no quota.
-        max_participants: participants that are not revoked, aggregators not counted; None: no quota.
-        max_model_bytes: bytes of models and optimisers' states; None: no quota.
+        created_at: epoch seconds UTC; 0 for ``default``, which always exists.
+        created_by: the operator who created it.
+        closed_at: the time since which nothing can begin in it; None if it is open.
+        max_runs: maximum number of runs that have not ended; None for no quota.
+        max_participants: maximum number of unrevoked participants, not counting aggregators; None for no quota.
+        max_model_bytes: maximum bytes of models and optimiser states; None for no quota.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Project:
 
 
 def add(connection: Connection, project: Project) -> None:
-    """Record a new project. From the first one on, servers of releases without projects must not use the database.
+    """Record a new project. After the first one, servers of releases without projects must not use the database.
 
     Raises:
         RecordConflictError: (from the writer) if the name is taken.
@@ -60,7 +59,7 @@ def get(connection: Connection, name: str) -> Project:
     """The project of this name.
 
     Raises:
-        RecordMissingError: there is none.
+        RecordMissingError: there is no such project.
     """
     found = fetch_one(connection, Project, select_all(Project, projects).where(projects.c.name == name))
     if found is None:
@@ -102,7 +101,7 @@ def of_participants(connection: Connection, ids: Collection[str]) -> dict[str, s
 
 
 def naming_blob(connection: Connection, blob: str) -> frozenset[str]:
-    """The projects with a run that has a blob: as a model, as its initial model, or as a state of its optimiser."""
+    """The projects with a run that uses a blob: as a model, as its initial model, or as an optimiser state."""
     as_text = type_coerce(models.c.optimiser_blobs, Text)
     named = (models.c.blob == blob) | as_text.contains(f'"{blob}"', autoescape=True)
     released = select(runs.c.project).join(models, runs.c.id == models.c.run_id).where(named)
@@ -111,7 +110,7 @@ def naming_blob(connection: Connection, blob: str) -> frozenset[str]:
 
 
 def blobs_of(connection: Connection, project: str, *, without: Collection[str] = ()) -> frozenset[str]:
-    """The blobs that runs of a project name: models and states of optimisers, but not those of the runs ``without``."""
+    """The blobs that a project's runs use, models and optimiser states, except those of the runs ``without``."""
     query = (
         select(models.c.blob, models.c.optimiser_blobs)
         .join(runs, runs.c.id == models.c.run_id)
@@ -125,7 +124,7 @@ def blobs_of(connection: Connection, project: str, *, without: Collection[str] =
 
 
 def qualified(project: str, population: str) -> str:
-    """The full name of a population of a project; a name with another project in it is of that one."""
+    """The full name of a population of a project; a name that already includes a project is returned unchanged."""
     own, within, name = population.partition(_WITHIN)
     if not within:
         own, name = project, population
@@ -133,7 +132,7 @@ def qualified(project: str, population: str) -> str:
 
 
 def is_qualified(population: str) -> bool:
-    """Whether the name of a population has its project in it."""
+    """Whether the name of a population includes its project."""
     return _WITHIN in population
 
 

@@ -1,4 +1,4 @@
-"""Database reads on a few separate threads, each in one snapshot; they never wait for the writer."""
+"""Runs database reads on a few threads, each in one snapshot; reads never wait for the writer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atoll.server.stores.errors import StoreBusyError, StoreClosedError
 T = TypeVar("T")
 P = ParamSpec("P")
 THREADS = 2
-QUEUE_LIMIT = 4096  # reads that may wait
+QUEUE_LIMIT = 4096  # maximum number of waiting reads
 
 
 class Reader:
@@ -33,18 +33,18 @@ class Reader:
     async def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work(connection, *args, **kwargs)`` in another thread, in one snapshot of the database.
 
-        It sees every write that was acknowledged before.
+        It sees every write that was acknowledged before the call.
 
         Raises:
             StoreBusyError: if too many reads wait.
             StoreClosedError: if the store is closed.
-            StoreUnavailableError, StoreDamagedError: what the database said.
-            Exception: what ``work`` raised.
+            StoreUnavailableError, StoreDamagedError: if the database fails.
+            Exception: what ``work`` raises.
         """
         return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
 
     def submit(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """``run`` for callers in threads.
+        """Like ``run``, for callers in threads.
 
         Raises:
             StoreBusyError: if too many reads wait.
@@ -65,7 +65,7 @@ class Reader:
         self._engine.dispose()
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in the caller's thread. Raises as ``run``."""
+        """Run ``work`` in the caller's thread. Raises what ``run`` raises."""
         try:
             with self._engine.connect() as connection, connection.begin():
                 return work(connection)

@@ -19,12 +19,11 @@ from atoll.server.stores.rounds import Round
 
 @dataclass(frozen=True)
 class Release:
-    """Everything that must become durable together when a round is charged.
+    """The records that must become durable together when a round is charged.
 
     ``model`` is None for an evaluate round; ``counted`` names the reports in the sum, as (round, attempt, participant):
-    a carried update keeps the key of the round that it was made for. ``folded_at`` gives the epoch second at which each
-    was added to the sum, where known. ``noise`` is the state that replaces the one that drew the noise; None for a run
-    without privacy.
+    a carried update keeps the key of the round that it was made for. ``folded_at`` has the epoch second at which each
+    was added to the sum, where known. ``noise`` replaces the state that drew the noise; None for a run without privacy.
     """
 
     charge: Charge

@@ -43,7 +43,7 @@ class Report:
     claimed_s: NamedNumbers = ()
 
 
-# A round needs each of these: making a statement costs more than running it.
+# A round needs each of these; building a statement costs more than running it.
 _OF_ATTEMPT = select_all(Report, reports).where(
     reports.c.run_id == bindparam("run"), reports.c.round == bindparam("at"), reports.c.attempt == bindparam("try")
 )
@@ -73,7 +73,7 @@ def record(connection: Connection, report: Report) -> Recorded:
     """Record a report; a repetition (same digest and weight) returns the recorded one.
 
     Raises:
-        ReportConflictError: if another report stands for this participant and attempt.
+        ReportConflictError: if another report is recorded for this participant and attempt.
     """
     if insert_new(connection, reports, to_row(report)):
         return Recorded(report, is_new=True)
@@ -91,7 +91,7 @@ def record(connection: Connection, report: Report) -> Recorded:
 
 
 def record_all(connection: Connection, new: Sequence[Report]) -> None:
-    """As ``record``, for many: in one statement, unless one of them stands already."""
+    """Like ``record``, for many reports: in one statement, unless one of them is already recorded."""
     if len(new) > 1 and insert_all_new(connection, reports, [to_row(report) for report in new]):
         return
     for report in new:
@@ -99,7 +99,7 @@ def record_all(connection: Connection, new: Sequence[Report]) -> None:
 
 
 def get(connection: Connection, run_id: str, round_number: int, attempt: int, participant: str) -> Report | None:
-    """One report; None if there is none."""
+    """One report, or None."""
     values = {"run": run_id, "at": round_number, "try": attempt, "who": participant}
     return fetch_one(connection, Report, _ONE, values)
 
@@ -115,7 +115,7 @@ def mark_counted(
     keys: Collection[tuple[int, int, str]],
     folded_at: Mapping[tuple[int, int, str], float],
 ) -> None:
-    """Record that a released sum holds these reports, by (round, attempt, participant), and when each was added."""
+    """Record that a released sum contains these reports, by (round, attempt, participant), and when each was added."""
     if not keys:
         return
     connection.execute(
@@ -134,7 +134,7 @@ def mark_counted(
 
 
 def drop(connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, disposition: str) -> None:
-    """Record that no sum will take a report, ``key`` = (round, attempt), if there is one."""
+    """Record that no sum will include a report, if there is one; ``key`` is (round, attempt)."""
     this = (
         (reports.c.run_id == run_id)
         & (reports.c.round == key[0])

@@ -21,8 +21,8 @@ _SENT = ("reported", "rejected")
 class Round:
     """One attempt of one round.
 
-    ``durations_s`` names phases; ``seed`` is within a signed 64-bit integer. ``version`` is the model that it handed
-    out, in train rounds released before; None for a round of an earlier version of the server.
+    ``durations_s`` is by phase; ``seed`` fits in a signed 64-bit integer. ``version`` is the model that it handed out,
+    as the number of train rounds released before; None if an earlier version of the server recorded the round.
     """
 
     run_id: str
@@ -49,10 +49,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Member:
-    """One member of an attempt: its status, and in ``detail`` why it did not count.
+    """One member of an attempt: its status and, in ``detail``, why it did not count.
 
-    A time is None if the event did not happen or is not known. ``upload_at`` is when the first byte of its update
-    arrived, ``ended_at`` when its part was decided; ``claimed_s`` are the seconds that it reported for each step, by
+    A time is None if the event did not happen or is unknown. ``upload_at`` is when the first byte of its update
+    arrived, ``ended_at`` when its outcome was decided. ``claimed_s`` has the seconds that it reported for each step, by
     its own clock.
     """
 
@@ -88,7 +88,7 @@ def put_members(connection: Connection, records: Iterable[Member]) -> None:
 def amend_member(
     connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, status: str, detail: str
 ) -> None:
-    """Update a member of an ended attempt, ``key`` = (round, attempt); unknown members are ignored."""
+    """Update a member of an ended attempt; ``key`` is (round, attempt). Unknown members are ignored."""
     this = (
         (members.c.run_id == run_id)
         & (members.c.round == key[0])
@@ -109,7 +109,7 @@ def get(connection: Connection, run_id: str, round_number: int, attempt: int) ->
 def newest(
     connection: Connection, run_id: str, *, limit: int, only: int | None = None, since: int = 0
 ) -> tuple[Round, ...]:
-    """The newest ``limit`` attempts of a run's rounds from number ``since`` on, or of round ``only``; in order."""
+    """The newest ``limit`` attempts of a run's rounds from number ``since`` on, or of round ``only``, in order."""
     query = select_all(Round, rounds).where(rounds.c.run_id == run_id, rounds.c.round >= since)
     if only is not None:
         query = query.where(rounds.c.round == only)
@@ -126,10 +126,9 @@ def members_of(connection: Connection, run_id: str, round_number: int, attempt: 
 
 
 def participations(connection: Connection, run_id: str, *, since: int = 0) -> dict[str, tuple[int, int]]:
-    """The number of released train rounds with an update of each participant of a run, and the newest of these rounds.
+    """For each participant of a run, the number of released train rounds with its update, and the newest of them.
 
-    Covers the rounds from number ``since`` on, and counts refused updates too; participants that sent none are left
-    out.
+    Covers rounds from number ``since`` on, and counts refused updates too. Participants without updates are left out.
     """
     query = (
         select(members.c.participant, func.count(), func.max(members.c.round))

@@ -1,4 +1,4 @@
-"""Checksums of rows, which detect a bit flipped on disk before it leads to a wrong sum."""
+"""Checksums of rows, which detect a bit flip on disk before it leads to a wrong sum."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ CHECKSUM_BYTES = 16
 
 
 def checksum_of(*values: str | bytes | float | None) -> str:
-    """A checksum (32 hex digits) over values in this order, each with its type: no two rows share their bytes.
+    """A checksum (32 hex digits) over values in this order, each encoded with its type to be unambiguous.
 
-    Integers must fit 64 bits. -0.0 counts as 0.0, because SQLite turns one into the other.
+    Integers must fit 64 bits. -0.0 is treated as 0.0, because SQLite converts one to the other.
     """
     parts: list[bytes] = []
     for value in values:

@@ -55,18 +55,18 @@ def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
 
 @cache
 def select_all(kind: type[R], table: Table) -> Select[Any]:
-    """A query for the columns of a ``kind``, in the order of its fields; cached."""
+    """A query for the columns of a record type, in the order of its fields; cached."""
     return select(*(table.c[field.name] for field in fields(kind)))
 
 
 def fetch_one(connection: Connection, kind: type[R], query: Select[Any], values: Values = NO_VALUES) -> R | None:
-    """The only row of the query, None if there is none; ``values`` are those of its parameters."""
+    """The only row of the query, or None; ``values`` are its parameters."""
     row = connection.execute(query, values).one_or_none()
     return None if row is None else kind(*row)
 
 
 def checksummed(kind: type[R], table: Table) -> Select[Any]:
-    """As ``select_all``, with the row's checksum: for ``fetch_sound``."""
+    """Like ``select_all``, with the row's checksum, for ``fetch_sound``."""
     return select_all(kind, table).add_columns(table.c.checksum)
 
 
@@ -74,7 +74,7 @@ def fetch_sound(connection: Connection, kind: type[C], query: Select[Any], value
     """All rows of the query, each compared with the checksum that it was written with.
 
     Raises:
-        StoreDamagedError: naming a row that was changed on disk.
+        StoreDamagedError: names a row that was altered on disk.
     """
     found = []
     for *columns, written in connection.execute(query, values):

@@ -21,10 +21,10 @@ class Run:
     """One run.
 
     ``layout`` is the model's layout as its protobuf message; ``initial_model``, ``current_model`` and ``best_model``
-    are blob names. The best model is chosen by the metric that the job's ``[retention]`` names, and ``best_value`` is
-    its value; ``keep_models`` is the number of models to keep, None for the server's own setting; ``seed`` is that of
-    the participants' random numbers, None for a run of an earlier version. ``rounds_total`` grows when the run is
-    extended, and ``extended_after`` has the number of models that were released by then, for each extension.
+    are blob names. The best model is chosen by the metric in the job's ``[retention]``, and ``best_value`` is its
+    value. ``keep_models`` is the number of models to keep, None for the server's setting. ``seed`` is for the
+    participants' random numbers, None in a run of an earlier version. ``rounds_total`` grows when the run is extended,
+    and ``extended_after`` has, for each extension, the number of models released by then.
     """
 
     id: str
@@ -54,16 +54,16 @@ class Run:
 
     @property
     def checksum(self) -> str:
-        """A checksum over the submitted fields; the status follows from the event log. Only ``extend`` changes one."""
-        seed = () if self.seed is None else (self.seed,)  # without a seed as in versions before there were seeds
+        """A checksum over the submitted fields, which only ``extend`` changes; the event log has the status."""
+        seed = () if self.seed is None else (self.seed,)  # without a seed, the checksum of versions that had none
         project = (
             () if self.project == DEFAULT_PROJECT else (self.project,)
-        )  # as in versions before there were projects
+        )  # the checksum of versions without projects
         job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models, *seed, *project)
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
 
 
-# A round needs them: making a statement costs more than running it.
+# A round needs them; building a statement costs more than running it.
 _ONE = checksummed(Run, runs).where(runs.c.id == bindparam("run"))
 _MODEL = (
     update(runs)
@@ -86,7 +86,7 @@ def get(connection: Connection, run_id: str) -> Run:
 
     Raises:
         RecordMissingError: no such run.
-        StoreDamagedError: if a field that was submitted was changed on disk.
+        StoreDamagedError: if a submitted field was altered on disk.
     """
     found = fetch_sound(connection, Run, _ONE, {"run": run_id})
     if not found:
@@ -97,7 +97,7 @@ def get(connection: Connection, run_id: str) -> Run:
 def listed(connection: Connection, *, project: str | None, after: str = "", limit: int = 1000) -> tuple[Run, ...]:
     """Runs of a project (None: of all), newest first, after the position ``after`` (``paging.mark``).
 
-    Includes runs whose record is damaged: for display and counting only.
+    Includes runs whose record is damaged; for display and counting only.
     """
     query = select_all(Run, runs)
     if project is not None:
@@ -112,10 +112,10 @@ def names(connection: Connection, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run, ...]:
-    """Every run in one of these statuses, oldest first; for example those to resume after a restart.
+    """Every run in one of these statuses, oldest first, for example the runs to resume after a restart.
 
     Raises:
-        StoreDamagedError: if a field that was submitted was changed on disk.
+        StoreDamagedError: if a submitted field was altered on disk.
     """
     query = checksummed(Run, runs).where(runs.c.status.in_(statuses)).order_by(runs.c.created_at, runs.c.id)
     return fetch_sound(connection, Run, query)
@@ -146,11 +146,11 @@ def set_status(
 
 
 def extend(connection: Connection, run_id: str, *, rounds_total: int, released: int) -> None:
-    """Record that a run goes on to ``rounds_total`` rounds, after so many released ones.
+    """Record that a run continues to ``rounds_total`` rounds, after ``released`` ones.
 
     Raises:
         RecordMissingError: no such run.
-        StoreDamagedError: if a field that was submitted was changed on disk.
+        StoreDamagedError: if a submitted field was altered on disk.
     """
     run = get(connection, run_id)
     longer = replace(run, rounds_total=rounds_total, extended_after=(*(run.extended_after or ()), released))

@@ -3,18 +3,18 @@
 Invariants of the tables:
 
 - ``events`` is a run's durable log: replaying it in order of ``seq`` (0, 1, 2, ... no gap) gives the run's state.
-  Events before the older of a run's ``snapshots`` may be gone.
+  Events before the older of a run's ``snapshots`` may have been removed.
 - ``reports`` has at most one row per participant and attempt of a round: a participant counts at most once.
-- ``charges`` has at most one row per round of a run: no sum is charged, or released, twice. Those of a population are
+- ``charges`` has at most one row per round of a run: no sum is charged, or released, twice. A population's charges are
   numbered 0, 1, 2, ... without a gap and chained by their digests; they outlive their run.
 - ``populations`` are never removed. ``noise_states`` has one row per private run, whose secret is replaced in the
   transaction that charges.
 - A ``checksum`` detects changes on disk that could change a sum: to an event, a snapshot, the submitted fields of a
-  run, the names of its model and optimiser state. Blobs and updates are named by their digests.
+  run, or the names of its model and optimiser state. Blobs and updates are named by their digests.
 - ``audit`` is one hash chain of the operators' actions, numbered without a gap; only its oldest entries are removed.
-- Each row of ``tokens``, ``participants`` and ``runs`` belongs to one project for good; a population to the one that
-  its name says (``stores.projects``). ``default`` has no row of its own in ``projects`` until it gets a quota.
-- ``models`` names what was released; its row is written in the transaction that charges for it.
+- Each row of ``tokens``, ``participants`` and ``runs`` belongs to one project permanently, and a population to the
+  project in its name (``stores.projects``). ``default`` has no row in ``projects`` until it gets a quota.
+- ``models`` has the released models; each row is written in the transaction that charges for it.
 """
 
 from __future__ import annotations

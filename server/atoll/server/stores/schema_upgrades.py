@@ -1,8 +1,8 @@
-"""A database's record of its upgrades: the oldest schema whose servers may use it, and who upgraded it when.
+"""A database's record of its upgrades: the oldest schema whose servers may use it, and who upgraded it.
 
-A server that does not know the revision of a database finds here whether it may use it nevertheless. The table belongs
-to the migrations like Alembic's own, and not to ``schema``: copies of a database get theirs from the program that makes
-them.
+It tells a server that does not know the revision of a database whether the server may still use it. Like Alembic's own
+table, this one belongs to the migrations and not to ``schema``: a copy of a database gets it from the program that
+makes the copy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ table = Table(
 
 @dataclass(frozen=True)
 class SchemaUpgrade:
-    """How a database came to a revision.
+    """The upgrade that brought a database to a revision.
 
     Attributes:
-        revision: of the schema.
+        revision: the schema's revision.
         usable_from: the oldest revision whose servers may use the database.
-        at: epoch second of the upgrade; 0 if the database does not say.
-        by: the version of atoll that upgraded it; empty if the database does not say.
+        at: epoch second of the upgrade; 0 if not recorded.
+        by: the version of atoll that upgraded it; empty if not recorded.
     """
 
     revision: str
@@ -44,7 +44,7 @@ class SchemaUpgrade:
     by: str = ""
 
     def __str__(self) -> str:
-        """For messages."""
+        """The upgrade in words, for messages."""
         if not self.by:
             return f"schema revision {self.revision}"
         day = time.strftime("%Y-%m-%d", time.gmtime(self.at))
@@ -52,7 +52,7 @@ class SchemaUpgrade:
 
 
 def note(connection: Connection, revision: str) -> None:
-    """Note that this program has brought the database to a revision, which it knows."""
+    """Record that this program has brought the database to a revision, which it knows."""
     table.create(connection, checkfirst=True)
     connection.execute(delete(table).where(table.c.revision == revision))
     row = SchemaUpgrade(revision, usable_from(revision), time.time(), atoll.server.__version__)
@@ -63,12 +63,12 @@ def note(connection: Connection, revision: str) -> None:
 
 
 def require(connection: Connection, revision: str) -> None:
-    """From now on only servers from ``revision`` on may use the database, because of what it holds."""
+    """Record that only servers from ``revision`` on may use the database from now on, because of its content."""
     connection.execute(update(table).where(table.c.usable_from < revision).values(usable_from=revision))
 
 
 def find(connection: Connection, revision: str) -> SchemaUpgrade:
-    """The database's record about its revision; if there is none, only servers that know the revision may use it."""
+    """The record for the database's revision; without one, only servers that know the revision may use it."""
     if inspect(connection).has_table(table.name):
         columns = (table.c.revision, table.c.usable_from, table.c.at, table.c.by)
         row = connection.execute(select(*columns).where(table.c.revision == revision)).one_or_none()

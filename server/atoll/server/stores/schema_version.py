@@ -1,8 +1,8 @@
-"""Create a database in the schema of this version, or upgrade it; refuse one that this version must not use.
+"""Creates or upgrades a database to this version's schema; refuses one that this version must not use.
 
-A newer one is used as it is if it says that servers of this version may (``migrations.compatibility``). An empty
-database gets the tables of ``schema`` at once: to play all revisions would give the same (``test_schema_version``) and
-load Alembic, which takes a quarter of a second.
+A newer database is used unchanged if its record allows servers of this version (``migrations.compatibility``). An empty
+database gets the tables of ``schema`` directly: applying all revisions would give the same result
+(``test_schema_version``), but loads Alembic, which takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _noted = Table(
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
-"""Where Alembic notes the revision of a database."""
+"""Alembic's table with the revision of the database."""
 
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """All revisions that this version knows, oldest first; read from file names, without loading Alembic.
+    """All revisions that this version knows, oldest first, read from file names without loading Alembic.
 
     Raises:
-        SchemaError: if there is none.
+        SchemaError: if there are none.
     """
     scripts = (_SCRIPT.fullmatch(entry.name) for entry in files(_MIGRATIONS).joinpath("versions").iterdir())
     found = tuple(sorted(script[1] for script in scripts if script))
@@ -80,11 +80,11 @@ def upgrade(engine: Engine, *, others: Callable[[Connection], int] | None = None
 
     Args:
         engine: of the writer.
-        others: counts the servers that stand by at the database. None: there can be none.
+        others: counts the standbys at the database; None if there can be none.
 
     Raises:
-        SchemaError: if the database is newer and not for this version, would be lost to servers that stand by, or holds
-            tables that are not Atoll's.
+        SchemaError: if the database is newer and does not allow this version, the upgrade would lock out a standby, or
+            it has tables that are not Atoll's.
         StoreDamagedError: if it is damaged.
         StoreUnavailableError: if it cannot be opened or written.
     """
@@ -109,7 +109,7 @@ def upgrade(engine: Engine, *, others: Callable[[Connection], int] | None = None
 
 
 def is_empty(engine: Engine) -> bool:
-    """Whether no table of Atoll's exists in a database, or none has a row.
+    """Whether a database has none of Atoll's tables, or no rows in them.
 
     Raises:
         StoreUnavailableError: if it cannot be opened.
@@ -124,7 +124,7 @@ def is_empty(engine: Engine) -> bool:
 
 
 def found_at(engine: Engine) -> SchemaUpgrade | None:
-    """The revision of a database that this version may use, or upgrade; None if it is empty.
+    """The revision of a database that this version may use or upgrade; None if the database is empty.
 
     Raises:
         SchemaError: if this version must not use it.
@@ -138,7 +138,7 @@ def found_at(engine: Engine) -> SchemaUpgrade | None:
 
 
 def require_usable(engine: Engine) -> None:
-    """Check that this version can use the database as it is; for processes other than the one that upgrades.
+    """Check that this version can use the database unchanged; for processes that do not upgrade it.
 
     Raises:
         SchemaError: if it cannot.
@@ -154,10 +154,10 @@ def require_usable(engine: Engine) -> None:
 
 
 def require_known(engine: Engine) -> None:
-    """Check that this version knows all that the database holds; for copies, which would leave out the rest.
+    """Check that this version knows the whole schema of the database; a copy would leave out the rest.
 
     Raises:
-        SchemaError: if it does not, or must not use the database.
+        SchemaError: if it does not know all of it, or must not use the database.
         StoreUnavailableError: if it cannot be opened.
     """
     found = found_at(engine)
@@ -189,12 +189,12 @@ def newer_words(found: SchemaUpgrade) -> str:
 
 
 def touch(connection: Connection) -> None:
-    """Rewrite an existing value: if the transaction succeeds, the database can be written."""
+    """Rewrite an existing value to check that the database can be written."""
     connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
 
 
 def _usable_revision(connection: Connection) -> SchemaUpgrade | None:
-    """The database's revision, None if it is empty."""
+    """The database's revision; None if it is empty."""
     current = _current_revision(connection)
     if current is None:
         foreign = sorted(set(inspect(connection).get_table_names()) & set(schema.metadata.tables))
@@ -216,12 +216,12 @@ def _usable_revision(connection: Connection) -> SchemaUpgrade | None:
 
 
 def _locks_out(revision: str) -> bool:
-    """Whether servers of a revision can no longer use a database that this version has upgraded."""
+    """Whether an upgrade by this version would lock out servers of a revision."""
     return compatibility.usable_from(head_revision()) not in revisions()[: revisions().index(revision) + 1]
 
 
 def _refuse_to_lock_out(found: SchemaUpgrade, others: int) -> None:
-    """Servers that stand by may be of the version that would be locked out, and must be able to take over."""
+    """Refuse an upgrade that would lock out standbys, which must be able to take over."""
     if others:
         oldest = compatibility.usable_from(head_revision())
         raise SchemaError(
@@ -240,7 +240,7 @@ def _current_revision(connection: Connection) -> str | None:
 
 
 def _create(connection: Connection) -> None:
-    """Make every table in an empty database, and note the revision as Alembic does."""
+    """Create every table in an empty database, and record the revision as Alembic does."""
     schema.metadata.create_all(connection, checkfirst=False)
     _noted.create(connection, checkfirst=True)
     connection.execute(_noted.insert().values(version_num=head_revision()))

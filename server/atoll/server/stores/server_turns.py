@@ -1,9 +1,9 @@
-"""Which server writes a PostgreSQL database: one at a time, and never again one whose turn is over.
+"""Decides which server writes a PostgreSQL database: one at a time, and never a server whose turn is over.
 
-The writer's one connection holds an advisory lock for as long as it lives. The database keeps the number of the turn,
-which fences off servers of earlier ones. Other servers of the federation stand by: they wait until the lock is free, or
-until its holder has sent no statement for some time (``process.heartbeat`` sends two a second); then they end its
-connection. All times are the database server's, so no clocks are compared.
+The writer's only connection holds an advisory lock as long as it is open. The database stores the number of the turn,
+which fences off servers of earlier turns. Other servers of the federation are standbys: they wait until the lock is
+free, or until its holder has sent no statement for some time (``process.heartbeat`` sends two a second), and then end
+the holder's connection. All times are the database server's, so no clocks are compared.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.classid = 97 AND l.objid = 1953459309
 """
-"""The connection that holds the lock: ``silent_s`` is since when it runs no statement, and null if its account hides
-that from ours, or the setting ``track_activities`` is off."""
+"""The connection that holds the lock. ``silent_s`` is the time since its last statement; null if its account hides this
+from ours, or the setting ``track_activities`` is off."""
 
 
 class DatabaseTakenError(StoreUnavailableError):
-    """Another server writes the database."""
+    """Another server is writing the database."""
 
     def __init__(self, place: str) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class DatabaseTakenError(StoreUnavailableError):
 
 
 class TurnOverError(StoreUnavailableError):
-    """Another server has written the database since this one lost its connection."""
+    """Another server has had a turn at the database since this one lost its connection."""
 
     def __init__(self, place: str) -> None:
         super().__init__(
@@ -71,7 +71,7 @@ class DatabaseMovedError(StoreUnavailableError):
 
 
 def retire(engine: Engine) -> None:
-    """Have every later server refuse the database that this writer's engine is at; nothing is done to SQLite."""
+    """Make every later server refuse the database of this writer's engine; does nothing for SQLite."""
     if engine.dialect.name != "sqlite":
         with engine.begin() as connection:
             connection.execute(text("UPDATE server_turns SET number = -1"))
@@ -79,10 +79,10 @@ def retire(engine: Engine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkPlace:
-    """Where the server at work can be reached by the other servers of its database.
+    """The addresses at which the other servers of a database reach the server at work.
 
     Attributes:
-        turn: its number.
+        turn: the number of its turn.
         name: a name in its certificate.
         main: host:port of its main port.
         enrolment: host:port of its enrolment port.
@@ -95,7 +95,7 @@ class WorkPlace:
 
 
 def find_work_place(connection: Connection) -> WorkPlace | None:
-    """Where the server at work is; None until it serves, and for one of a version that does not say."""
+    """The addresses of the server at work; None until it serves, or if its version does not publish them."""
     if connection.execute(text("SELECT to_regclass(:name)"), {"name": _ADDRESSES}).scalar_one() is None:
         return None
     query = f"SELECT a.number AS turn, name, main, enrolment FROM {_ADDRESSES} a JOIN server_turns t USING (number)"  # noqa: S608
@@ -104,13 +104,13 @@ def find_work_place(connection: Connection) -> WorkPlace | None:
 
 
 class ServerTurn:
-    """The turn of one server at a database: begins with its first connection, and ends when another server has one.
+    """One server's turn at a database: begins with its first connection, ends when another server gets one.
 
-    The lock alone would let a server that lost it write again once the other one has ended, from what it remembers of
-    the state before. So each turn has a number, which the database keeps.
+    The lock alone would let a server that lost it write again after the other server has ended, based on outdated
+    state. So each turn has a number, which the database stores.
 
     Attributes:
-        over: whether another server has had a turn since.
+        over: whether another server has had a later turn.
     """
 
     def __init__(self) -> None:
@@ -120,22 +120,22 @@ class ServerTurn:
         self.over = False
 
     def is_active(self, connection: Connection) -> bool:
-        """Whether the writer's connection runs a statement now, as another connection sees it."""
+        """Whether the writer's connection is running a statement, as seen from another connection."""
         own = text(f"{HOLDER} AND a.pid = :pid AND a.state = 'active'")
         return connection.execute(own, {"pid": self._pid}).first() is not None
 
     def announce(self, connection: Connection, name: str, main_port: int, enrol_port: int, host: str) -> WorkPlace:
-        """Publish to standbys where this server serves, in a transaction of the writer.
+        """Publish this server's addresses to standbys, in a transaction of the writer.
 
         Args:
             connection: the writer's.
             name: a name in this server's certificate.
-            main_port: its main port.
-            enrol_port: its enrolment port.
-            host: where other servers reach it; empty: the address from which the database sees it.
+            main_port: number of its main port.
+            enrol_port: number of its enrolment port.
+            host: host at which other servers reach it; empty for the address that the database sees.
         """
         seen = text("SELECT host(inet_client_addr())")
-        host = host or connection.execute(seen).scalar_one() or "127.0.0.1"  # none: over a Unix socket
+        host = host or connection.execute(seen).scalar_one() or "127.0.0.1"  # None over a Unix socket
         host = f"[{host}]" if ":" in host else host
         place = WorkPlace(self._number or 0, name, f"{host}:{main_port}", f"{host}:{enrol_port}")
         connection.execute(
@@ -155,7 +155,7 @@ class ServerTurn:
         return place
 
     def begin_with(self, engine: Engine, place: str) -> None:
-        """Lock the database and check the turn on each new connection of an engine; ``place`` names it in errors."""
+        """Lock the database and check the turn on each new connection of an engine; errors show ``place``."""
         self._place = place
         event.listen(engine, "connect", lambda connection, _entry: self._enter(connection))
 
@@ -163,7 +163,7 @@ class ServerTurn:
         try:
             self._refuse_if_over()
             pid = self._require_own_session(connection)
-            self._require_turn(connection)  # before a wait for the lock, which would be in vain
+            self._require_turn(connection)  # first, since waiting for the lock would be useless
             self._lock(connection)
             self._count(connection)
             self._pid = pid
@@ -176,7 +176,7 @@ class ServerTurn:
             raise TurnOverError(self._place)
 
     def _require_own_session(self, connection: DBAPIConnection) -> int:
-        """PostgreSQL's process of this connection."""
+        """Check that this connection has its own PostgreSQL process, and return its pid."""
         pid = _one_row(connection, "SELECT pg_backend_pid()")
         if pid != cast("PostgresConnection[Any]", connection).info.backend_pid:
             raise StoreUnavailableError(
@@ -187,10 +187,10 @@ class ServerTurn:
         return int(pid)
 
     def _lock(self, connection: DBAPIConnection) -> None:
-        """Take the lock of the one server; the database keeps it until the connection ends, however that happens.
+        """Take the server's lock; the database holds it until the connection ends in any way.
 
-        A killed server's connection ends a moment after it. One whose network is gone may outlive this server's
-        knowledge of it, so a server ends its own connection before.
+        A killed server's connection ends a moment after it. If the network was lost, the database may keep this
+        server's earlier connection, so the server ends that connection first.
         """
         from psycopg.errors import LockNotAvailable  # noqa: PLC0415 - SQLite's users need not have it
 
@@ -229,7 +229,7 @@ class ServerTurn:
 
 
 def _one_row(connection: DBAPIConnection, query: str) -> Any:
-    """The value of a query's one row."""
+    """The value in the only row of a query's result."""
     cursor = connection.cursor()
     cursor.execute(query)
     row = cursor.fetchone()

@@ -1,6 +1,6 @@
-"""Snapshots of a run's state at a place in its event log, so that a start need not replay the whole log.
+"""Snapshots of a run's state at a point in its event log, so that a start need not replay the whole log.
 
-The newest two of a run are kept: if one is damaged, the other one and the events since then give the same state.
+The newest two of a run are kept: if one is damaged, the other and the events since then give the same state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run's state after the events before ``seq``; ``body`` is JSON in the form that ``version`` names."""
+    """A run's state before event ``seq``; ``body`` is JSON in the format ``version``."""
 
     run_id: str
     seq: int
@@ -28,7 +28,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, run_id: str, seq: int, version: int, body: str) -> Snapshot:
-        """A snapshot with its checksum."""
+        """Make a snapshot with its checksum."""
         return cls(run_id, seq, version, body, checksum_of(run_id, seq, version, body))
 
     @property
@@ -38,9 +38,9 @@ class Snapshot:
 
 
 def put(connection: Connection, snapshot: Snapshot) -> int:
-    """Record a newer snapshot and delete all but the newest two; returns the place of the older one kept.
+    """Record a newer snapshot and delete all but the newest two; returns the ``seq`` of the older one kept.
 
-    Events before that place are not needed to resume the run. 0 if this is the first.
+    Events before it are not needed to resume the run. Returns 0 if this is the first snapshot.
     """
     connection.execute(insert(snapshots).values(to_row(snapshot)))
     of_run = snapshots.c.run_id == snapshot.run_id
@@ -53,7 +53,7 @@ def put(connection: Connection, snapshot: Snapshot) -> int:
 
 
 def newest_first(connection: Connection, run_id: str) -> tuple[Snapshot, ...]:
-    """A run's snapshots; the caller checks whether each is ``whole``."""
+    """A run's snapshots, newest first; the caller checks whether each is ``whole``."""
     query = select_all(Snapshot, snapshots).where(snapshots.c.run_id == run_id).order_by(snapshots.c.seq.desc())
     return fetch_all(connection, Snapshot, query)
 

@@ -1,4 +1,4 @@
-"""The copies of a bucket's blobs as free space of a disk that runs short."""
+"""Cached copies of a bucket's blobs, which can be removed when the disk runs short."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BLOBS = "[0-9a-f][0-9a-f]/*"
 
 
 class SpareCopies:
-    """Copies that a data directory has of blobs in a bucket: a ``disk.Spare``. Without a bucket there are none."""
+    """A data directory's copies of blobs in a bucket: a ``disk.Spare``. Without a bucket there are none."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self._cache: BlobCache | None = None
 
     def stored_bytes(self) -> int:
-        """Their bytes.
+        """Total bytes of the copies.
 
         Raises:
             OSError: if the disk refuses.
@@ -28,7 +28,7 @@ class SpareCopies:
         return sum(_size_of(path) for path in (self._data / BLOBS_FOLDER).glob(_BLOBS)) if self._are_copies() else 0
 
     def clear(self) -> None:
-        """Remove them. Raises as ``stored_bytes``."""
+        """Remove the copies. Raises what ``stored_bytes`` raises."""
         if not self._are_copies():
             return
         try:
@@ -38,7 +38,7 @@ class SpareCopies:
             raise OSError(str(error)) from error
 
     def _are_copies(self) -> bool:
-        """Whether the directory notes that a bucket has its blobs; before that files may be the only ones."""
+        """Whether the directory has noted that its blobs are in a bucket; otherwise its files may be the only ones."""
         try:
             return blob_place.find(self._data) is not None
         except ServerError as error:

@@ -1,4 +1,4 @@
-"""A server that stands by: it waits while another one writes the database, and takes over when that one fails."""
+"""A standby: it waits while another server writes the database, and takes over when that server fails."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STANDBY_NAME = "atoll standby "
 SERVER_NAME = "atoll server "
-"""Begin the names of the connections of servers, which PostgreSQL shows in ``pg_stat_activity``."""
+"""Prefixes of the names of servers' connections, which PostgreSQL shows in ``pg_stat_activity``."""
 _LOOK_S = 0.25
-"""Seconds between two looks at the other server."""
+"""Seconds between two checks of the other server."""
 _LATE_S = 10.0
-"""Seconds without an answer of the database after which a server that stands by says so, once."""
+"""Seconds without an answer of the database after which a standby reports this, once."""
 _END = f"SELECT pg_terminate_backend(h.pid) FROM ({HOLDER}) h WHERE h.pid = :pid AND h.since = :since"  # noqa: S608
 _OTHERS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name "
@@ -40,7 +40,7 @@ _BLIND = (
 
 
 class StandbyEndedError(SetupError):
-    """The server was stopped while it stood by."""
+    """The server was stopped while it was a standby."""
 
     def __init__(self) -> None:
         super().__init__("server.standby", "stopped while another server was at work", "start it again to stand by")
@@ -52,8 +52,8 @@ class Holder:
 
     Attributes:
         pid: PostgreSQL's process.
-        name: of the server, host:port; that of the program if it is no server.
-        since: when the connection began, by the database server's clock.
+        name: the server's name, host:port; the program's name if it is not a server.
+        since: when the connection was opened, by the database server's clock.
         silent_s: seconds since it last ran a statement; None if this account may not see that.
     """
 
@@ -64,7 +64,7 @@ class Holder:
 
 
 def standing_by(connection: Connection, *, apart_from: int = 0) -> int:
-    """Number of servers that stand by at a connection's database, without one, by PostgreSQL's process."""
+    """Number of standbys at a connection's database, except that with the PostgreSQL process ``apart_from``."""
     return int(connection.execute(text(_OTHERS), {"name": f"{STANDBY_NAME}%", "own": apart_from}).scalar_one())
 
 
@@ -73,11 +73,11 @@ class Standby:
 
     Args:
         name: of this server, host:port.
-        silence_s: seconds without a statement after which the other server is taken to have failed.
-        report: called in the waiting thread with each new sentence about the wait.
-        returns: whether this server was at work before: it also waits for a database or bucket that does not answer,
-            which is an error otherwise.
-        found: called in the waiting thread with the place of the server at work, when there is a new one.
+        silence_s: seconds without a statement after which the other server counts as failed.
+        report: called in the waiting thread with each new message about the wait.
+        returns: whether this server was at work before. If so, it also waits for a database or bucket that does not
+            answer, which is otherwise an error.
+        found: called in the waiting thread with the addresses of the server at work, whenever they are new.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Standby:
         return SERVER_NAME + self._name
 
     def others(self, connection: Connection) -> int:
-        """Number of other servers that stand by at a connection's database."""
-        return standing_by(connection, apart_from=self._pid)  # the database may not have noticed that its wait is over
+        """Number of other standbys at a connection's database."""
+        return standing_by(connection, apart_from=self._pid)  # it may still be counted
 
     def end(self) -> None:
-        """Give up waiting: ``begin`` raises."""
+        """Stop waiting: ``begin`` raises."""
         self._ended.set()
 
     def opened(self, opening: Callable[[], T]) -> T:
@@ -133,12 +133,12 @@ class Standby:
     def begin(self, engine: Engine) -> None:
         """Open the writer's connection of a PostgreSQL database, as soon as no other server has one.
 
-        An unreachable database is an error at first, and is waited for once another server was seen, or by one that
-        was at work before.
+        An unreachable database is an error at first. Once another server has been seen, or if this server was at work
+        before, it is waited for.
 
         Raises:
             StandbyEndedError: if ``end`` was called.
-            SchemaError: if another server has upgraded the database, and this version must not use it any more.
+            SchemaError: if another server has upgraded the database, and this version must no longer use it.
             StoreUnavailableError: if the database cannot be used.
         """
         while True:
@@ -155,7 +155,7 @@ class Standby:
                 self._pause(4 * _LOOK_S)
 
     def _wait(self, url: URL) -> None:
-        """Return when the writer's lock was free a moment ago."""
+        """Return when the writer's lock has been seen free."""
         watching = dialects.standby_engine(url, STANDBY_NAME + self._name)
         self._answered = time.monotonic()
         try:
@@ -165,7 +165,7 @@ class Standby:
             watching.dispose()
 
     def _is_free(self, watching: Engine) -> bool:
-        """Look once; ends the connection of a server that has failed."""
+        """Check once whether the lock is free; ends the connection of a server that has failed."""
         try:
             with watching.connect() as connection:
                 return self._look(connection)

@@ -1,4 +1,4 @@
-"""One server's durable state: opens and closes database and blobs together."""
+"""The durable state of one server: opens and closes database and blobs together."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 SPOOL_FOLDER = "spool"
 PARTIALS_FOLDER = "partials"
 RESTORING_FOLDER = ".restoring"
-"""Folder that a back-up is copied to; it exists until the last file, the database, has been moved out of it."""
+"""Folder that a backup is copied to; it exists until the last file, the database, has been moved out of it."""
 _FILE_MODE = 0o600
 
 
 @dataclass(frozen=True)
 class Store:
-    """The database, with one writer and several readers, and the blobs; ``turn`` is this server's at PostgreSQL."""
+    """The database, with one writer and several readers, and the blobs; ``turn`` is the server's at PostgreSQL."""
 
     writer: Writer
     reader: Reader
@@ -60,19 +60,19 @@ class Store:
 
         Args:
             directory: the data directory: blobs and, unless another one is chosen, the SQLite database.
-            url: another database, such as ``postgresql://user@host/atoll``; the directory notes it. None: the one that
-                the directory notes.
-            blob_settings: where the blobs are; the directory notes a bucket, and uses what it notes.
-            primary: act as the one server of this directory: lock it, upgrade the schema, remove what a killed process
-                left. Other processes only check that the schema is up to date.
-            standby: waits while another server uses the PostgreSQL database. None: the database has to be free.
-            reader_threads: reads that may run at the same time.
-            writer_type: runs writes; a simulation's does so in its own thread.
+            url: another database, such as ``postgresql://user@host/atoll``, which the directory then notes; None for
+                the noted one.
+            blob_settings: the place of the blobs; the directory notes a bucket and uses the noted one.
+            primary: act as the one server of this directory: lock it, upgrade the schema, and remove leftovers of
+                killed processes. Other processes only check that the schema is up to date.
+            standby: waits while another server uses the PostgreSQL database; None if the database must be free.
+            reader_threads: number of concurrent reads.
+            writer_type: runs writes; a simulation uses one that does so in the caller's thread.
             reader_type: runs reads.
 
         Raises:
-            SchemaError: if the database is newer and not for this version, not Atoll's, that of another directory, or
-                (not ``primary``) missing or older.
+            SchemaError: if the database is newer and does not allow this version, is not Atoll's, belongs to another
+                directory, or (not ``primary``) is missing or older.
             StoreDamagedError: if the database is damaged.
             StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
             StorageError: if the bucket cannot be used, or is another federation's.
@@ -115,7 +115,7 @@ def _open_locked(
     reader_threads: int,
     blobs: BlobStore,
 ) -> tuple[Engine, Engine]:
-    """The engines that write and read."""
+    """Open the engines that write and read."""
     place = database_place.choose(directory, None if url is None else dialects.parse_url(url))
     if place.get_backend_name() == "sqlite":
         _make_private(directory / DATABASE_FILE, create=turn is not None)
@@ -137,7 +137,7 @@ def _open_locked(
 
 
 def _require_still_owned(blobs: BlobStore) -> None:
-    """Refuse a bucket that the federation has left while this server stood by; one that is away is waited for later."""
+    """Refuse a bucket that the federation left while this server stood by; an unreachable one is waited for later."""
     if isinstance(blobs, BucketBlobStore):
         try:
             blobs.require_owner()
@@ -153,7 +153,7 @@ def _require_restored(directory: Path) -> None:
 
 
 def _use(engine: Engine, directory: Path, blobs: BlobStore, standby: Standby | None) -> None:
-    """Upgrade the schema; the directory notes a database server, but only one that can be used."""
+    """Upgrade the schema, then note the database server in the directory, so that only a usable one is noted."""
     if engine.dialect.name == "sqlite":
         schema_version.upgrade(engine)
         return
@@ -163,7 +163,7 @@ def _use(engine: Engine, directory: Path, blobs: BlobStore, standby: Standby | N
 
 
 def _require_match(engine: Engine, directory: Path, blobs: BlobStore) -> None:
-    """Refuse a database whose rows do not go with the directory's models."""
+    """Refuse a database whose rows do not belong to the directory's models."""
     empty, name = schema_version.is_empty(engine), dialects.shown(engine.url)
     if not empty and database_place.noted(directory) is None:
         raise SchemaError(
@@ -178,14 +178,14 @@ def _require_match(engine: Engine, directory: Path, blobs: BlobStore) -> None:
 
 
 def _remove_partials(folder: Path) -> None:
-    """Delete partial sums of a killed server: the next one folds all updates again."""
+    """Delete a killed server's partial sums; all updates are folded again."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         log.warning("%s, unused partial sums, could not be removed", folder)
 
 
 def _make_private(path: Path, *, create: bool) -> None:
-    """Make the file of the embedded database readable by the owner only, as its log files then are."""
+    """Make the embedded database's file readable by the owner only; its log files inherit that."""
     if path.exists():
         return
     if not create:

@@ -1,4 +1,4 @@
-"""Join tokens: only their hashes are stored, and spending one is atomic."""
+"""Join tokens: only hashes are stored, and spending a token is atomic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(connection: Connection, record: TokenRecord) -> None:
 
 
 def get(connection: Connection, token_id: str) -> TokenRecord | None:
-    """The record of a token; None if there is none."""
+    """The record of a token, or None."""
     return fetch_one(connection, TokenRecord, select_all(TokenRecord, tokens).where(tokens.c.id == token_id))
 
 
@@ -34,7 +34,7 @@ def listed(
 ) -> tuple[TokenRecord, ...]:
     """Tokens of a project (None: of all), newest first, after the position ``after`` (``paging.mark``).
 
-    ``unused`` leaves out spent ones; ``organisation``, if given, those of others.
+    ``unused`` leaves out spent tokens; ``organisation``, if given, those of other organisations.
     """
     query = select_all(TokenRecord, tokens).where(_within(project, organisation))
     if unused:
@@ -45,8 +45,8 @@ def listed(
 def spend(connection: Connection, token_id: str, *, participant: str, key: str, now: float) -> str:
     """Spend a token for a participant and its public key (SHA-256 hex); only one of two concurrent calls succeeds.
 
-    Returns the participant that the token was spent for: ``participant``, or the earlier one if the same key had spent
-    it already and the answer was lost.
+    Returns the participant that the token was spent for: ``participant``, or an earlier one if the same key had already
+    spent it and the answer was lost.
 
     Raises:
         RecordMissingError: no such token.
@@ -67,17 +67,17 @@ def spend(connection: Connection, token_id: str, *, participant: str, key: str, 
 def void(
     connection: Connection, *, created_by: str, at: float, project: str | None = None, organisation: str = ""
 ) -> int:
-    """Expire the unspent tokens that an operator made, for a project and an organisation; returns their number."""
+    """Expire an operator's unspent tokens for a project and an organisation; returns their number."""
     return _expire(connection, (tokens.c.created_by == created_by) & _within(project, organisation), at)
 
 
 def void_named(
     connection: Connection, ids: Sequence[str], *, at: float, project: str | None = None, organisation: str = ""
 ) -> int:
-    """Expire those of these tokens that are unspent; returns their number.
+    """Expire the unspent ones of these tokens; returns their number.
 
     Raises:
-        RecordMissingError: no such token for the project and organisation; then none is expired.
+        RecordMissingError: a token does not exist for the project and organisation; then none is expired.
     """
     known = set(connection.scalars(select(tokens.c.id).where(tokens.c.id.in_(ids), _within(project, organisation))))
     if missing := [one for one in ids if one not in known]:
@@ -91,14 +91,14 @@ def void_of_project(connection: Connection, project: str, *, at: float) -> int:
 
 
 def count_open(connection: Connection, project: str, *, now: float) -> int:
-    """Number of a project's participants that unspent tokens may still bring, aggregators not counted."""
+    """Number of participants that a project's unspent tokens can still admit, not counting aggregators."""
     ours = (tokens.c.project == project) & (tokens.c.kind != ParticipantKind.AGGREGATOR)
     query = select(func.count()).select_from(tokens).where(ours, _standing(now))
     return int(connection.execute(query).scalar_one())
 
 
 def count_expired(connection: Connection, *, expired_before: float) -> int:
-    """How many tokens ``prune`` would remove."""
+    """Number of tokens that ``prune`` would remove."""
     query = select(func.count()).select_from(tokens).where(_stale(expired_before))
     return connection.execute(query).scalar_one()
 

@@ -1,4 +1,4 @@
-"""Disk usage of a data directory, by kind and by run; only reads, so it works while the server runs."""
+"""Disk usage of a data directory by kind and run; read-only, so it works while the server runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Held:
-    """Files of one kind and one run (empty: of no run, or of all).
+    """Files of one kind and one run; ``run`` is empty for files of no run or of all runs.
 
-    ``stored_bytes`` of rows in the database is an estimate, and is included in the database's own size. What is
-    ``elsewhere`` takes no space in the data directory.
+    ``stored_bytes`` of database rows is an estimate, and is included in the database's own size. Items with
+    ``elsewhere`` take no space in the data directory.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Held:
 
 @dataclass(frozen=True)
 class StorageUse:
-    """Disk usage of a data directory, and free space of its disk."""
+    """Disk usage of a data directory, and the free space of its disk."""
 
     held: tuple[Held, ...]
     free_bytes: int
@@ -58,7 +58,7 @@ def storage_use(data: Path) -> StorageUse:
 
     Raises:
         SchemaError: if there is no database in it.
-        StoreUnavailableError, StoreDamagedError: if that cannot be read.
+        StoreUnavailableError, StoreDamagedError: if the database cannot be read.
         StorageError: if the bucket of its blobs refuses or does not answer.
     """
     url = database_place.find(data)
@@ -87,7 +87,7 @@ def storage_use(data: Path) -> StorageUse:
 
 
 def _cached(blobs: AnyBlobStore) -> Iterator[Held]:
-    """The copies of a bucket's blobs."""
+    """Usage of the cached copies of a bucket's blobs."""
     if isinstance(blobs, BucketBlobStore):
         sizes = [facts.stored_bytes for facts in blobs.cache.files.stored().values()]
         if sizes:
@@ -95,7 +95,7 @@ def _cached(blobs: AnyBlobStore) -> Iterator[Held]:
 
 
 def _blobs(connection: Connection, blobs: AnyBlobStore) -> Iterator[Held]:
-    """Count each blob once: for the oldest run that names it, as a model rather than as a state."""
+    """Count each blob once: for the oldest run that uses it, and as a model rather than a state."""
     owners: dict[str, tuple[str, str]] = {}
     for run in reversed(runs.listed(connection, project=None, limit=_MOST_RUNS)):
         named = models.listed(connection, run.id)
@@ -121,7 +121,7 @@ def _database(connection: Connection, data: Path) -> Iterator[Held]:
 
 
 def _logs(connection: Connection) -> Iterator[Held]:
-    """The part of the database that grows with a run's events and is pruned."""
+    """The part of the database that grows with runs' events and is pruned."""
     for run in reversed(runs.listed(connection, project=None, limit=_MOST_RUNS)):
         events = event_log.held(connection, run.id)
         if events.count:
@@ -133,7 +133,7 @@ def _logs(connection: Connection) -> Iterator[Held]:
 
 
 def _uploads(root: Path) -> Iterator[Held]:
-    """One entry per run's folder, and one for the files that later uploads overwrite."""
+    """One entry per run's folder, and one for files that later uploads will overwrite."""
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         hidden = folder.name.startswith(".")
         yield from _folder("free files" if hidden else "uploads", folder, "" if hidden else folder.name)
@@ -155,7 +155,7 @@ def _folder(kind: str, root: Path, run: str = "") -> Iterator[Held]:
         for name in names:
             try:
                 stored += (Path(folder) / name).stat().st_size
-            except FileNotFoundError:  # the running server removed it
+            except FileNotFoundError:  # the running server has removed it
                 continue
             count += 1
     if count:

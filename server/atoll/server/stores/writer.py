@@ -1,8 +1,9 @@
 """The database writer: many small writes share one commit.
 
-Callers submit functions. A thread takes all that wait (up to a limit), runs each in its own savepoint (a single one
-needs none), commits once, and only then resolves the callers' futures. So a write is durable when its caller gets the
-result, a failing function undoes only its own work, and a hundred concurrent writes cost one fsync (group commit).
+Callers submit functions. A thread takes all waiting functions (up to a limit), runs each in its own savepoint (a single
+one needs none), commits once, and only then resolves the callers' futures. A write is therefore durable when its caller
+gets the result, a failing function undoes only its own work, and a hundred concurrent writes cost one fsync (group
+commit).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from atoll.server.stores.errors import CommitError, StoreBusyError, StoreClosedE
 
 T = TypeVar("T")
 P = ParamSpec("P")
-QUEUE_LIMIT = 8192  # functions that may wait
-BATCH_LIMIT = 512  # functions per commit: bounds how long the first waits for the last
+QUEUE_LIMIT = 8192  # maximum number of waiting functions
+BATCH_LIMIT = 512  # functions per commit, which bounds how long the first waits for the last
 
 
 class _Job(Generic[T]):
@@ -40,11 +41,11 @@ class _Job(Generic[T]):
         """Run the function; its outcome waits for the commit.
 
         Args:
-            connection: has a transaction begun.
-            undone: the transaction to roll back if the function fails; None: its own savepoint.
+            connection: has an open transaction.
+            undone: the transaction to roll back if the function fails; None for its own savepoint.
 
         Raises:
-            SQLAlchemyError: if even that fails: the whole batch is then lost.
+            SQLAlchemyError: if the rollback fails too; the whole batch is then lost.
         """
         transaction = undone or connection.begin_nested()
         try:
@@ -61,7 +62,7 @@ class _Job(Generic[T]):
             self._outcome = lambda: self.future.set_result(result)
 
     def resolve(self) -> None:
-        """Resolve the caller's future: the commit is durable."""
+        """Resolve the caller's future after the commit."""
         if self._outcome is not None:
             self._outcome()
 
@@ -82,30 +83,31 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """Functions that wait for the next commit."""
+        """Number of functions that wait for the next commit."""
         return len(self._jobs)
 
     def watch(self, watcher: Callable[[int, float, bool], None]) -> None:
-        """Observe each commit, in the writer's thread: number of functions, seconds, whether it failed."""
+        """Observe each commit, in the writer's thread: number of functions, seconds, and whether it failed."""
         self._watcher = watcher
 
     async def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work(connection, *args, **kwargs)`` in a transaction; returns when its effect is durable.
 
         ``work`` runs in the writer's thread and must only touch the database; other functions may share its commit. If
-        the caller is cancelled before ``work`` has begun, it is not run; after that it is, and its effect stays.
+        the caller is cancelled before ``work`` has begun, ``work`` is not run; later, it completes and its effect
+        stays.
 
         Raises:
             StoreBusyError: if too many functions wait.
             StoreClosedError: if the store is closed.
             CommitError: if the commit failed.
-            StoreUnavailableError, RecordConflictError: if the database refused what ``work`` did.
-            Exception: what ``work`` raised; nothing was stored.
+            StoreUnavailableError, RecordConflictError: if the database refuses the statements of ``work``.
+            Exception: what ``work`` raises; nothing is stored then.
         """
         return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
 
     def submit(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """``run`` for callers in threads: the future resolves when the effect is durable.
+        """Like ``run``, for callers in threads: the future resolves when the effect is durable.
 
         Raises:
             StoreBusyError: if too many functions wait.
@@ -122,7 +124,7 @@ class Writer:
         return job.future
 
     def perform(self, work: Callable[[Connection], T]) -> Future[T]:
-        """Run a function and commit in the caller's thread, where no other thread uses the writer."""
+        """Run a function and commit in the caller's thread, if no other thread uses the writer."""
         job = _Job(work)
         job.future.set_running_or_notify_cancel()
         self._commit([job])
@@ -141,7 +143,7 @@ class Writer:
             self._commit(batch)
 
     def _take(self) -> list[_Job[Any]]:
-        """The jobs of the next commit, without cancelled ones; empty once the writer is closed and has none left."""
+        """The jobs of the next commit, without cancelled ones; empty once the writer is closed and no jobs are left."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -180,7 +182,7 @@ def _unwatched(functions: int, seconds: float, failed: bool) -> None:
 
 
 def _undo(connection: Connection, done: Transaction, cause: BaseException) -> None:
-    """Roll back a job's work; raises if the database has given up the whole transaction, because of ``cause``."""
+    """Roll back a job's work; raises if ``cause`` made the database abort the whole transaction."""
     try:
         done.rollback()
     except SQLAlchemyError as error:

@@ -1,4 +1,4 @@
-"""Run by Alembic: applies revisions on the connection, and in the transaction, that ``schema_version`` hands over."""
+"""Run by Alembic: applies revisions on the connection and in the transaction that ``schema_version`` passes."""
 
 from alembic import context
 

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables; charges made before belong to no population."""
+    """Create the tables; earlier charges belong to no population."""
     op.create_table(
         "populations",
         sa.Column("name", sa.String(length=64), nullable=False),

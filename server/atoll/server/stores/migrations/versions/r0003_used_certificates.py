@@ -1,4 +1,4 @@
-"""Whether a certificate has been used: one that is older than a used one is not renewed."""
+"""Records whether a certificate has been used: a certificate older than a used one is not renewed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; certificates that are in use get their time when they are seen next."""
+    """Add the column; certificates in use get their time when they are next seen."""
     with op.batch_alter_table("certificates") as batch:
         batch.add_column(sa.Column("first_used_at", sa.Double(), nullable=True))

@@ -1,4 +1,4 @@
-"""The seed of a run's participants, from which the seeds of their tasks follow."""
+"""The seed of a run, from which the seeds of its participants' tasks are derived."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; runs that have begun get none, and their participants go on drawing seeds of their own."""
+    """Add the column; runs that have begun get no seed, and their participants continue to draw their own."""
     with op.batch_alter_table("runs") as batch:
         batch.add_column(sa.Column("seed", sa.BigInteger(), nullable=True))

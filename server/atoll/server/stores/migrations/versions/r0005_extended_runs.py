@@ -1,4 +1,4 @@
-"""What an extended run needs: where it was extended, and the model that each round handed out."""
+"""Columns for extended runs: where a run was extended, and the model that each round handed out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; rounds of before have numbers that tell their model, since no run was extended then."""
+    """Add the columns; the numbers of earlier rounds determine their model, since no run had been extended."""
     with op.batch_alter_table("runs") as batch:
         batch.add_column(sa.Column("extended_after", sa.Text(), nullable=True))
     with op.batch_alter_table("rounds") as batch:

@@ -1,4 +1,4 @@
-"""The audit log: what operators did, as a hash chain."""
+"""The audit log: the operators' actions as a hash chain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table; actions of before are in the server's logs only."""
+    """Create the table; earlier actions are only in the server's logs."""
     op.create_table(
         "audit",
         sa.Column("seq", sa.BigInteger(), autoincrement=False, nullable=False),

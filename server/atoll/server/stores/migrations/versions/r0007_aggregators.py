@@ -1,4 +1,4 @@
-"""Aggregators: the host names of their certificates, and through which one a participant may connect."""
+"""Aggregators: the host names of their certificates, and the aggregator through which a participant may connect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; participants that enrolled before are neither aggregators nor behind one."""
+    """Add the columns; existing participants are neither aggregators nor connected through one."""
     for table in ("tokens", "participants"):
         with op.batch_alter_table(table) as batch:
             batch.add_column(sa.Column("hosts", sa.Text(), nullable=False, server_default=""))

@@ -1,4 +1,4 @@
-"""Roles of operators, who all had the same rights before."""
+"""Roles of operators, who previously all had the same rights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table; every operator on record becomes an administrator, which is what operators could do."""
+    """Create the table; every existing operator becomes an administrator, which preserves its rights."""
     op.create_table(
         "operators",
         sa.Column("name", sa.String(length=64), nullable=False),

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add tables and columns; everything from before belongs to the project ``default``."""
+    """Add tables and columns; all existing rows belong to the project ``default``."""
     op.create_table(
         "projects",
         sa.Column("name", sa.String(length=64), nullable=False),
