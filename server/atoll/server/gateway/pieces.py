@@ -1,7 +1,7 @@
-"""Pieces of a partial sum on the wire: int64 sums, each piece in as few bytes an element as its largest one needs.
+"""Pieces of a partial sum on the wire: int64 sums, packed to as few bytes per element as the largest needs.
 
 A grid has room for the largest total weight and magnitude, and most sums are far below it. Integer weights are example
-counts shifted left (``Grid.weight_shift``), so all sums have low bits of zero, which are not sent.
+counts shifted left (``Grid.weight_shift``), so the low bits of all sums are zero and are not sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from atoll.server.errors import InvalidRequestError
 
 PIECE = 1 << 16
-"""Elements of each piece but the last: at most 512 KiB."""
+"""Elements of each piece except the last, at most 512 KiB."""
 _BYTES, _BITS = 8, 64
 Sums = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ def bounds_of(index: int, elements: int) -> tuple[int, int]:
 
 
 def pack(sums: Sums) -> Piece:
-    """The smallest piece that has these sums."""
+    """Pack sums into the smallest piece."""
     used = int(np.bitwise_or.reduce(sums))
     shift = (used & -used).bit_length() - 1 if used else 0
     shifted = sums >> shift
@@ -49,7 +49,7 @@ def pack(sums: Sums) -> Piece:
 
 
 def unpack(piece: Piece, elements: int) -> Sums:
-    """The sums of a piece.
+    """The sums in a piece.
 
     Raises:
         InvalidRequestError: if shift, width or length do not fit.
@@ -64,7 +64,7 @@ def unpack(piece: Piece, elements: int) -> Sums:
     raw = np.zeros((elements, _BYTES), np.uint8)
     raw[:, _BYTES - width :] = np.frombuffer(payload, np.uint8).reshape(elements, width)
     found: Sums = raw.reshape(-1).view("<i8").astype(np.int64, copy=False)
-    found >>= 8 * (_BYTES - width)  # an arithmetic shift, which extends the sign
+    found >>= 8 * (_BYTES - width)  # arithmetic shift, which extends the sign
     sums: Sums = found << shift
     if not np.array_equal(sums >> shift, found):
         raise InvalidRequestError("partial.piece", f"sums shifted by {shift} pass 64 bits", "send the sums")

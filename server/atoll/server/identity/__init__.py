@@ -1,4 +1,4 @@
-"""Keys, certificates and join tokens of a federation. Cryptography only; records are kept by ``stores``."""
+"""Keys, certificates and join tokens of a federation. Cryptography only; ``stores`` keeps the records."""
 
 from atoll.server.identity.authority import (
     OPERATOR_LIFETIME_S,

@@ -38,8 +38,8 @@ SERVER_LIFETIME_S = 90 * 86_400.0
 PARTICIPANT_LIFETIME_S = 86_400.0
 OPERATOR_LIFETIME_S = 90 * 86_400.0
 AUTHORITY_FILES = ("authority.key", "authority.crt")
-"""Files of the directory that make it this authority; the others can be made of them."""
-_RENEW_AT = 1 / 3  # a server certificate is renewed when less than this share of its lifetime is left
+"""The files that define the authority; the others can be recreated from them."""
+_RENEW_AT = 1 / 3  # a server certificate is renewed when less than this share of its lifetime remains
 _KEY_FILE, _CERTIFICATE_FILE = AUTHORITY_FILES
 _SERVER_FILE, _LOCK_FILE = "server.pem", ".lock"
 _RIGHTS = "give the account that runs the server sole ownership of it: mode 0700 for the directory, 0600 for keys"
@@ -65,14 +65,14 @@ class ServerKeyPair:
 
 @dataclass(frozen=True)
 class OperatorIdentity:
-    """A new client certificate and its private key (PEM): an operator's, or a server's for other servers."""
+    """A new client certificate and private key (PEM), of an operator or of a server that calls other servers."""
 
     issued: IssuedCertificate
     key_pem: bytes = field(repr=False)
 
 
 class Authority:
-    """Issues the certificates of one federation. Thread-safe; made by ``Authority.open``."""
+    """Issues the certificates of one federation. Thread-safe; opened by ``Authority.open``."""
 
     def __init__(self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._directory = directory
@@ -84,8 +84,8 @@ class Authority:
         """Load the authority kept in ``directory``, or create it there on first start.
 
         Raises:
-            AuthorityError: if the directory cannot be used, others may read the key, a part is missing or damaged, or
-                the authority's certificate has expired.
+            AuthorityError: if the directory cannot be used, other users may read the key, a file is missing or damaged,
+                or the authority's certificate has expired.
         """
         try:
             directory.mkdir(mode=PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -117,11 +117,11 @@ class Authority:
     def server_key_pair(self, names: Sequence[str], *, now: float) -> ServerKeyPair:
         """The server's own certificate for these host names and IP addresses.
 
-        The one on disk is used while it names the same and has a third of its life left; otherwise a new one
-        replaces it. Call this again now and then (daily, say) and serve what it returns.
+        The one on disk is used while it has the same names and a third of its lifetime left; otherwise a new one
+        replaces it. Call this repeatedly (for example daily) and serve the result.
 
         Raises:
-            AuthorityError: for a bad name, or if the file cannot be read or written.
+            AuthorityError: for an invalid name, or if the file cannot be read or written.
         """
         wanted = certificates.server_names(names)
         path = self._directory / _SERVER_FILE
@@ -145,16 +145,16 @@ class Authority:
         lifetime_s: float = PARTICIPANT_LIFETIME_S,
         role: Role = Role.PARTICIPANT,
     ) -> IssuedCertificate:
-        """A certificate for the participant or aggregator with this id, on the key of its request.
+        """Issue a certificate for the key in the request of the participant or aggregator with this id.
 
         Raises:
-            NameFormatError: for something that is not a participant id.
+            NameFormatError: if the id is not a participant id.
         """
         check_participant_id(participant)
         return self._issue(request.public_key, role, participant, now, lifetime_s)
 
     def issue_server(self, request: CertificateRequest, names: Sequence[str], *, now: float) -> bytes:
-        """A certificate (PEM) for a server of this federation reached under ``names``, on the key of its request.
+        """Issue a certificate (PEM) for the key in the request of a server that is reached under ``names``.
 
         Raises:
             AuthorityError: for no names, or one that is neither a host name nor an IP address.
@@ -166,10 +166,10 @@ class Authority:
         return certificate.public_bytes(Encoding.PEM)
 
     def issue_operator(self, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S) -> OperatorIdentity:
-        """A certificate for an operator, with a fresh key, which the server does not keep.
+        """Issue a certificate for an operator with a new key, which the server does not keep.
 
         Raises:
-            NameFormatError: for a bad name.
+            NameFormatError: for an invalid name.
         """
         check_operator(name)
         key = certificates.new_key()
@@ -177,10 +177,10 @@ class Authority:
         return OperatorIdentity(issued, certificates.key_to_pem(key))
 
     def identify_server(self, name: str, *, now: float, lifetime_s: float) -> OperatorIdentity:
-        """A certificate with which one server of the federation calls another, with a fresh key.
+        """Issue a certificate with a new key, with which one server of the federation calls another.
 
         Raises:
-            NameFormatError: for something that is not a server's id.
+            NameFormatError: if the id is not a server id.
         """
         check_server_id(name)
         key = certificates.new_key()
@@ -188,7 +188,7 @@ class Authority:
         return OperatorIdentity(issued, certificates.key_to_pem(key))
 
     def require_issued(self, certificate_pem: bytes) -> Peer:
-        """The peer of a certificate that this authority has signed.
+        """The peer in a certificate, which this authority must have signed.
 
         Raises:
             PeerError: if it has not.
@@ -201,10 +201,10 @@ class Authority:
         return peer
 
     def verify_proof(self, certificate_pem: bytes, message: bytes, signature: bytes) -> Peer:
-        """The peer that signed ``message`` with the key of a certificate of this authority, even an expired one.
+        """The peer whose key signed ``message``, given its certificate by this authority, even an expired one.
 
         Raises:
-            PeerError: if the certificate is none of this authority's, or its key did not sign the message.
+            PeerError: if the authority did not issue the certificate, or its key did not sign the message.
         """
         peer = Peer.from_pem(certificate_pem)
         certificate = x509.load_pem_x509_certificate(certificate_pem)
@@ -221,10 +221,10 @@ class Authority:
     def certify_operator(
         self, request: CertificateRequest, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S
     ) -> IssuedCertificate:
-        """A certificate for an operator, on the key of its request.
+        """Issue a certificate for the key in an operator's request.
 
         Raises:
-            NameFormatError: for a bad name.
+            NameFormatError: for an invalid name.
         """
         check_operator(name)
         return self._issue(request.public_key, Role.OPERATOR, name, now, lifetime_s)
@@ -262,7 +262,7 @@ class Authority:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             certificate.verify_directly_issued_by(self._certificate)
         except (*UNREADABLE, TypeError, InvalidSignature, x509.ExtensionNotFound):
-            return None  # damaged, or of another authority: it is replaced
+            return None  # damaged, or from another authority: it is replaced
         remaining_s = certificate.not_valid_after_utc.timestamp() - now
         fresh = remaining_s > SERVER_LIFETIME_S * _RENEW_AT and certificate.not_valid_before_utc.timestamp() <= now
         if names != wanted or not fresh or key.public_key() != certificate.public_key():
@@ -275,7 +275,7 @@ class Authority:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """Let one process at a time create or renew; the lock ends with its process."""
+    """Let one process at a time create or renew; the lock ends with the process."""
     descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,6 +1,6 @@
-"""The form of this federation's certificates (RFC 5280): the authority's, servers' and clients'.
+"""Builds this federation's certificates (RFC 5280): the authority's, servers' and clients'.
 
-All keys are on P-256: the TLS library inside gRPC takes no Ed25519 certificates by default.
+All keys are on P-256, since the TLS library inside gRPC does not accept Ed25519 certificates by default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atoll.server.identity.validity import not_before_of
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh private key."""
+    """A new private key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -74,17 +74,17 @@ def server_certificate(
     """A certificate for a server reached under ``names`` (host names and IP addresses).
 
     Raises:
-        AuthorityError: for no names, or one that is neither.
+        AuthorityError: for no names, or a name that is neither.
     """
     builder = _builder(_name("Atoll server"), issuer.subject, public_key, now=now, not_after=not_after)
     return _sign_leaf(builder, issuer, issuer_key, server_names(names), ExtendedKeyUsageOID.SERVER_AUTH)
 
 
 def server_names(names: Sequence[str]) -> x509.SubjectAlternativeName:
-    """Host names and IP addresses as a certificate's alternative names, in order, each once.
+    """Host names and IP addresses as a certificate's alternative names, in order and without duplicates.
 
     Raises:
-        AuthorityError: for no names, or one that is neither.
+        AuthorityError: for no names, or a name that is neither.
     """
     if not names:
         raise AuthorityError("a server certificate needs at least one host name or IP address that clients connect to")

@@ -1,4 +1,4 @@
-"""An operator's credential: one file with the server's address, the trusted authority and the operator's identity."""
+"""An operator's credential: one file with the server's address, the trusted authority, and the operator's identity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll.server.identity.errors import CredentialError
 from atoll.server.identity.files import PRIVATE_MODE, read_private, write_atomic
 
 OPERATOR_FILE = "operator.json"
-"""Its name in the server's data directory and in ``~/.config/atoll``."""
+"""Name of the credential file in the server's data directory and in ``~/.config/atoll``."""
 _FORMAT = "atoll operator 1"
 
 

@@ -16,7 +16,7 @@ _MAX_BYTES = 1 << 20
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int) -> None:
-    """Replace ``path`` by ``data`` durably; a crash leaves the old file or the new one, never a part.
+    """Replace the content of ``path`` durably; a crash leaves the old file or the new one, never a part.
 
     Raises:
         OSError: if the directory cannot be written to.
@@ -39,7 +39,7 @@ def read_private(path: Path) -> bytes:
     """Read a file that only its owner may read or write (1 MiB at most).
 
     Raises:
-        PermissionError: if group or others have any right to it; the message holds the remedy.
+        PermissionError: if group or others have any permission on it; the message has the remedy.
         OSError: if it cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -11,15 +11,15 @@ _HOST = re.compile(
 
 
 def is_host_name(name: str) -> bool:
-    """Whether it has the form of a DNS name."""
+    """Whether a text has the form of a DNS name."""
     return _HOST.fullmatch(name) is not None
 
 
 def advertised_name(value: str | None) -> str | None:
-    """A setting that names this machine to participants, as it was given.
+    """Check a setting that names this machine to participants, and return it unchanged.
 
     Raises:
-        ValueError: if it is neither a host name nor an IP address, such as an address with a port, or a URL.
+        ValueError: if it is not a host name or IP address but, for example, an address with a port or a URL.
     """
     if value is None or is_host_name(value):
         return value

@@ -18,11 +18,11 @@ _OPERATOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 DEFAULT_PROJECT = "default"
-"""The project of everything that names none; it is always there."""
+"""The project of everything that names no project; it always exists."""
 
 
 class ParticipantKind(StrEnum):
-    """The kind of an enrolled party: one process at the edge, a datacenter behind one identity, or an aggregator."""
+    """The kind of an enrolled party: one edge process, a datacenter behind one identity, or an aggregator."""
 
     EDGE = "edge"
     SILO = "silo"
@@ -30,22 +30,22 @@ class ParticipantKind(StrEnum):
 
 
 def new_participant_id() -> str:
-    """A fresh participant id: ``p`` and 12 lower-case base32 characters."""
+    """A new participant id: ``p`` and 12 lower-case base32 characters."""
     return "p" + _random_text()
 
 
 def new_run_id() -> str:
-    """A fresh run id: ``r`` and 12 lower-case base32 characters."""
+    """A new run id: ``r`` and 12 lower-case base32 characters."""
     return "r" + _random_text()
 
 
 def new_token_id() -> str:
-    """A fresh id of a join token: ``t`` and 12 lower-case base32 characters."""
+    """A new id of a join token: ``t`` and 12 lower-case base32 characters."""
     return "t" + _random_text()
 
 
 def new_server_id() -> str:
-    """A fresh id of one process of a server: ``s`` and 12 lower-case base32 characters."""
+    """A new id of a server process: ``s`` and 12 lower-case base32 characters."""
     return "s" + _random_text()
 
 
@@ -53,7 +53,7 @@ def check_server_id(text: str) -> str:
     """Return ``text`` if it has the form of a server's id.
 
     Raises:
-        NameFormatError: if it has not.
+        NameFormatError: if it does not.
     """
     return _check(_SERVER, text, "server id", "s and 12 characters a-z, 2-7")
 
@@ -62,7 +62,7 @@ def check_participant_id(text: str) -> str:
     """Return ``text`` if it has the form of a participant id.
 
     Raises:
-        NameFormatError: if it has not.
+        NameFormatError: if it does not.
     """
     return _check(_PARTICIPANT, text, "participant id", "p and 12 characters a-z, 2-7")
 

@@ -1,4 +1,4 @@
-"""Roles of operators: one of four, in all projects or in some."""
+"""Operators' roles: one of four, in all projects or in single ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import MappingProxyType
 class OperatorRole(StrEnum):
     """The role of an operator.
 
-    A viewer reads. An operator also steers runs, lets participants in and reads models. A privacy officer also limits
-    populations, stops runs and reads the audit log. An administrator may do all that, and manages operators.
+    A viewer reads. An operator also controls runs, admits participants and reads models. A privacy officer reads,
+    limits populations, stops runs and reads the audit log. An administrator may do all that, and manages operators.
     """
 
     VIEWER = "viewer"
@@ -22,7 +22,7 @@ class OperatorRole(StrEnum):
 
     @property
     def words(self) -> str:
-        """As people read it."""
+        """The role in words, for messages."""
         return self.value.replace("_", " ")
 
 
@@ -31,7 +31,7 @@ EVERY_ROLE = frozenset(OperatorRole)
 
 @dataclass(frozen=True)
 class ProjectRole:
-    """A role in one project; with an ``organisation`` only for the participants and join tokens of that one."""
+    """A role in one project; if it has an ``organisation``, only for its participants and join tokens."""
 
     role: OperatorRole
     organisation: str = ""
@@ -39,11 +39,11 @@ class ProjectRole:
 
 @dataclass(frozen=True)
 class Rights:
-    """What one operator may do.
+    """The rights of one operator.
 
     Attributes:
-        everywhere: its role in all projects and for the server itself; None if it has roles in some projects only.
-        projects: its roles in single projects, by project, which hold there instead of ``everywhere``.
+        everywhere: its role in all projects and for the server itself; None if it has roles only in single projects.
+        projects: its roles in single projects, by project; there they replace ``everywhere``.
     """
 
     everywhere: OperatorRole | None = None

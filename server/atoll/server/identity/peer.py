@@ -1,9 +1,9 @@
 """The identity in a peer's certificate.
 
 An identity is one URI among the certificate's subject alternative names: ``atoll://participant/<id>``,
-``atoll://aggregator/<id>``, ``atoll://operator/<name>`` or, between servers, ``atoll://server/<id>`` (in the manner of
-SPIFFE: exactly one URI, and nothing else is read). TLS has already verified the chain and the dates when a certificate
-comes here; whether it has been revoked is the store's to say.
+``atoll://aggregator/<id>``, ``atoll://operator/<name>`` or, between servers, ``atoll://server/<id>`` (as in SPIFFE:
+exactly one URI, and nothing else is read). TLS has already verified the chain and the dates of a certificate that is
+read here; the store checks whether it has been revoked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEME = "atoll://"
 
 
 class Role(StrEnum):
-    """The role that a certificate gives its holder."""
+    """The role of a certificate's holder."""
 
     PARTICIPANT = "participant"
     OPERATOR = "operator"
@@ -32,7 +32,7 @@ class Role(StrEnum):
 
     @classmethod
     def of_kind(cls, kind: ParticipantKind) -> Role:
-        """The role in the certificate of an enrolled party."""
+        """The role in the certificates of an enrolled party."""
         return cls.AGGREGATOR if kind is ParticipantKind.AGGREGATOR else cls.PARTICIPANT
 
 
@@ -43,8 +43,8 @@ _CHECKS = {Role.OPERATOR: check_operator, Role.SERVER: check_server_id}
 class Peer:
     """The holder of a certificate.
 
-    ``name`` is the id of a participant, aggregator or server, or an operator's name; ``fingerprint`` the SHA-256 of the
-    certificate's DER in hex; ``not_before`` and ``not_after`` epoch seconds UTC; ``serial`` hex.
+    ``name`` is the id of a participant, aggregator or server, or an operator's name. ``fingerprint`` is the SHA-256 of
+    the certificate's DER in hex, ``serial`` is hex, and ``not_before`` and ``not_after`` are epoch seconds UTC.
     """
 
     role: Role
@@ -56,7 +56,7 @@ class Peer:
 
     @property
     def issued_at(self) -> float:
-        """Epoch seconds UTC, to the second; for a certificate that this federation's authority made."""
+        """Time of issue in epoch seconds UTC, to the second, of a certificate by this federation's authority."""
         return issued_at_of(self.not_before, self.not_after)
 
     @classmethod
@@ -82,7 +82,7 @@ class Peer:
 
 
 def fingerprint_of(pem: bytes) -> str:
-    """SHA-256 of a certificate's DER, hex: as ``Peer`` has it, of a certificate that was read before."""
+    """The fingerprint, as in ``Peer``, of a PEM certificate that has already been checked."""
     return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
 
 

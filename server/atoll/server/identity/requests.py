@@ -1,4 +1,4 @@
-"""Certificate requests (PKCS #10, RFC 2986): a newcomer's public key, with proof that it holds the private key."""
+"""Certificate requests (PKCS #10, RFC 2986): a newcomer's public key with proof of possession of the private key."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MAX_REQUEST_BYTES = 16_384
 
 @dataclass(frozen=True)
 class KeyWithRequest:
-    """A fresh private key and the request that proves it, both PEM."""
+    """A new private key and a request signed by it, both PEM."""
 
     key_pem: bytes = field(repr=False)
     csr_pem: bytes
 
     @classmethod
     def make(cls) -> KeyWithRequest:
-        """A new P-256 key; the request's subject is empty, because the server assigns the identity."""
+        """Make a new P-256 key; the request's subject is empty, because the server assigns the identity."""
         return cls.of(new_key())
 
     @classmethod
     def of(cls, key: ec.EllipticCurvePrivateKey) -> KeyWithRequest:
-        """The request for a certificate on an existing key."""
+        """Make a request for a certificate of an existing key."""
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         return cls(key_to_pem(key), request.public_bytes(Encoding.PEM))
 
@@ -39,7 +39,7 @@ class KeyWithRequest:
 class CertificateRequest:
     """A request with a valid signature: the caller holds the private key.
 
-    Names asked for in the request are not kept: the server says who the caller is. ``key`` is the SHA-256 of the
+    Names in the request are ignored, since the server assigns the identity. ``key`` is the SHA-256 of the
     public key (DER SubjectPublicKeyInfo) in hex.
     """
 

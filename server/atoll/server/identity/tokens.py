@@ -1,4 +1,4 @@
-"""One-time join tokens: minting and checking. Only a hash is stored; ``stores`` spends a token atomically."""
+"""Minting and checking of one-time join tokens. Only a hash is stored; ``stores`` spends a token atomically."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TokenRecord:
     """The server's record of a token. Times are epoch seconds UTC; ``used_by`` is a participant id.
 
     Attributes:
-        hosts: of a token for an aggregator: the names, in one text with spaces, that its server certificate may have.
-        through: id of the aggregator that its participant may also connect to; empty: to the server only.
-        project: that its participant will belong to.
+        hosts: for an aggregator's token, the names that its server certificate may have, separated by spaces.
+        through: id of the aggregator that its participant may also connect to; empty for the server only.
+        project: the project that its participant will belong to.
 
-    ``used_key`` is the SHA-256 (hex) of the public key that the token admitted: the same key may ask again, for the
-    answer may have been lost on the way.
+    ``used_key`` is the SHA-256 (hex) of the public key that the token admitted. The same key may ask again, since the
+    answer may have been lost in transit.
     """
 
     id: str
@@ -52,7 +52,7 @@ class TokenRecord:
 
 @dataclass(frozen=True)
 class Bound:
-    """What the holder of a token will be bound to; see ``TokenRecord``."""
+    """The bindings of a token's holder; see ``TokenRecord``."""
 
     hosts: str = ""
     through: str = ""
@@ -82,7 +82,7 @@ def mint(
     """Make a token that admits one participant of ``organisation`` until ``now + lifetime_s``.
 
     Raises:
-        NameFormatError: for an impossible organisation name.
+        NameFormatError: for an invalid organisation name.
         InvalidRequestError: for a lifetime that is not within (0, 90 days].
     """
     check_organisation(organisation)
@@ -116,16 +116,16 @@ def verify(
     organisation: str | None = None,
     kind: ParticipantKind | None = None,
 ) -> TokenRecord:
-    """Check a secret against the record found for its id (None: nothing was found); return the record if it admits.
+    """Check a secret against the record found for its id (None if there is none); return the record.
 
-    ``key`` is the SHA-256 (hex) of the public key that asks; the key that spent the token may ask again until it
-    expires. ``organisation`` and ``kind``, where given, are what the caller says that it is.
+    ``key`` is the SHA-256 (hex) of the caller's public key; the key that spent the token may ask again until the token
+    expires. ``organisation`` and ``kind``, if given, are the caller's claims.
 
     Raises:
-        TokenUnknownError: no record, or another secret. The comparison takes the same time wherever they differ.
+        TokenUnknownError: no record, or another secret. The comparison takes constant time.
         TokenScopeError: the token is for another organisation or kind.
         TokenUsedError: another key has spent it.
-        TokenExpiredError: its time is over.
+        TokenExpiredError: it has expired.
     """
     expected = record.secret_hash if record is not None else _hash("", "")
     same = hmac.compare_digest(expected, _hash(record.id if record is not None else "-", secret))
@@ -145,10 +145,10 @@ def verify(
 
 
 def check_kind(record: TokenRecord, *, aggregator: bool) -> None:
-    """Check that a token is for the caller, which says whether it is an aggregator; else it stays unspent.
+    """Check whether a token is for an aggregator, before it is spent by a caller of the wrong kind.
 
     Raises:
-        TokenScopeError: if an aggregator gives a participant's token, or a participant an aggregator's.
+        TokenScopeError: if an aggregator presents a participant's token, or a participant an aggregator's.
     """
     if aggregator and record.kind is not ParticipantKind.AGGREGATOR:
         raise TokenScopeError(

@@ -8,14 +8,14 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def boot_s() -> float:
-    """Seconds of a clock that cannot be set and that also counts while the machine is suspended."""
+    """Seconds of a clock that cannot be set and that continues while the machine is suspended."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
 class SteadyClock:
-    """Epoch seconds: reads the wall clock once, at construction, and counts on with ``boot_s``.
+    """Epoch seconds: reads the wall clock once, at construction, and continues with ``boot_s``.
 
-    So durations and ages do not change when the wall clock is set; its new time is used from the next start on.
+    Durations and ages thus do not change when the wall clock is set; the new time takes effect at the next start.
     Certificates are checked against the wall clock, as in TLS.
     """
 

@@ -1,7 +1,8 @@
-"""Before a server stops: uploads end and are reported, and closing rounds are released, as far as time allows.
+"""Draining before a stop: uploads end and are reported, and closing rounds are released, as far as time allows.
 
-Unfinished work is not lost. A participant whose upload is cut sends what the next server lacks of it: the rest
-if that one has the same data directory, else all of it. A sum that is cut is taken again from the accepted updates.
+Unfinished work is not lost. A participant whose upload is cut off sends the missing part to the next server: the rest
+if that server has the same data directory, otherwise all of it. A sum that is cut off is computed again from the
+accepted updates.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ log = logging.getLogger(__name__)
 QUIET_S = 0.5
 """Seconds after the last stream of an upload within which its report is expected."""
 PROGRESS_S = 2.0
-"""Seconds between two log lines about what the server waits for."""
+"""Seconds between two log lines about the wait."""
 
 
 async def drain(meter: TransferMeter, limit_s: float, settled: Callable[[], Awaitable[None]] | None = None) -> float:
-    """Wait until no upload is under way and ``settled`` returns; returns the seconds that are left of ``limit_s``."""
+    """Wait until no upload is under way and ``settled`` returns; returns the remaining seconds of ``limit_s``."""
     until = time.monotonic() + limit_s
     logging_progress = asyncio.create_task(_log_progress(meter, limit_s))
     try:
@@ -50,7 +51,7 @@ async def _uploads_end(meter: TransferMeter) -> None:
 
 
 def _left_s(meter: TransferMeter) -> float:
-    """Seconds for which uploads, or the report of one that has ended, are to be expected at least."""
+    """Minimum seconds for which uploads, or the report of one that has ended, are still expected."""
     return QUIET_S if meter.uploads_open else meter.last_upload_at + QUIET_S - time.monotonic()
 
 
@@ -63,4 +64,4 @@ async def _log_progress(meter: TransferMeter, limit_s: float) -> None:
 
 
 async def _nothing() -> None:
-    """There is nothing to wait for."""
+    """Return at once: there is nothing to wait for."""

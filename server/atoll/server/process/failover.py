@@ -1,4 +1,4 @@
-"""One of several servers at a database: stands by and serves participants, has its turn, and sees it end."""
+"""One of several servers at a database: it stands by and serves participants, takes its turn, and notices its end."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from atoll.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 10.0
-"""Seconds between two tries to serve participants while standing by."""
+"""Seconds between two attempts to serve participants while standing by."""
 
 
 def name_of(config: ServerConfig) -> str:
-    """The name of this server among those of its database: machine and port. All servers advertise the same name."""
+    """This server's name among the servers of its database: machine and port, since all advertise the same name."""
     machine = config.host if is_loopback(config.host) else socket.gethostname()
     return f"{machine}:{config.port}"
 
 
 class Failover:
-    """The place of one server among those of a database.
+    """Coordinates one server with the other servers of its database.
 
     Args:
-        config: of the server.
-        returns: whether it was at work before.
+        config: the server's settings.
+        returns: whether the server was at work before.
 
     Attributes:
         standby: waits in ``Store.open``.
-        over: set when another server has taken over, or may have.
+        over: set when another server has, or may have, taken over.
     """
 
     def __init__(self, config: ServerConfig, *, returns: bool) -> None:
@@ -69,11 +69,11 @@ class Failover:
 
     @property
     def standbys(self) -> int:
-        """Number of other servers that stand by."""
+        """Number of other standbys."""
         return 0 if self._heartbeat is None else self._heartbeat.standbys
 
     async def begin(self, store: Store, rounds: RoundFigures) -> None:
-        """The wait is over: the server uses the store, and soon the ports, from now on."""
+        """End the wait: the server now uses the store, and soon the ports."""
         if self._pages.sentence:
             notify("STATUS=at work")
         self._speak(store, rounds)
@@ -81,7 +81,7 @@ class Failover:
         self.close_pages()
 
     def _speak(self, store: Store, rounds: RoundFigures) -> None:
-        """Keep the turn, before anything else takes time."""
+        """Start to keep the turn, before anything else takes time."""
         if store.turn is None:
             store.writer.watch(rounds.committed)
             return
@@ -94,7 +94,7 @@ class Failover:
         store.writer.watch(committed)
 
     async def announce(self, store: Store, main_port: int, enrol_port: int) -> None:
-        """Tell servers that stand by where this one serves."""
+        """Publish this server's addresses to standbys."""
         turn, config = store.turn, self._config
         if turn is None:
             return
@@ -106,7 +106,7 @@ class Failover:
         await store.writer.run(work)
 
     async def stop(self) -> None:
-        """End wait and turn."""
+        """End the wait or the turn."""
         self.standby.end()
         await self._stop_serving(self._config.drain_s, "the server is stopping")
         self.close_pages()
@@ -114,11 +114,11 @@ class Failover:
             await self._heartbeat.stop()
 
     def close_pages(self) -> None:
-        """Free the port for the pages of a server at work."""
+        """Close the standby's pages, to free the port for those of a server at work."""
         self._pages.close()
 
     def _show_wait(self, sentence: str) -> None:
-        """Called in the thread that waits."""
+        """Called in the waiting thread."""
         if not self._pages.sentence:
             self._pages.open(sentence)
             notify(READY)
@@ -127,7 +127,7 @@ class Failover:
         notify(f"STATUS=standing by: {sentence}")
 
     def _found(self, place: WorkPlace) -> None:
-        """Called in the thread that waits: another server is at work."""
+        """Called in the waiting thread: another server is at work."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._serve_for, place)
 
@@ -170,7 +170,7 @@ class Failover:
 
 
 def obstacle_to_serving(config: ServerConfig) -> str:
-    """Why a server may not serve participants while it stands by; empty if it may."""
+    """The reason why a server may not serve participants while it stands by; empty if it may."""
     if config.insecure:
         return "without TLS no server can distinguish another one from a participant (insecure)"
     if blob_place.find(config.data) is None:

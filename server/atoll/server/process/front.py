@@ -1,8 +1,8 @@
-"""Ports that ask for no certificate: accepts connections for a gRPC server behind, and shares them out by address.
+"""Accepts connections for a gRPC server on ports without client certificates, and shares them fairly by address.
 
 gRPC closes connections beyond its maximum number, and does not know a connection's age or address before its first
-call: so one address that holds all of them would keep all others out. Here the address with the most connections loses
-its oldest one to an address with fewer. Bytes pass unchanged; TLS ends at the server behind.
+call, so one address that holds all of them would keep all others out. Here the address with the most connections loses
+its oldest one to an address with fewer. Bytes pass unchanged; TLS ends at the gRPC server.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from atoll.server.telemetry.refusal_log import RefusalLog
 log = logging.getLogger(__name__)
 
 BEHIND = "127.0.0.1"
-"""Address that the gRPC server listens on."""
+"""Address on which the gRPC server listens."""
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  # an operator's `host` may be the wildcard
 _PIECE_BYTES = 1 << 14
 _BACKLOG = 512
 _CLOSE_S = 5.0
-"""Seconds that a closed connection may take to send what waits; then it is reset."""
+"""Seconds that a closed connection may take to send pending data before it is reset."""
 ORIGIN_KEPT_S = 60.0
-"""Seconds after a connection was closed in which the server behind may still begin calls that it has sent."""
+"""Seconds after a connection was closed in which the gRPC server may still begin calls from it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ Crowded = Callable[[str, int, int], LimitExceededError]
 
 
 def enrolment_crowded(address: str, held: int, most: int) -> LimitExceededError:
-    """The error of an address that has most of the connections to the enrolment port."""
+    """The error for an address that has the most connections to the enrolment port."""
     return LimitExceededError(
         "enrolment.connections",
         f"{address} has {held} of the {most} connections to the enrolment port; its oldest is closed",
@@ -57,15 +57,16 @@ def enrolment_crowded(address: str, held: int, most: int) -> LimitExceededError:
 
 
 class Front:
-    """Connections from outside, each joined to its own connection to the server behind. For the event loop alone.
+    """External connections, each joined to its own connection to the gRPC server. Only the event loop uses it.
 
     Args:
         most: maximum number of open connections.
         refused: called with the code of ``crowded`` for each connection that is closed to make room.
-        crowded: makes the error of an address that has so many connections of the most, and loses its oldest.
+        crowded: makes the error for the address that loses its oldest connection, given the number it holds and the
+            maximum.
 
     Attributes:
-        connections: connections of the server behind, whose only caller is this front.
+        connections: connections of the gRPC server, whose only caller is this front.
     """
 
     def __init__(
@@ -90,13 +91,13 @@ class Front:
         Args:
             host: address to listen on.
             port: port to listen on.
-            behind: the port of the server behind, on ``BEHIND``.
+            behind: the port of the gRPC server, on ``BEHIND``.
 
         Raises:
             SetupError: if the port cannot be opened.
         """
         both = socket.has_dualstack_ipv6()
-        listening_on = _ANY_IPV6 if both and host == _ANY_IPV4 else host  # as gRPC reads the wildcard
+        listening_on = _ANY_IPV6 if both and host == _ANY_IPV4 else host  # as gRPC interprets the wildcard
         six = ":" in listening_on
         try:
             listener = socket.create_server(
@@ -127,16 +128,16 @@ class Front:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def origin(self, peer: str) -> str:
-        """The peer of a call, as gRPC would name it without this front."""
+        """The peer of a call, named as gRPC would name it without this front."""
         found = self._origins.get(peer)
         return peer if found is None else found.peer
 
     async def enter(self, _: str, context: grpc.aio.ServicerContext[Any, Any]) -> str:
-        """Admit a call (``rpc.port_bounds.Enter``): it counts for the address of its connection."""
+        """Admit a call (``rpc.port_bounds.Enter``); it is counted for the address of its connection."""
         return network_of(self.origin(context.peer()))
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its beginning to its end."""
+        """Handle one connection from its beginning to its end."""
         task, peer = asyncio.current_task(), _name_of(writer)
         network = network_of(peer)
         with contextlib.closing(writer):
@@ -155,7 +156,7 @@ class Front:
                     self._leave(network, task)
 
     def _make_room(self, network: str) -> None:
-        """If there are too many connections, close the oldest of the network with the most (of this one in a tie)."""
+        """If there are too many connections, close the oldest of the network with the most (in a tie, of this one)."""
         if len(self) < self._most:
             return
         greediest = max(self._open, key=lambda name: len(self._open[name]))
@@ -164,7 +165,7 @@ class Front:
             greediest = network
         oldest = next(iter(self._open[greediest]))
         oldest.cancel()
-        self._leave(greediest, oldest)  # at once: the next newcomer must close another one
+        self._leave(greediest, oldest)  # at once, so that the next newcomer closes another one
         error = self._crowded(greediest, held, self._most)
         self._refused(error.detail.code)
         self._refusals.warn(greediest, error)
@@ -176,7 +177,7 @@ class Front:
             self._open.pop(network, None)
 
     def _forget(self, name: str, origin: _Origin) -> None:
-        if self._origins.get(name) is origin:  # else another connection has the same port by now
+        if self._origins.get(name) is origin:  # otherwise another connection already has the same port
             del self._origins[name]
 
     async def _join(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +221,7 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 
 
 def _name_of(writer: asyncio.StreamWriter) -> str:
-    """The peer, as gRPC names it; empty if it has disconnected."""
+    """The peer, named as by gRPC; empty if it has disconnected."""
     found = writer.get_extra_info("peername")
     if not found:
         return ""

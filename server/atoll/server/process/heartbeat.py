@@ -1,4 +1,4 @@
-"""Keeps a server's turn at a database that several servers may use, and sees when it is over."""
+"""Keeps a server's turn at a database that several servers may use, and notices its end."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BEAT_S = 0.5
 class Heartbeat:
     """Keeps the turn of a server, and notices its end.
 
-    While no other server stands by, this one keeps its participants when the database is away. With others standing by
-    it steps down as soon as they may have taken over, so that its participants turn to them. While one of its
-    statements takes long they may not: a second connection sees that it runs.
+    If there is no standby, this server keeps its participants while the database is unavailable. With standbys, it
+    steps down as soon as they may have taken over, so that its participants turn to them. They do not take over during
+    a long statement: a second connection checks whether it is still running.
 
     Args:
         store: of a PostgreSQL database; its writer's connection holds the lock.
         silence_s: seconds without a statement after which another server may take over.
-        over: is set when the turn is over.
+        over: set when the turn is over.
 
     Attributes:
         reason: a sentence about the end of the turn.
-        standbys: number of servers that stood by at the last beat.
+        standbys: number of standbys at the last beat.
     """
 
     def __init__(self, store: Store, silence_s: float, over: asyncio.Event) -> None:
@@ -54,7 +54,7 @@ class Heartbeat:
             self._written_at = time.monotonic()
 
     async def stop(self) -> None:
-        """Speak no longer."""
+        """Stop sending statements."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -74,7 +74,7 @@ class Heartbeat:
             log.debug("the database was not reached: %s", error)
 
     async def _look_for_statement(self) -> None:
-        """Ask another connection, for a moment, whether the writer's runs a statement."""
+        """Ask over a second, short-lived connection whether the writer's connection is running a statement."""
         asked_at = time.monotonic()
         patience_s = max(BEAT_S, self._silence_s - (asked_at - self._written_at))
         with suppress(ServerError, TimeoutError):

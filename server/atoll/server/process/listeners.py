@@ -32,32 +32,32 @@ _OPTIONS: dict[str, int] = {
     "grpc.max_send_message_length": MAX_CHUNK_BYTES + (1 << 20),
     "grpc.keepalive_time_ms": 10_000,
     "grpc.keepalive_timeout_ms": 5_000,
-    # For every ping; without it gRPC waits 60 s, regardless of the two options above. Less would break slow uploads,
-    # whose answers to pings queue behind what they send.
+    # For every ping; without it gRPC waits 60 s, regardless of the two options above. A smaller value would break slow
+    # uploads, whose answers to pings queue behind their data.
     "grpc.http2.ping_timeout_ms": 10_000,
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
     "grpc.http2.max_pings_without_data": 0,
-    # Bytes that a stream may send ahead of the message that its handler waits for: bounds what one participant's
-    # streams can make the server hold. Fixed, because gRPC's own probing would raise it.
+    # Bytes that a stream may send ahead of the message that its handler waits for. This bounds the memory that one
+    # participant's streams can occupy. It is fixed, because gRPC's own probing would raise it.
     "grpc.http2.lookahead_bytes": 128 << 10,
     "grpc.http2.bdp_probe": 0,
-    # Frame size of chunks, instead of 16 KiB: the work per frame was an eighth of all work at both ends.
+    # Frame size for chunks, instead of 16 KiB: the work per frame was an eighth of all work at both ends.
     "grpc.http2.max_frame_size": 256 << 10,
-    # Largest read buffer of a connection; the default of 4 MiB would be held for each uploading connection.
+    # Maximum read buffer of a connection; the default of 4 MiB would be held for each uploading connection.
     "grpc.experimental.tcp_max_read_chunk_size": 256 << 10,
-    # No compression: tensors do not compress, and without inflation there are no decompression bombs.
+    # No compression: tensors do not compress well, and without decompression there are no decompression bombs.
     "grpc.compression_enabled_algorithms_bitset": 1,
 }
 _CERTIFICATE_CHECK_S = 3600.0
 MAX_INSIDE_BYTES = 64 << 20
 ENROLMENT_AGE_S = 30.0
-"""Seconds after which a connection to the enrolment port is asked to end; after as long again it is ended."""
+"""Seconds after which a connection to the enrolment port is asked to end; after the same time again it is closed."""
 ENROLMENT_STREAMS = 8
 ENROLMENT_BYTES = 64 << 10
-"""Largest message of the enrolment port: a token and a certificate request take about 2 KiB."""
+"""Maximum bytes of a message on the enrolment port; a token and a certificate request take about 2 KiB."""
 ENROLMENT_REQUESTS = 512
-"""Maximum number of enrolment messages that arrive at the same time."""
+"""Maximum number of enrolment messages that arrive concurrently."""
 ENROLMENT_REQUESTS_EACH = 32
 """The same for one address (IPv6: one /64 network)."""
 ENROLMENT_REQUEST_S = 10.0
@@ -65,9 +65,9 @@ ENROLMENT_REQUEST_S = 10.0
 
 
 SIGN_IN_CONNECTIONS = 1024
-"""Connections to the port of operators who sign in: anyone can open one, and each takes a descriptor of the process."""
+"""Maximum number of connections to the sign-in port: anyone can open one, and each takes a file descriptor."""
 SIGN_IN_IDLE_S = 60.0
-"""Seconds without a call after which such a connection is ended; clients open another."""
+"""Seconds without a call after which such a connection is closed; clients open another."""
 
 
 class Port(StrEnum):
@@ -88,17 +88,16 @@ def make_server(
     connections: Connections | None = None,
     within: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
-    """A gRPC server that listens on no port yet.
+    """A gRPC server that does not listen yet.
 
     Args:
-        port: MAIN and SIGN_IN answer operators, whose answers hold whole runs; several processes may listen on one
-            TRANSFER port; INSIDE is for the processes of one server among themselves, whose messages name whole
-            cohorts.
-        limits: limits of callers; INSIDE has none.
-        refused: called with the code of every error that a caller gets.
+        port: kind of port. MAIN and SIGN_IN answer operators, with whole runs in an answer. Several processes may
+            listen on one TRANSFER port. INSIDE connects the processes of one server, whose messages name whole cohorts.
+        limits: limits on callers; INSIDE has none.
+        refused: called with the code of every error that is sent to a caller.
         enter: admits every call, before its request is received.
         connections: closes connections of callers that do not read, once its port is set.
-        within: further interceptors, which see calls that were admitted and errors as the handlers raise them.
+        within: further interceptors, which see admitted calls, and errors as raised by the handlers.
     """
     options = _options_of(port, limits)
     bounds = _bounds_of(port, limits, enter, connections or Connections())
@@ -137,7 +136,7 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
     if port is Port.SIGN_IN:
         options |= {
-            # The connections that ``front`` accepts, and as many that it has just closed.
+            # the connections that ``front`` accepts, and as many that it has just closed
             "grpc.max_allowed_incoming_connections": 2 * min(SIGN_IN_CONNECTIONS, limits.connections),
             "grpc.max_connection_idle_ms": int(1000 * SIGN_IN_IDLE_S),
         }
@@ -145,7 +144,7 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         options |= {
             "grpc.max_receive_message_length": ENROLMENT_BYTES,
             "grpc.max_concurrent_streams": ENROLMENT_STREAMS,
-            # The connections that ``front`` accepts, and as many that it has just closed.
+            # the connections that ``front`` accepts, and as many that it has just closed
             "grpc.max_allowed_incoming_connections": 2 * limits.enrolment_connections,
             "grpc.max_connection_age_ms": int(1000 * ENROLMENT_AGE_S),
             "grpc.max_connection_age_grace_ms": int(1000 * ENROLMENT_AGE_S),
@@ -156,13 +155,13 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
 def server_credentials(
     authority: Authority, names: Sequence[str], *, mutual: bool, clock: Callable[[], float]
 ) -> grpc.ServerCredentials:
-    """TLS with the authority's server certificate, which is renewed while serving; ``mutual`` requires the peer's."""
+    """TLS with the authority's server certificate, renewed while serving; ``mutual`` requires client certificates."""
     ca = authority.certificate_pem if mutual else None
     return credentials_of(lambda: authority.server_key_pair(names, now=clock()), ca)
 
 
 def credentials_of(find: Callable[[], ServerKeyPair], ca: bytes | None) -> grpc.ServerCredentials:
-    """TLS with the key pair that ``find`` gives, asked now and then; with ``ca`` it requires the peer's certificate."""
+    """TLS with the key pair from ``find``, which is called repeatedly; with ``ca`` it requires client certificates."""
     checked = time.monotonic()
 
     pair = find()
@@ -173,8 +172,8 @@ def credentials_of(find: Callable[[], ServerKeyPair], ca: bytes | None) -> grpc.
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         """Called in gRPC's threads at each handshake; None keeps the certificate in use.
 
-        gRPC takes any other result as new, even an equal one, and frees the old one while other threads' handshakes use
-        it, which crashes: so each new certificate is returned only once.
+        gRPC treats any other result as new, even an equal one, and frees the old one while handshakes in other threads
+        use it, which crashes. So each new certificate is returned only once.
         """
         nonlocal checked, pair
         if time.monotonic() - checked < _CERTIFICATE_CHECK_S:
@@ -198,13 +197,13 @@ def credentials_of(find: Callable[[], ServerKeyPair], ca: bytes | None) -> grpc.
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
-    """Listen on a port (0: any free one) and return it; without credentials in plaintext.
+    """Listen on a port (0: any free one) and return it; without credentials, in plaintext.
 
     Raises:
         SetupError: if the port cannot be opened.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if not _can_listen(host, port):  # gRPC would write a line of its own to standard error
+    if not _can_listen(host, port):  # gRPC would write its own line to standard error
         raise port_taken(address)
     try:
         bound = (
@@ -218,7 +217,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 
 
 def _can_listen(host: str, port: int) -> bool:
-    """Whether a socket can be bound, also beside others that share the port on purpose; it is closed at once."""
+    """Whether a socket can be bound, including next to others that share the port on purpose; closes it at once."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
@@ -238,7 +237,7 @@ def _can_bind(family: int, place: tuple[Any, ...]) -> bool:
 
 
 def port_taken(address: str) -> SetupError:
-    """The error of a port that cannot be opened."""
+    """The error for a port that cannot be opened."""
     return SetupError(
         "server.port",
         f"cannot listen on {address}: the port is taken, or the address is not of this machine",

@@ -1,7 +1,7 @@
-"""Logging: one line per event, for people or as JSON, with run, round and participant where they are known.
+"""Logging: one line per event, as text or JSON, with run, round and participant where known.
 
 The values of these fields come from the line itself (``extra``) or from its task (``telemetry.context``). A line about
-an error of the server's own kinds carries its ``code``, whether the error is an argument or the exception logged.
+one of the server's own errors has its ``code``, whether the error is an argument or the logged exception.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from atoll.wire.status import ErrorDetail
 
 FIELDS = ("run", "round", "participant", "operator", "code")
 MAX_VALUE_CHARS = 100
-"""Callers choose names of runs, so a name is cut to this length."""
+"""Maximum length of a run's name, which callers choose; longer names are cut."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and what is known of ``FIELDS``."""
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and the known ``FIELDS``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See ``logging.Formatter``."""
@@ -42,7 +42,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people, with what is known of ``FIELDS`` at its end."""
+    """One line of text, with the known ``FIELDS`` at its end."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -55,7 +55,7 @@ class TextFormatter(logging.Formatter):
 
 
 class ContextFilter(logging.Filter):
-    """Adds to each record the known values of ``FIELDS`` that it lacks."""
+    """Adds missing known values of ``FIELDS`` to each record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See ``logging.Filter``; every record passes."""
@@ -81,7 +81,7 @@ def _code_of(record: logging.LogRecord) -> str:
 
 @contextlib.contextmanager
 def kept_in(recent: RecentLog) -> Iterator[None]:
-    """Inside the block this process's lines are kept for operators too."""
+    """Inside the block, this process's log lines are also kept for operators."""
     logger = logging.getLogger(LOGGER)
     logger.addHandler(recent)
     try:
@@ -94,12 +94,12 @@ _settings = ("info", False)
 
 
 def logging_settings() -> tuple[str, bool]:
-    """Level and form in force here, for processes started from this one."""
+    """This process's level and format, for processes started from it."""
     return _settings
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
-    """Log to standard error from ``level`` (debug, info, warning, error) on."""
+    """Log to standard error at ``level`` (debug, info, warning, error) and above."""
     global _settings  # noqa: PLW0603 - logging is a matter of the process as a whole
     _settings = (level, as_json)
     handler = logging.StreamHandler(sys.stderr)
@@ -108,6 +108,6 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Alembic logs every schema check, numba its compiler's passes: too much.
+    # Alembic logs every schema check and numba its compiler passes, which is too much
     for noisy in ("alembic", "numba"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The pages of the port for metrics and health, made from the counts of all processes and the current state."""
+"""The pages for metrics and health, made from the counts of all processes and the current state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from atoll.server.telemetry.rounds import RoundFigures
 T = TypeVar("T")
 
 ANSWER_S = 10.0
-"""Seconds that a page waits at most for the event loop, the database and the workers."""
+"""Maximum seconds that a page waits for the event loop, the database and the workers."""
 ALIVE_S = 5.0
 """Seconds after which an event loop that does not answer counts as stuck."""
 METRICS_S = 1.0
@@ -49,7 +49,7 @@ SIZES_S = 15.0
 """Minimum seconds between two measurements of sizes on disk."""
 MAIN = "main"
 AT_WORK = "/at-work"
-"""The page that answers 200 at the server at work alone: for balancers that lead operators."""
+"""The page that answers 200 only at the server at work, for load balancers of operators."""
 UNKNOWN = "unknown"
 
 
@@ -61,13 +61,13 @@ class MetricsPages:
         config: the server's addresses and directory.
         services: stores, sessions, threads.
         coordinator: the runs.
-        authority: its certificates' expiry is a metric; None without TLS.
+        authority: the certificate authority, whose certificates' expiry is a metric; None without TLS.
         node: this process's metrics.
         rounds: metrics of rounds.
         executor: threads that measure the disk.
         workers: the ingest workers; None if there are none.
-        standbys: number of other servers that stand by.
-        serving: whether the server serves now.
+        standbys: number of other standbys.
+        serving: whether the server is serving.
     """
 
     config: ServerConfig
@@ -168,7 +168,7 @@ class MetricsPages:
         names = [session.participant for session in self.services.sessions.all()]
         try:
             return await self.services.reader.run(lambda connection: participants.count_kinds(connection, names))
-        except ServerError:  # a database that fails must not hide the other figures
+        except ServerError:  # a failing database must not hide the other figures
             return {UNKNOWN: len(names)}
 
     def _queues(self) -> dict[str, int]:
@@ -196,7 +196,7 @@ class MetricsPages:
         return ends
 
     async def _blob_problem(self) -> str:
-        """Ask the store of models; while one question is open no further thread waits for it."""
+        """Ask the blob store for problems; while one such call is pending, no further thread waits."""
         if self._asked is None or self._asked.done():
             loop = asyncio.get_running_loop()
             self._asked = loop.run_in_executor(self.executor, self.services.blobs.problem)
@@ -238,7 +238,7 @@ def _disk(folder: Path) -> tuple[int, int]:
 
 
 def _sizes_in(data: Path) -> dict[str, int]:
-    """Bytes of models, uploads and database below the data directory; of a database elsewhere nothing is said."""
+    """Bytes of models, uploads and database in the data directory; a database elsewhere is left out."""
     sizes = {"models": _size_below(data / BLOBS_FOLDER), "uploads": _size_below(data / SPOOL_FOLDER)}
     database = sqlite_bytes(data)
     return sizes | {"database": sum(database)} if database else sizes

@@ -15,7 +15,7 @@ _VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Send a state as one datagram to the socket that the service manager named; without one nothing is sent.
+    """Send a state as one datagram to the service manager's socket; without one, do nothing.
 
     A path that begins with ``@`` names an abstract socket.
     """

@@ -1,4 +1,4 @@
-"""The daemon's ports, and the services behind each."""
+"""The daemon's ports, and the services on each."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ class Ports:
 
     Args:
         config: the server's settings.
-        sessions: those of participants.
+        sessions: the participants' sessions.
         executor: runs calls that block.
-        figures: counts what the ports refuse and transfer.
+        figures: counts refusals and transferred bytes.
         recent_log: the newest lines of the log, for operators.
-        closing: closes what is opened here.
-        clock: epoch seconds, as the wall clock has them.
+        closing: closes everything that is opened here.
+        clock: epoch seconds of the wall clock.
 
     Attributes:
         health: the health service of each port.
-        workers: the processes behind the transfer port; None without one.
+        workers: the processes that serve the transfer port; None without one.
         gateways: the service of aggregators and standbys; None before ``open``.
     """
 
@@ -141,7 +141,7 @@ class Ports:
             await front.start()
 
     async def stop(self, left_s: float) -> None:
-        """End all calls, after ``left_s`` seconds at most."""
+        """End all calls, after at most ``left_s`` seconds."""
         await asyncio.gather(*(listener.stop(left_s) for listener in self._listeners))
 
     async def open(
@@ -224,7 +224,7 @@ class Ports:
         )
         sign_in = ""
         if config.oidc.issuer is not None and not config.insecure:
-            own = server_credentials(authority, names, mutual=False, clock=self._clock)  # gRPC: one object for a port
+            own = server_credentials(authority, names, mutual=False, clock=self._clock)  # gRPC needs one for each port
             port = await open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
             sign_in = self._serve_sign_in(port, control, self._transfer(services, coordinator, port.authenticator))
         main.add_generic_rpc_handlers((participation.handler(),))
@@ -276,7 +276,7 @@ class Ports:
         authenticator: Authenticator,
         main_port: int,
     ) -> str:
-        """Serve transfers: in this process on the main port, and with several workers on a port that they share."""
+        """Serve transfers: on the main port in this process, or with several workers on a shared port."""
         node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
         services.nodes.add(LocalNode(node, self._executor))
         transfer = self._transfer(services, coordinator, authenticator)
@@ -291,7 +291,7 @@ class Ports:
     def _serve_sign_in(
         self, port: SignInPort, control: Callable[..., ControlService], transfer: TransferService
     ) -> str:
-        """Add the operators' services to the port of those who sign in; returns its address."""
+        """Add the operators' services to the sign-in port; returns its address."""
         add_ControlServiceServicer_to_server(control(authenticator=port.authenticator), port.server)
         port.server.add_generic_rpc_handlers((transfer.handler(),))
         self._listeners.append(port.server)
@@ -302,7 +302,7 @@ class Ports:
         return address
 
     def _transfer(self, services: Services, coordinator: Coordinator, authenticator: Authenticator) -> TransferService:
-        """The transfers of one port of this process."""
+        """The transfer service of one port of this process."""
         processes = 1 if self._config.workers == 1 else 1 + self._config.workers
         return TransferService(
             node=LOCAL_NODE,

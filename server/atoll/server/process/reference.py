@@ -61,7 +61,7 @@ def limits_table() -> str:
 
 
 def requests_table() -> str:
-    """The largest request of each method, as Markdown."""
+    """The maximum request size of each method, as Markdown."""
     rows = ["| requests of | bytes | setting |", "|---|---|---|"]
     for methods, setting in (
         ((*sorted(request_sizes.UPLOADS), request_sizes.SUBMIT), "`message_bytes`"),
@@ -104,7 +104,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def main() -> None:
-    """Write the pages in the folder named on the command line."""
+    """Write the pages to the folder given on the command line."""
     folder = path_argument("atoll.server.process.reference", "FOLDER", "where the pages are; in this repository docs")
     (folder / PAGE).write_text(reference(), encoding="utf-8")
     page = folder / LIMITS_PAGE

@@ -50,8 +50,8 @@ class Daemon:
 
     Args:
         config: its settings.
-        returns: whether this server was at work before, and had to stop: ``start`` waits for a database or bucket that
-            does not answer.
+        returns: whether this server was at work before and had to stop; ``start`` then waits for a database or bucket
+            that does not answer.
     """
 
     def __init__(self, config: ServerConfig, *, returns: bool = False) -> None:
@@ -93,7 +93,7 @@ class Daemon:
 
     @property
     def over(self) -> asyncio.Event:
-        """Set when another server has taken over, or may have: stop this one; ``why_over`` says why."""
+        """Set when another server has, or may have, taken over: stop this one. ``why_over`` has the reason."""
         return self._failover.over
 
     @property
@@ -102,11 +102,11 @@ class Daemon:
         return self._failover.reason
 
     def stop_waiting(self) -> None:
-        """End a ``start`` that waits for another server to fail; later than that it does nothing."""
+        """End a ``start`` that waits for another server to fail; has no effect after the wait."""
         self._failover.standby.end()
 
     async def stop(self) -> None:
-        """Send participants away, let work under way end for up to ``drain_s``, and close the state."""
+        """Send participants away, let current work end for up to ``drain_s``, and close the state."""
         left_s = await self._drain() if self._serving else 0.0
         await self._ports.stop(left_s)
         await self._failover.stop()
@@ -115,7 +115,7 @@ class Daemon:
         self._failover.close_pages()
 
     async def _drain(self) -> float:
-        """Send participants away, and let work under way end; returns the seconds that are left of ``drain_s``."""
+        """Send participants away, and let current work end; returns the remaining seconds of ``drain_s``."""
         coordinator = self._coordinator
         if coordinator is None:
             raise TypeError(coordinator)
@@ -125,7 +125,7 @@ class Daemon:
         coordinator.leave()
         self._sessions.leave()
         left_s = 0.0
-        if not self.over.is_set():  # else another server has taken over, and this one acknowledges nothing any more
+        if not self.over.is_set():  # else another server has taken over; this one acknowledges nothing more
             left_s = await drain(self._figures.meter, self._config.drain_s, coordinator.settled)
         if self._ports.workers is not None:
             await self._ports.workers.stop()
@@ -243,6 +243,6 @@ class Daemon:
 
 
 async def _verify_ledgers(reader: Reader) -> None:
-    """Log what is wrong with the privacy ledgers: their runs start no round, everything else continues."""
+    """Log the flaws of damaged privacy ledgers: their runs start no round, everything else continues."""
     for population, flaw in (await reader.run(ledger.flaws)).items():
         log.error("%s; no round of its runs starts", flaw, extra={"population": population})

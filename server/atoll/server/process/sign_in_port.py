@@ -1,4 +1,4 @@
-"""The port of operators who sign in: TLS with the server's certificate, and a token with each call."""
+"""The sign-in port, for operators with an identity provider: server-side TLS, and a token with each call."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from atoll.wire.v1.control_pb2_grpc import add_SignInServiceServicer_to_server
 
 @dataclass(frozen=True)
 class SignInPort:
-    """A server that is bound and not started; the services of operators are still to be added.
+    """A server that is bound but not started; the operators' services must still be added.
 
     Attributes:
-        server: gRPC's, behind the front.
-        front: takes the connections.
+        server: the gRPC server behind the front.
+        front: accepts the connections.
         authenticator: identifies callers by their tokens.
         port: number of the port that the front listens on.
     """
@@ -42,7 +42,7 @@ class SignInPort:
 
 
 def sign_in_crowded(address: str, held: int, most: int) -> LimitExceededError:
-    """The error of an address that has most of the connections to this port."""
+    """The error for an address that has the most connections to this port."""
     return LimitExceededError(
         "oidc.connections",
         f"{address} has {held} of the {most} connections to the port for signing in; its oldest is closed",
@@ -62,7 +62,7 @@ async def open_sign_in_port(
     """Bind the port.
 
     Raises:
-        SetupError: if the port cannot be opened, the authorities of the provider cannot be read, or PyJWT is missing.
+        SetupError: if the port cannot be opened, the provider's CA file cannot be read, or PyJWT is missing.
     """
     if importlib.util.find_spec("jwt") is None:
         raise SetupError("server.oidc", "[oidc] needs PyJWT, which is not installed", install_hint("oidc"))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 _PREFIX = "atoll-"
 LINK = "sockets"
-"""Name of a link in the data directory to the folder, so that the next start finds what a killed server left."""
+"""Name of a link in the data directory to the folder, by which the next start finds a killed server's folder."""
 
 
 class SocketFolder:
-    """A private folder with a short path: a Unix socket's path has at most 107 bytes.
+    """A private folder with a short path, since a Unix socket's path has at most 107 bytes.
 
-    A data directory's path may be longer. The constructor removes the folder that a killed server of the same data
-    directory has left.
+    A data directory's path may be longer. The constructor removes the folder left by a killed server of the same data
+    directory.
 
     Args:
         data: the data directory; the caller holds its lock.

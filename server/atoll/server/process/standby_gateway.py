@@ -1,7 +1,8 @@
-"""A server that stands by serves participants: it is a gateway of the server at work (``atoll.server.gateway``).
+"""Serves participants at a standby, which is a gateway of the server at work (``atoll.server.gateway``).
 
-It holds check-in streams, hands out models, receives and folds updates, and hands exact partial sums to the server at
-work. What it acknowledges is in the bucket before the server at work records it, so nothing is lost with it.
+It holds check-in streams, sends models, receives and folds updates, and sends exact partial sums to the server at work.
+An update that it acknowledges is in the bucket before the server at work records it, so nothing is lost if the standby
+fails.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ log = logging.getLogger(__name__)
 
 THREADS = 8
 PATIENCE_S = 15.0
-"""Seconds without the server at work in which this one still counts as ready: a take-over takes a few."""
+"""Seconds without the server at work during which this one still counts as ready; a take-over takes a few."""
 REFUSED_S = 10.0
-"""Seconds between two tries while the server at work does not accept this one."""
+"""Seconds between two attempts while the server at work does not accept this one."""
 HANDOVER_S = 0.5
-"""Seconds that open calls get when this server takes over; participants return to it."""
+"""Seconds that open calls get to end when this server takes over; participants return to it."""
 COME_BACK_S = 0.5
 _RENEW_AT = 2 / 3
 _FORWARDED = (
@@ -79,14 +80,14 @@ _FORWARDED = (
     GATEWAY_SERVICE,
     f"{PARTICIPATION_SERVICE}/CheckInOnce",
 )
-"""Services that only the server at work answers: no check-in streams, and no bytes of updates or models."""
+"""Services that only the server at work answers; they have no check-in streams, and no bytes of updates or models."""
 _ENDLESS = (f"{GATEWAY_SERVICE}/Attend", f"{GATEWAY_SERVICE}/Work", "atoll.wire.v1.ControlService/WatchRun")
-"""Those of their calls that would hold up a stop."""
+"""Methods of these services whose calls would delay a stop."""
 
 
 @dataclass(frozen=True)
 class _Stores:
-    """Blobs and uploads that this server shares with the one at work through the bucket, and its own copies."""
+    """Blobs and uploads that are shared with the server at work through the bucket, and local copies."""
 
     blobs: BlobStore
     spool: Spool
@@ -94,7 +95,7 @@ class _Stores:
 
     @classmethod
     def open(cls, config: ServerConfig) -> _Stores:
-        """Open them; blocks."""
+        """Open the stores; blocks."""
         blobs = open_chosen(config.data, config.storage.blob_settings)
         uploads = uploads_beside(blobs)
         if uploads is None:
@@ -109,16 +110,16 @@ class _Stores:
 
 
 class StandbyGateway:
-    """Serves participants on this server's own ports while another server is at work. For the event loop alone.
+    """Serves participants on this server's own ports while another is at work. Only the event loop uses it.
 
     Call ``start`` once, then ``stop`` once.
 
     Args:
-        config: of the server.
-        place: of the server at work.
+        config: the server's settings.
+        place: addresses of the server at work.
 
     Attributes:
-        figures: metrics of this process.
+        figures: the metrics of this process.
     """
 
     def __init__(self, config: ServerConfig, place: WorkPlace) -> None:
@@ -152,7 +153,7 @@ class StandbyGateway:
             raise
 
     def go_to(self, place: WorkPlace) -> None:
-        """Another server is at work: connect to it. Participants stay connected here meanwhile."""
+        """Connect to another server that is now at work. Participants stay connected here meanwhile."""
         self._place = place
         if self._link is not None and self._at_work is not None:
             log.info("the server at work is %s now", place.main)
@@ -160,7 +161,7 @@ class StandbyGateway:
             self._at_work.go_to(place)
 
     async def stop(self, grace_s: float, reason: str) -> None:
-        """Tell participants to come back, let uploads and other calls end for a while, and free the ports."""
+        """Tell participants to come back, give uploads and other calls time to end, and free the ports."""
         self._leaving = reason
         self._sessions.leave(reason, come_back_s=COME_BACK_S)
         left_s = await drain(self.figures.meter, grace_s)
@@ -177,7 +178,7 @@ class StandbyGateway:
 
     @property
     def problem(self) -> str:
-        """Why participants cannot be served here now; empty if they can."""
+        """The reason why participants cannot be served here now; empty if they can."""
         if self._leaving:
             return self._leaving
         if self._link is None:
@@ -216,7 +217,7 @@ class StandbyGateway:
         log.info("serving participants as %s for the server at work, %s", identity.name, self._place.main)
 
     async def _listen(self, identity: StandbyIdentity, stores: _Stores) -> Link:
-        """Make the services and bind their ports."""
+        """Create the services and bind their ports."""
         config, limits, front, refused = self._config, self._config.limits, self._front, self.figures.meter.refused
         certificates = Certificates()
         relay = Relay(self._sessions, certificates.of, time.time)
@@ -258,7 +259,7 @@ class StandbyGateway:
         return link
 
     async def _start_workers(self, coordinator: SiteCoordinator, nodes: NodePool, main_port: int) -> str:
-        """Start the ingest workers, if there are several; returns the address of the port that they share."""
+        """Start the ingest workers, if there are several; returns the address of their shared port."""
         config = self._config
         if config.workers == 1:
             return ""
@@ -267,7 +268,7 @@ class StandbyGateway:
         return f"{config.advertised_host}:{port}"
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of this process and its workers; for another thread than the event loop's."""
+        """The metrics of this process and its workers; call it outside the event loop's thread."""
         nodes: list[tuple[str, Iterable[Metric]]] = [(MAIN, self.figures.registry.collect())]
         workers = self._workers
         if workers is not None:
@@ -284,7 +285,7 @@ class StandbyGateway:
         authenticator: Authenticator,
         nodes: NodePool,
     ) -> TransferService:
-        """Receive and fold, as the server at work orders."""
+        """Receive and fold updates on the orders of the server at work."""
 
         def shut_out(caller: Caller, error: ServerError) -> None:
             link.forget()
@@ -317,7 +318,7 @@ class StandbyGateway:
 
 
 async def _keep(link: Link) -> None:
-    """Keep the link, also while the server at work does not accept this one: another one may be at work soon."""
+    """Keep the link, even while the server at work does not accept this one, since another may soon be at work."""
     while True:
         try:
             await link.run()

@@ -1,4 +1,4 @@
-"""How a server that stands by is known to the server at work, and reaches it."""
+"""A standby's identity towards the server at work, and its connections to it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from atoll.server.identity import PARTICIPANT_LIFETIME_S, Authority, new_server_
 from atoll.server.stores.server_turns import WorkPlace
 
 LIFETIME_S = PARTICIPANT_LIFETIME_S
-"""Life of the certificate that the server at work knows this one by."""
+"""Lifetime of the certificate by which the server at work knows this one."""
 KEPT = 2
-"""Connections that are kept: the newest, and the one before it."""
+"""Number of connections kept: the newest and its predecessor."""
 
 
 @dataclass(frozen=True)
 class StandbyIdentity:
-    """The identity of this process: servers of a federation share the authority's key, so each certifies itself.
+    """The identity of this process. Servers of a federation share the authority's key, so each certifies itself.
 
     Attributes:
-        name: of this process, new with each.
-        authority: the federation's.
+        name: id of this process, new at each start.
+        authority: the federation's authority.
     """
 
     name: str
@@ -36,7 +36,7 @@ class StandbyIdentity:
 
     @classmethod
     def open(cls, config: ServerConfig) -> StandbyIdentity:
-        """A new identity. Blocks.
+        """Create a new identity. Blocks.
 
         Raises:
             AuthorityError: if the directory of the authority cannot be used.
@@ -44,17 +44,17 @@ class StandbyIdentity:
         return cls(new_server_id(), Authority.open(config.data / "ca", now=time.time()))
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Mutual TLS with the server at work, with a certificate that is good for ``LIFETIME_S``."""
+        """Mutual TLS with the server at work, with a certificate that is valid for ``LIFETIME_S``."""
         made = self.authority.identify_server(self.name, now=time.time(), lifetime_s=LIFETIME_S)
         return grpc.ssl_channel_credentials(self.authority.certificate_pem, made.key_pem, made.issued.pem)
 
 
 class ServerAtWork:
-    """Connections to the server at work, beside the link. For the event loop alone.
+    """Connections to the server at work, in addition to the link. Only the event loop uses it.
 
     Args:
-        place: of the server at work.
-        ca_certificate_pem: of the federation.
+        place: addresses of the server at work.
+        ca_certificate_pem: the federation's authority certificate.
         open_channel: connects to its main port.
     """
 
@@ -73,11 +73,11 @@ class ServerAtWork:
         return self._ports[-1].stub
 
     def channel(self) -> grpc.aio.Channel:
-        """To its main port, for calls of others that are passed on."""
+        """Channel to its main port, for forwarded calls."""
         return self._channels[-1]
 
     def go_to(self, place: WorkPlace) -> None:
-        """Another server is at work, or this server's certificate is new: open calls go on until the next time."""
+        """Reconnect, to another server or with a new certificate; open calls continue until the next reconnection."""
         self._ports.append(EnrolmentPort(place.enrolment, self._ca, place.name))
         self._channels.append(self._open_channel())
         while len(self._channels) > KEPT:

@@ -1,4 +1,4 @@
-"""Health and metrics of a server that stands by: ready if it serves participants, and not at work."""
+"""Health and metrics of a standby: it is ready if it serves participants, and not at work."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from atoll.server.telemetry.gauges import standing_by
 
 
 class StandbyPages:
-    """The pages, on the port that the server at work uses for its own; none if it has no fixed one.
+    """The pages, on the port that a server at work uses for its own; none without a fixed port.
 
     Attributes:
-        sentence: what the server waits for; empty before it waits.
+        sentence: what the server is waiting for; empty before it waits.
         obstacle: why it does not serve participants, until ``serve``.
     """
 
@@ -50,7 +50,7 @@ class StandbyPages:
         self._endpoint = Endpoint(config.metrics_host, port, pages)
 
     def serve(self, gateway: StandbyGateway) -> None:
-        """Participants are served from now on."""
+        """Note that participants are now being served."""
         self._gateway = gateway
 
     def close(self) -> None:

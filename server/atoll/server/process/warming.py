@@ -13,10 +13,10 @@ _WORTH_TELLING_S = 2.0
 
 
 class Warming:
-    """Compiles all kernels in the background. A fold whose kernel is not compiled yet compiles it itself.
+    """Compiles all kernels in the background. A fold compiles its own kernel if that is not yet ready.
 
     Args:
-        executor: one of its threads compiles.
+        executor: one of its threads does the compiling.
     """
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
@@ -24,7 +24,7 @@ class Warming:
         executor.submit(warm, self._stopped.is_set).add_done_callback(_log_outcome)
 
     def stop(self) -> None:
-        """Compile no further kernel; the current one takes about a second at most."""
+        """Compile no further kernel; the current one takes at most about a second."""
         self._stopped.set()
 
 

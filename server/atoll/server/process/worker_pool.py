@@ -1,7 +1,7 @@
 """Ingest workers: processes that share a port to receive updates, each with its own partial sum.
 
-A worker that dies is started again; its partial sums are folded again from the spool, so no update is lost and none
-counts twice.
+A worker that dies is restarted. Its partial sums are folded again from the spool, so no update is lost or counted
+twice.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_serv
 log = logging.getLogger(__name__)
 
 READY_S = 60.0
-# A worker's socket does not exist before the worker has started: try again soon.
+# A worker's socket does not exist until the worker has started, so try again soon.
 _CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
 _RESTART_S = 1.0
 CHECK_S = 2.0
 """Seconds between two health checks of a worker."""
 ANSWER_S = 15.0
-"""Seconds without an answer after which a worker is killed; other workers do its work."""
+"""Seconds without an answer after which a worker is killed; other workers take over its work."""
 
 
 class WorkerPool:
-    """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts those that ended.
+    """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts restarts.
 
     ``standing_by``: see ``WorkerOrder``.
     """
@@ -75,11 +75,11 @@ class WorkerPool:
 
     @property
     def running(self) -> int:
-        """Number of workers that serve."""
+        """Number of serving workers."""
         return len(self._running)
 
     async def expositions(self) -> dict[str, bytes]:
-        """The metrics of each worker that answers in time, in Prometheus' text format."""
+        """The metrics, in Prometheus' text format, of each worker that answers in time."""
         running = dict(self._running)
         answers = await asyncio.gather(*(calls.exposition() for calls in running.values()), return_exceptions=True)
         return {name: answer for name, answer in zip(running, answers, strict=True) if isinstance(answer, bytes)}
@@ -104,7 +104,7 @@ class WorkerPool:
         return bound
 
     async def stop(self, within_s: float = math.inf) -> None:
-        """Stop the workers, and remove their sockets and files; what is open after ``within_s`` is broken off."""
+        """Stop the workers, and remove their sockets and files; calls that are open after ``within_s`` are cut off."""
         self._patience_s = min(self._patience_s, within_s)
         for keeper in self._keepers:
             keeper.cancel()
@@ -128,7 +128,7 @@ class WorkerPool:
             await asyncio.sleep(_RESTART_S)
 
     async def _run(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
-        """Run one process to its end. Removes files that the previous process was writing: they are not used again."""
+        """Run one process to its end. First removes the previous process's unfinished files, which are unusable."""
         for left in self._partials.glob(f"{name}-*{PARTIAL}"):
             left.unlink(missing_ok=True)
         process = await self._spawn(name, port)
@@ -162,7 +162,7 @@ class WorkerPool:
             json_log=as_json,
             standing_by=self._standing_by,
         )
-        # The pipe to its standard input closes when this process ends in any way, and that ends the worker.
+        # the pipe to its standard input closes however this process ends, and that ends the worker
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -184,8 +184,8 @@ class WorkerPool:
 
 
 async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel) -> str:
-    """Wait until the process ends, or is killed because it no longer answers; returns what happened, in words."""
-    health: Any = HealthStub(channel)  # its stubs lack the methods
+    """Wait until the process ends, or is killed because it no longer answers; returns what happened."""
+    health: Any = HealthStub(channel)  # the generated stubs lack the methods
     ended = asyncio.create_task(process.wait())
     while not (await asyncio.wait({ended}, timeout=CHECK_S))[0]:
         try:
@@ -223,7 +223,7 @@ def _not_started(name: str, why: object) -> SetupError:
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """A bound socket that never listens: it holds the port for the workers, who bind it with SO_REUSEPORT."""
+    """A bound socket that never listens: it reserves the port for the workers, which bind it with SO_REUSEPORT."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     reserved = socket.socket(family, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,8 +1,7 @@
 """One ingest worker process: receives and folds updates on a port that all workers share.
 
 ``process.worker_pool`` starts it as ``python -m atoll.server.process.worker_process`` with one JSON argument
-(``WorkerOrder``). It ends when its coordinator does: its standard input is a pipe from the coordinator, which closes
-then.
+(``WorkerOrder``). It ends with its coordinator: its standard input is a pipe from the coordinator, which then closes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ THREADS = 4
 class WorkerOrder(BaseModel):
     """The argument of a worker process; paths of Unix sockets are ``unix:`` addresses.
 
-    ``standing_by``: of a server that stands by, which deletes no uploads from the bucket.
+    ``standing_by``: whether the server is a standby, which deletes no uploads from the bucket.
     """
 
     model_config = ConfigDict(frozen=True)

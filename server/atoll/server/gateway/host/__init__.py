@@ -1,1 +1,1 @@
-"""The server's side of gateways: their sessions beside its own, their sums among its nodes'."""
+"""The server's side of gateways: adds their sessions to its own, and their sums to those of its nodes."""

@@ -1,4 +1,4 @@
-"""The sessions of one gateway's participants, which the runs see as any other session."""
+"""The sessions of one gateway's participants, which runs treat like any other session."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from atoll.server.runs.sessions import ComeBack, Session, Sessions, come_back
 from atoll.wire.v1 import gateway_pb2
 
 OUTBOX = 4096
-"""Instructions of all sessions that wait for the gateway to read."""
+"""Maximum number of queued instructions, over all sessions, that the gateway has not read."""
 MAX_SESSIONS = 20_000
-"""Sessions of one gateway."""
+"""Maximum number of sessions of one gateway."""
 CROWDED_S = 60.0
-"""Seconds after which a participant beyond them tries again."""
+"""Seconds after which a participant beyond that maximum may try again."""
 SHARED_PARTS = 16
-"""Shared parts of invitations that a gateway keeps."""
+"""Number of shared parts of invitations that a gateway caches."""
 
 
 @dataclass(eq=False)
 class _Member:
-    """One session at the gateway; ``admitted`` has the session here, or is cancelled if there will be none.
+    """One session at the gateway; ``admitted`` gives the session here, or is cancelled if none is opened.
 
     Attributes:
-        refused: why this server ends it.
-        announces_end: whether the gateway must hear that it has ended.
+        refused: why this server ends the session.
+        announces_end: whether the gateway must be told that the session has ended.
     """
 
     number: int
@@ -46,14 +46,14 @@ class _Member:
 
 
 class SharedParts:
-    """Numbers the shared parts of invitations that one stream has sent; for the stream's only sender."""
+    """Numbers the shared parts of invitations that a stream has sent; used by the stream's only sender."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._next = 0
 
     def messages(self, session: int, instruction: Instruction) -> Iterator[gateway_pb2.AttendResponse]:
-        """An instruction as messages; the first invitation with a shared part is preceded by that part."""
+        """An instruction as messages; a shared part is sent before the first invitation that uses it."""
         if not isinstance(instruction, Invitation):
             yield gateway_pb2.AttendResponse(
                 instruction=gateway_pb2.SessionInstruction(session=session, instruction=instruction)
@@ -71,12 +71,12 @@ class SharedParts:
 
 
 class Attendance:
-    """The sessions at one gateway, for as long as its stream lasts. For the event loop alone.
+    """The sessions at one gateway while its stream lasts. Only the event loop uses it.
 
     Args:
-        gateway: which one.
+        gateway: the gateway.
         sessions: the sessions of this server.
-        check_ins: handles what participants say.
+        check_ins: handles participants' messages.
         identities: identifies the participants that the gateway may speak for.
         admission: the limits of each participant.
     """
@@ -99,10 +99,10 @@ class Attendance:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def take(self, request: gateway_pb2.AttendRequest) -> None:
-        """Handle one message of the gateway. What is wrong with one participant ends that participant's session alone.
+        """Handle one message of the gateway. An error of one participant ends only that participant's session.
 
         Raises:
-            InvalidRequestError: if it is out of order.
+            InvalidRequestError: if the message is out of order.
         """
         match request.WhichOneof("message"):
             case "opened":
@@ -115,7 +115,7 @@ class Attendance:
                 raise InvalidRequestError("gateway.order", "after hello only sessions are expected on this stream")
 
     async def close(self) -> None:
-        """End all sessions: the gateway has disconnected."""
+        """End all sessions, since the gateway has disconnected."""
         tasks = list(self._tasks)
         for member in self._members.values():
             member.announces_end = False
@@ -175,7 +175,7 @@ class Attendance:
     async def _replied(self, message: gateway_pb2.SessionReply) -> None:
         member = self._members.get(message.session)
         if member is None:
-            return  # the session has ended, and the gateway has not read so yet
+            return  # the session has ended, but the gateway has not read that yet
         try:
             session = await asyncio.shield(member.admitted)
         except asyncio.CancelledError:
@@ -191,7 +191,7 @@ class Attendance:
             self._end(member, error)
 
     def _closed(self, number: int) -> None:
-        """The gateway has ended a session."""
+        """Handle the end of a session by the gateway."""
         member = self._members.get(number)
         if member is not None and member.task is not None:
             member.task.cancel()

@@ -1,4 +1,4 @@
-"""Which participants an aggregator may speak for: those whose join token named it."""
+"""The participants that an aggregator may act for: those whose join token named it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _CACHED = 65_536
 
 
 class Bindings:
-    """Looks participants' bindings up, and remembers them: a participant's binding never changes."""
+    """Looks up participants' bindings and caches them, since a binding never changes."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._known: OrderedDict[str, str] = OrderedDict()
 
     async def check(self, gateway: str, participant: str) -> None:
-        """Refuse a gateway that speaks for a participant that is not bound to it.
+        """Check that a participant is bound to the gateway that acts for it.
 
         Raises:
-            ForbiddenError: if it does.
+            ForbiddenError: if it is not.
         """
         through = self._known.get(participant)
         if through is None:

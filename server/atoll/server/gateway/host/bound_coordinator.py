@@ -1,4 +1,4 @@
-"""The coordinator as one gateway sees it: it answers for the participants that the gateway may speak for."""
+"""The coordinator's API for one gateway: it answers only for participants that the gateway may act for."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _HEX = re.compile("[0-9a-f]*")
 class BoundCoordinator:
     """A ``CoordinatorApi`` for one gateway.
 
-    An aggregator answers for the participants that are bound to it; each method also raises as ``Bindings.check``.
-    A server that stands by answers for every caller.
+    An aggregator acts for the participants that are bound to it; each method also raises what ``Bindings.check``
+    raises. A standby acts for every caller.
     """
 
     def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, gateway: Gateway) -> None:
@@ -58,16 +58,16 @@ class BoundCoordinator:
         return await self._coordinator.grant_upload(participant, run, round_number, attempt)
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``; the role that an aggregator gives is not believed."""
+        """See ``CoordinatorApi``; the role that an aggregator states is not trusted."""
         await self._check(caller.name)
         believed = caller if self._gateway.is_server else Caller(Role.PARTICIPANT, caller.name)
         await self._coordinator.grant_download(believed, blob)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
-        """See ``CoordinatorApi``; the update is noted as received by this gateway, even if the gateway names another.
+        """See ``CoordinatorApi``; the update is recorded as received by this gateway, even if it names another.
 
         Raises:
-            InvalidRequestError: for figures or names that no node sends.
+            InvalidRequestError: for figures or names that no correct node sends.
         """
         await self._check(commit.participant)
         _check_figures(commit)
@@ -80,7 +80,7 @@ class BoundCoordinator:
 
 
 def _check_figures(commit: Commit) -> None:
-    """Check what a node of the server makes or checks itself, and other nodes could get wrong."""
+    """Check the values that a server's own node makes or checks itself, but another node could get wrong."""
     if not (math.isfinite(commit.norm) and commit.norm >= 0 and math.isfinite(commit.upload_at)):
         raise InvalidRequestError("gateway.commit", f"norm {commit.norm}, upload_at {commit.upload_at}")
     if commit.payload_bytes > _MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Which gateway calls: an aggregator, or a server that stands by."""
+"""Identifies the calling gateway: an aggregator or a standby."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Gateway:
     """A gateway that has proved its certificate.
 
     Attributes:
-        id: from the certificate.
-        is_server: it is a server of the federation that stands by: it has the authority's key, may speak for every
+        id: its id in the certificate.
+        is_server: whether it is a standby of the federation, which has the authority's key, may act for every
             participant, and keeps uploads where every server finds them.
     """
 
@@ -24,7 +24,7 @@ class Gateway:
 
     @classmethod
     def of(cls, caller: Caller) -> Gateway:
-        """The gateway that calls."""
+        """The calling gateway."""
         return cls(caller.name, caller.role is Role.SERVER)
 
     @property
@@ -34,9 +34,9 @@ class Gateway:
 
     @property
     def through(self) -> str:
-        """The name of the aggregator in its participants' sessions; empty for a server, which is none."""
+        """The aggregator's name in its participants' sessions; empty for a standby."""
         return "" if self.is_server else self.id
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """The gateway's name in messages."""
         return f"{'standby' if self.is_server else 'aggregator'} {self.id}"

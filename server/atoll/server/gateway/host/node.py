@@ -21,17 +21,17 @@ from atoll.server.rpc.ingest_messages import fold_item_to_proto, fold_to_proto
 from atoll.wire.v1 import gateway_pb2, ingest_pb2, participation_pb2
 
 END_CALLS_S = 5.0
-"""The longest wait for a gateway to end a revoked caller's calls."""
+"""Maximum seconds to wait for a gateway to end a revoked caller's calls."""
 
 
 class HostedNode:
     """One connected gateway.
 
     Args:
-        gateway: which one.
-        orders: to it.
-        receipts: where its sums arrive.
-        executor: threads that open them.
+        gateway: the gateway.
+        orders: sends orders to it.
+        receipts: receives its sums.
+        executor: threads that open the sums.
     """
 
     def __init__(self, gateway: Gateway, orders: Orders, receipts: Receipts, executor: Executor) -> None:
@@ -46,7 +46,7 @@ class HostedNode:
 
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
-        """See ``Node``. A sum that was broken off is resumed by the next call for the same updates."""
+        """See ``Node``. An interrupted sum is resumed by the next call for the same updates."""
         wanted = fold_to_proto(key, items)
         name = blake3(wanted.SerializeToString(deterministic=True)).hexdigest()
         receipt = self._receipts.expect(self.name, name, key, items)
@@ -77,7 +77,7 @@ class HostedNode:
         await self._orders.do(gateway_pb2.WorkResponse(drop_run=ingest_pb2.DropRunRequest(run=run)))
 
     async def keep_only(self, runs: Collection[str]) -> None:
-        """Have the gateway delete the uploads of all other runs: they ended while it was away."""
+        """Make the gateway delete the uploads of all other runs, which ended while it was disconnected."""
         await self._orders.do(gateway_pb2.WorkResponse(keep=gateway_pb2.KeepOrder(runs=sorted(runs))))
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:

@@ -1,4 +1,4 @@
-"""Orders to one gateway: sent down a stream that the gateway opened, each answered once."""
+"""Orders to one gateway, sent over a stream that the gateway opened; each is answered once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from atoll.wire.v1 import gateway_pb2
 
 OUTBOX = 1024
 STALLED_S = 120.0
-"""Seconds without a step of a gateway's work after which its orders are given up. Each answer says how many steps there
-were, also those to questions (``service.ASK_S``); gigabytes over a slow line may take as long as they need."""
+"""Seconds without progress of a gateway's work after which its orders are given up. Every answer, including those to
+probes (``service.ASK_S``), reports the number of steps done, so gigabytes over a slow line may take as long as they
+need."""
 _STATUSES = {int(code.value[0]): code for code in grpc.StatusCode}
 
 
 class Orders:
-    """The orders of one connection of a gateway. For the event loop alone.
+    """The orders of one connection of a gateway. Only the event loop uses it.
 
     Args:
-        name: how messages name the gateway.
+        name: the gateway's name in messages.
         clock: seconds, monotonic.
     """
 
@@ -45,12 +46,12 @@ class Orders:
         """Send an order, and return its outcome.
 
         Args:
-            order: what to do.
-            within_s: the longest wait. An order is also given up ``STALLED_S`` after the last progress.
+            order: the order.
+            within_s: maximum seconds to wait. An order is also given up ``STALLED_S`` after the last progress.
 
         Raises:
-            UnavailableError: if the gateway disconnects, or does not answer in time; then its code is ``SLOW``.
-            ServerError: as the gateway says.
+            UnavailableError: if the gateway disconnects or, with code ``SLOW``, does not answer in time.
+            ServerError: the gateway's error.
         """
         if self._closed:
             raise self._lost()
@@ -75,7 +76,7 @@ class Orders:
             raise self._slow(STALLED_S) from None
 
     async def _outcome(self, outcome: asyncio.Future[gateway_pb2.OrderDone], within_s: float) -> gateway_pb2.OrderDone:
-        """Wait for an outcome for as long as the gateway makes progress."""
+        """Wait for an outcome as long as the gateway makes progress."""
         began = self._clock()
         while not outcome.done():
             left_s = min(began + within_s, max(began, self._moved_at) + STALLED_S) - self._clock()
@@ -100,7 +101,7 @@ class Orders:
             outcome.set_result(done)
 
     def close(self) -> None:
-        """The gateway has disconnected: fail what it has not answered."""
+        """Fail all unanswered orders, since the gateway has disconnected."""
         self._closed = True
         for outcome in self._waiting.values():
             if not outcome.done():

@@ -1,4 +1,4 @@
-"""Partial sums that gateways send: written to a file piece by piece, checked, and read from a memory map."""
+"""Partial sums received from gateways: written to a file piece by piece, checked, and read from a memory map."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from atoll.server.ingest.node_pool import PARTIAL
 
 _ITEM_BYTES = 8
 MAX_RECEIPTS = 64
-"""Partial sums that one gateway may be sending at the same time."""
+"""Maximum number of partial sums that one gateway may send concurrently."""
 
 
 class Receipt:
-    """One partial sum on its way, resumable; once complete, its file stays as it is. Its methods block; thread-safe.
+    """One partial sum being received, resumable; once complete, its file does not change. Methods block. Thread-safe.
 
-    What the sum may hold is known: the server has asked for exactly these updates, so nothing but the integers is sent.
+    The server has asked for exactly these updates and knows the rest, so only the integers are sent.
 
     Args:
-        path: where it is written.
-        key: the sum.
+        path: file to write.
+        key: key of the sum.
         items: the updates in it.
     """
 
@@ -42,17 +42,17 @@ class Receipt:
         self._path = path
         self._items = tuple(items)
         self._weight = sum(item.weight for item in items)
-        # Each update's element is at most max_abs on the grid, rounded, times its weight.
+        # each element of an update is at most its weight times max_abs, rounded on the grid
         self._most = self._weight * (int(key.grid.max_abs * key.grid.scale) + 1)
         self._hasher = blake3()
         self._lock = threading.Lock()
 
     def add(self, index: int, piece: Piece) -> None:
-        """Write the next piece; one that is there already is ignored.
+        """Write the next piece; a piece that has already arrived is ignored.
 
         Raises:
             ConflictError: if earlier pieces are missing.
-            InvalidRequestError: if it is malformed, or holds more than its updates can add up to.
+            InvalidRequestError: if it is malformed, or exceeds what its updates can add up to.
             StorageError: if it cannot be written.
         """
         with self._lock:
@@ -81,22 +81,23 @@ class Receipt:
             self.next = index + 1
 
     def finish(self, digest: bytes) -> None:
-        """Compare the whole with its digest.
+        """Compare the complete sum with its digest.
 
         Raises:
-            ConflictError: if pieces are missing, or it does not match: it then begins anew, unless it was complete.
+            ConflictError: if pieces are missing, or the digest does not match; the sum then starts over, unless it was
+                complete.
         """
         with self._lock:
             if self.next != piece_count(self.key.elements):
                 raise ConflictError("partial.order", f"piece {self.next} is missing", "ask for the status")
             if self._hasher.digest() != digest:
-                if not self.complete:  # a complete one may be mapped: to write it anew would end this process
+                if not self.complete:  # a complete one may be mapped: rewriting it would crash this process
                     self.next, self._hasher = 0, blake3()
                 raise ConflictError("partial.digest", "the partial sum does not match its digest", "send it again")
             self.complete = True
 
     def sum(self) -> ReceivedSum:
-        """The sum; the file may be removed then."""
+        """The sum; the file may be removed afterwards."""
         return ReceivedSum(self._path, self.key, self._weight, frozenset(item.update_id for item in self._items))
 
     def remove(self) -> None:
@@ -122,10 +123,10 @@ class ReceivedSum:
 
 
 class Receipts:
-    """The partial sums on their way, by gateway and name. For the event loop, except for each receipt's methods.
+    """The partial sums being received, by gateway and name. Only the event loop uses it, except for receipts' methods.
 
     Args:
-        folder: where they are written; the server empties it when it starts.
+        folder: folder of the files, which the server empties when it starts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -133,10 +134,10 @@ class Receipts:
         self._open: dict[tuple[str, str], Receipt] = {}
 
     def expect(self, gateway: str, name: str, key: SumKey, items: Sequence[FoldItem]) -> Receipt:
-        """A receipt for the sum of that name; the one that is open already, if there is one.
+        """The receipt for the sum of that name, which is opened unless it exists.
 
         Raises:
-            LimitExceededError: if the gateway has too many open.
+            LimitExceededError: if the gateway has too many open receipts.
         """
         found = self._open.get((gateway, name))
         if found is None:
@@ -153,7 +154,7 @@ class Receipts:
         """The receipt of that name.
 
         Raises:
-            NotFoundError: if there is none: the server has restarted, or no longer wants the sum.
+            NotFoundError: if there is none, because the server has restarted or no longer wants the sum.
         """
         found = self._open.get((gateway, name))
         if found is None:
@@ -167,7 +168,7 @@ class Receipts:
             found.remove()
 
     def forget_run(self, gateway: str, run: str, through: tuple[int, int] | None = None) -> None:
-        """Remove the receipts of a run's attempts up to ``through``, or of all."""
+        """Remove the receipts of a run's attempts up to ``through``, or of all attempts."""
         for at, name in list(self._open):
             key = self._open[at, name].key
             if at == gateway and key.run == run and (through is None or (key.round, key.attempt) <= through):

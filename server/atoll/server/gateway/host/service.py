@@ -1,4 +1,4 @@
-"""GatewayService, as the server serves it."""
+"""GatewayService, the server's service for gateways."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 SERVICE = "atoll.wire.v1.GatewayService"
 MAX_ADDRESS_CHARS = 300
 ASK_S = 2.0
-"""Seconds between two questions whether a gateway answers, and how far its work is."""
+"""Seconds between two probes of a gateway, which ask for its progress."""
 SILENT_S = 10.0
-"""Seconds without an answer after which its work goes to another node: all of its uploads are in the bucket."""
+"""Seconds without an answer after which a standby's work goes to another node; all its uploads are in the bucket."""
 AGGREGATOR_SILENT_S = STALLED_S
-"""The same for an aggregator, whose line may be slow and busy with a sum; it then counts as disconnected."""
+"""The same for an aggregator, whose line may be slow and busy with a sum; afterwards it counts as disconnected."""
 
 
 class Driving(CoordinatorApi, CheckInApi, Protocol):
-    """The coordinator: answers nodes and participants, and has the runs."""
+    """The coordinator's interface here: answers nodes and participants, and knows the runs."""
 
     def run_names(self) -> list[str]:
         """Ids of the runs that have not ended.
@@ -62,12 +62,12 @@ class GatewayService(GatewayServiceServicer):
     Args:
         coordinator: the coordinator.
         sessions: the sessions of this server.
-        nodes: the ingest nodes, to which gateways that work are added.
-        bindings: which participants a gateway may speak for.
+        nodes: the ingest nodes, to which connected gateways are added.
+        bindings: the participants that a gateway may act for.
         authenticator: identifies gateways.
-        receipts: where partial sums arrive.
-        certificates: makes server certificates.
-        executor: threads for disk and arithmetic.
+        receipts: receives partial sums.
+        certificates: issues server certificates.
+        executor: threads for disk access and arithmetic.
 
     Attributes:
         addresses: enrolment address of each connected aggregator, by id.
@@ -98,7 +98,7 @@ class GatewayService(GatewayServiceServicer):
         self._attending: dict[Gateway, Attendance] = {}
 
     def leave(self) -> None:
-        """The server is about to stop: gateways connect to the next one, and their participants stay with them."""
+        """Prepare to stop: gateways connect to the next server, and their participants stay with them."""
         self._leaving = True
         for attendance in self._attending.values():
             end(attendance.outbox)
@@ -110,11 +110,11 @@ class GatewayService(GatewayServiceServicer):
     async def Attend(
         self, request_iterator: AsyncIterator[gateway_pb2.AttendRequest], context: Context
     ) -> AsyncIterator[gateway_pb2.AttendResponse]:
-        """Hold the sessions of a gateway's participants until it leaves; a newer stream replaces an older one."""
+        """Hold the sessions of a gateway's participants until it disconnects; a newer stream replaces an older one."""
         gateway = await self._caller(context)
         self._refuse_when_leaving()
         address = await _hello(request_iterator)
-        self._coordinator.run_names()  # sessions are for runs that have resumed
+        self._coordinator.run_names()  # sessions need resumed runs
         identities = BoundCoordinator(self._coordinator, self._bindings, gateway)
         attendance = Attendance(gateway, self._sessions, self._coordinator, identities, self._authenticator.admission)
         await self._replace(gateway, attendance)
@@ -148,7 +148,7 @@ class GatewayService(GatewayServiceServicer):
     async def Work(
         self, request_iterator: AsyncIterator[gateway_pb2.WorkRequest], context: Context
     ) -> AsyncIterator[gateway_pb2.WorkResponse]:
-        """Hand a gateway its orders until it leaves."""
+        """Send a gateway its orders until it disconnects."""
         gateway = await self._caller(context)
         self._refuse_when_leaving()
         runs = self._coordinator.run_names()
@@ -172,7 +172,7 @@ class GatewayService(GatewayServiceServicer):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _end_when_silent(self, gateway: Gateway, node: HostedNode, orders: Orders) -> None:
-        """Do without a gateway that no longer answers, and end its streams."""
+        """Give up a gateway that no longer answers, and end its streams."""
         silent_s = SILENT_S if gateway.is_server else AGGREGATOR_SILENT_S
         try:
             while True:
@@ -191,7 +191,7 @@ class GatewayService(GatewayServiceServicer):
     async def GetPartialStatus(
         self, request: gateway_pb2.GetPartialStatusRequest, context: Context
     ) -> gateway_pb2.GetPartialStatusResponse:
-        """The pieces of a partial sum that the server holds."""
+        """List the pieces of a partial sum that the server holds."""
         gateway = await self._caller(context)
         return gateway_pb2.GetPartialStatusResponse(next=self._receipts.get(gateway.node, request.name).next)
 
@@ -220,7 +220,7 @@ class GatewayService(GatewayServiceServicer):
     async def CertifyServer(
         self, request: gateway_pb2.CertifyServerRequest, context: Context
     ) -> gateway_pb2.CertifyServerResponse:
-        """A server certificate for the host names that the gateway was enrolled with."""
+        """Issue a server certificate for the host names that the gateway was enrolled with."""
         gateway = await self._authenticator.aggregator(context)
         pem, names = await self._certificates.certify(gateway, request.csr_pem)
         return gateway_pb2.CertifyServerResponse(certificate_pem=pem, names=names)

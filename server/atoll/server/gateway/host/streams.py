@@ -1,4 +1,4 @@
-"""How the server ends a stream of a gateway."""
+"""Ends a gateway's streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def end(outbox: asyncio.Queue[T | None]) -> None:
-    """End the stream that is sent from this queue; in a full one a message gives way."""
+    """End the stream that is sent from this queue; if the queue is full, a message is dropped."""
     if outbox.full():
         outbox.get_nowait()
     outbox.put_nowait(None)
@@ -23,7 +23,7 @@ def end(outbox: asyncio.Queue[T | None]) -> None:
 
 @contextlib.contextmanager
 def ended_with_certificate(context: Context, ending: Callable[[], None]) -> Iterator[None]:
-    """Call ``ending`` when the certificate of the gateway's connection ends; a renewed one needs a new connection."""
+    """Call ``ending`` when the certificate of the gateway's connection expires; a new one needs a new connection."""
     remaining_s = Peer.from_pem(certificate_of(context)).not_after - time.time()
     timer = asyncio.get_running_loop().call_later(max(0.0, remaining_s), ending)
     try:

@@ -1,1 +1,1 @@
-"""The gateway's side: one link to the server, over which everything goes that its participants need of it."""
+"""The gateway's side: one link to the server, which carries all traffic of its participants."""

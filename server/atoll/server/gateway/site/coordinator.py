@@ -1,4 +1,4 @@
-"""The coordinator as the gateway's own services see it: the server, over the link."""
+"""The coordinator's API for the gateway's own services: calls the server over the link."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CACHED = 65_536
 
 
 class Certificates:
-    """The newest certificate that each participant has connected with."""
+    """The newest certificate with which each participant has connected."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Certified] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def note(self, participant: str, pem: bytes) -> None:
-        """A participant has connected with this certificate."""
+        """Note the certificate with which a participant has connected."""
         if pem in self._seen:
             return
         peer, known = Peer.from_pem(pem), self._known.get(participant)
@@ -42,7 +42,7 @@ class Certificates:
         """The certificate of a participant.
 
         Raises:
-            UnauthenticatedError: if it has shown none.
+            UnauthenticatedError: if it has presented none.
         """
         found = self._known.get(participant)
         if found is None:
@@ -51,34 +51,34 @@ class Certificates:
 
 
 class Places:
-    """The node of this gateway that received each update: this process's, or a worker's."""
+    """The gateway's node, in this process or a worker, that received each update."""
 
     def __init__(self) -> None:
         self._nodes: OrderedDict[tuple[str, int, int, str], str] = OrderedDict()
 
     def note(self, commit: Commit) -> None:
-        """An update has come."""
+        """Note that an update has arrived."""
         at = commit.report.round
         self._nodes[at.run, at.round, at.attempt, commit.participant] = commit.node
         if len(self._nodes) > _CACHED:
             self._nodes.popitem(last=False)
 
     def of(self, item: FoldItem) -> str:
-        """The node that received an update; empty if that is not known, and any may fold it."""
+        """The node that received an update; empty if unknown, so that any node may fold it."""
         return self._nodes.get((item.run, item.round, item.attempt, item.participant), "")
 
 
 class SiteCoordinator:
-    """A ``CoordinatorApi`` over the link; each method also raises as ``Link.line``.
+    """A ``CoordinatorApi`` over the link; each method also raises what ``Link.line`` raises.
 
     Args:
         link: to the server.
-        certificates: of participants.
-        relay: their sessions.
-        models: brings models here; None where they are already, in a bucket.
+        certificates: the participants' certificates.
+        relay: the participants' sessions.
+        models: fetches models; None if they are accessible in a bucket.
 
     Attributes:
-        places: of the updates that came.
+        places: the nodes of received updates.
     """
 
     def __init__(self, link: Link, certificates: Certificates, relay: Relay, models: Models | None) -> None:
@@ -100,7 +100,7 @@ class SiteCoordinator:
         return await self._asked(lambda server: server.grant_upload(participant, run, round_number, attempt))
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``CoordinatorApi``; returns when the blob is here."""
+        """See ``CoordinatorApi``; returns once the blob is available here."""
         await self._asked(lambda server: server.grant_download(caller, blob))
         models = self._models
         if models is not None:
@@ -108,18 +108,18 @@ class SiteCoordinator:
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``CoordinatorApi``."""
-        self.places.note(commit)  # the order to fold it may come before the answer
+        self.places.note(commit)  # the order to fold it may arrive before the answer
         receipt = await self._asked(lambda server: server.commit(commit))
         at = commit.report.round
         self._relay.reported(commit.participant, (at.run, at.round, at.attempt))
         return receipt
 
     async def _asked(self, call: Callable[[RemoteCoordinator], Awaitable[T]]) -> T:
-        """Ask the server for a participant.
+        """Call the server on behalf of a participant.
 
         Raises:
-            UnavailableError: also if the server refuses this gateway itself, which is no refusal of the participant.
-            ServerError: as the server says.
+            UnavailableError: also if the server refuses this gateway itself rather than the participant.
+            ServerError: the server's error.
         """
         try:
             return await call(self._link.line().coordinator)

@@ -1,4 +1,4 @@
-"""The gateway's link to the server: one channel, two streams, and calls beside them; made again whenever it breaks."""
+"""The gateway's link to the server: one channel with two streams and other calls, re-established when it breaks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 SERVER = "server"
 IDENTITY_S = 30.0
-"""Seconds for which a participant's identity is remembered. The server says when one is revoked."""
+"""Seconds for which a participant's identity is cached. The server announces revocations."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 10.0
 EXPIRED = "certificate.expired"
 CALL_S = 30.0
 WELCOME_S = 30.0
-"""The longest wait for the server to accept the link."""
+"""Maximum seconds to wait for the server to accept the link."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_OPERATOR_BYTES + MAX_CHUNK_BYTES),
     ("grpc.max_send_message_length", MAX_CHUNK_BYTES),
@@ -50,7 +50,7 @@ Perform = Callable[[gateway_pb2.WorkResponse], Awaitable[gateway_pb2.OrderDone]]
 
 @dataclass(frozen=True)
 class Line:
-    """One connection to the server, while it lasts."""
+    """One connection to the server."""
 
     channel: grpc.aio.Channel
     coordinator: RemoteCoordinator
@@ -58,18 +58,18 @@ class Line:
 
 
 class Link:
-    """Keeps the link. For the event loop alone.
+    """Keeps the link. Only the event loop uses it.
 
     Args:
         address: the server's main port.
-        credentials: of the gateway; asked for each connection, since certificates are renewed.
-        name: how errors name this gateway.
+        credentials: returns the gateway's credentials, for each connection anew, since certificates are renewed.
+        name: this gateway's name in errors.
         hello: the gateway's own addresses.
         relay: the sessions.
 
     Attributes:
-        perform: performs the server's orders; to be set before ``run``.
-        connected: how often a link has been made.
+        perform: performs the server's orders; set it before ``run``.
+        connected: number of links made so far.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Link:
 
     @property
     def up(self) -> bool:
-        """Whether there is a link now."""
+        """Whether the link is up."""
         return self._line is not None
 
     def open_channel(self) -> grpc.aio.Channel:
-        """Another connection to the server, for the caller to close."""
+        """Open another connection to the server, which the caller closes."""
         return grpc.aio.secure_channel(self._address, self._credentials(), options=self._options)
 
     @property
@@ -107,23 +107,23 @@ class Link:
         return (*_OPTIONS, *named)
 
     def line(self) -> Line:
-        """The connection.
+        """The current connection.
 
         Raises:
-            UnavailableError: while there is none.
+            UnavailableError: if there is none.
         """
         if self._line is None:
             raise self.lost()
         return self._line
 
     def lost(self) -> UnavailableError:
-        """The error for what needs the server while there is no connection."""
+        """The error for a call that needs the server while there is no connection."""
         return UnavailableError(
             "gateway.link", f"{self._name} has no connection to its server now", "try again", retry_after_s=1.0
         )
 
     async def stands(self) -> bool:
-        """Whether the server still takes calls of this gateway.
+        """Check that the server still accepts calls of this gateway.
 
         Raises:
             UnavailableError: if there is no connection.
@@ -139,21 +139,21 @@ class Link:
         return True
 
     def reconnect(self) -> None:
-        """Make the connection anew, with a renewed certificate."""
+        """Reconnect with a renewed certificate."""
         self._renew.set()
 
     def go_to(self, address: str, tls_name: str) -> None:
-        """Connect to another server, or to another process of it, at once.
+        """Connect at once to another server, or to another process of the server.
 
         Args:
-            address: of its main port.
-            tls_name: a name in its certificate, which need not be the address's.
+            address: address of its main port.
+            tls_name: a name in its certificate, which may differ from the address.
         """
         self._address, self._tls_name = address, tls_name
         self._renew.set()
 
     def forget(self) -> None:
-        """A participant was revoked: forget all identities."""
+        """Forget all identities, after a participant was revoked."""
         if self._line is not None:
             self._line.coordinator.forget()
 
@@ -161,8 +161,8 @@ class Link:
         """Keep the link until cancelled.
 
         Raises:
-            UnauthenticatedError, ForbiddenError: if the server does not accept this gateway: it was revoked. That its
-                certificate has ended is no such reason: it may still be renewed.
+            UnauthenticatedError, ForbiddenError: if the server does not accept this gateway, since it was revoked. An
+                expired certificate does not raise, since it may still be renewed.
         """
         failures = 0
         while True:
@@ -183,10 +183,10 @@ class Link:
                     await self._renew.wait()
 
     async def _connect(self) -> None:
-        """Hold one connection until it breaks, or is to be made anew.
+        """Hold one connection until it breaks or must be replaced.
 
         Raises:
-            ServerError: why it broke.
+            ServerError: the reason why it broke.
         """
         self._renew.clear()
         async with self.open_channel() as channel:
@@ -204,7 +204,7 @@ class Link:
                 self.since = time.time()
 
     async def _unless_renewed(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Wait, until the connection is to be made anew."""
+        """Wait, at most until the connection must be replaced."""
         tasks = [asyncio.create_task(waiting), asyncio.create_task(self._renew.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -262,7 +262,7 @@ class Link:
         await _raise_status(attending)
 
     async def _work(self, working: Any) -> None:
-        """Perform orders side by side, and send their outcomes."""
+        """Perform orders concurrently, and send their outcomes."""
         await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
         writing, running = asyncio.Lock(), set[asyncio.Task[None]]()
 
@@ -283,7 +283,7 @@ class Link:
 
 
 def _forgotten(running: set[asyncio.Task[None]]) -> Callable[[asyncio.Task[None]], None]:
-    """Forget a task that has ended; its stream's reader says why, if the stream has broken."""
+    """Forget a task that has ended; if the stream has broken, its reader reports the reason."""
 
     def forget(task: asyncio.Task[None]) -> None:
         running.discard(task)
@@ -298,7 +298,7 @@ async def _unset(_: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
 
 
 async def _raise_status(call: Any) -> None:
-    """Raise the error that a stream ended with."""
+    """Raise the error with which a stream ended."""
     if await call.code() is not grpc.StatusCode.OK:
         raise grpc.aio.AioRpcError(
             await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()

@@ -1,4 +1,4 @@
-"""The models of rounds at a gateway: each comes from the server once, and is served on from the disk."""
+"""A gateway's cache of rounds' models: each is fetched from the server once, and then served from disk."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 CALL_S = 30.0
 MAX_BEGUN = 4
-"""Models whose download broke off and whose first chunks are kept, for the next try."""
+"""Maximum number of models whose interrupted download is kept for the next attempt."""
 
 
 @dataclass(eq=False)
 class _Begun:
-    """A model on its way.
+    """A model being downloaded.
 
     Attributes:
-        chunks: how many it has.
-        received: how many of them are written.
+        chunks: its number of chunks.
+        received: number of chunks written so far.
     """
 
     writer: BlobWriter
@@ -46,14 +46,14 @@ class _Begun:
 
 
 class Models:
-    """The cache. For the event loop alone. A download that breaks off is resumed by the next one of the same model.
+    """The cache. Only the event loop uses it. An interrupted download is resumed by the next one of the same model.
 
     Args:
-        blobs: where they are kept.
+        blobs: store of the cached models.
         line: the connection to the server.
-        executor: threads for the disk.
-        most: number of models that are kept, the newest ones.
-        fetched: called with the bytes of each model that came.
+        executor: threads for disk access.
+        most: maximum number of cached models; the newest are kept.
+        fetched: called with the size in bytes of each downloaded model.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Models:
         self._kept: OrderedDict[str, None] = OrderedDict()
 
     async def start(self) -> None:
-        """Take over what an earlier process left."""
+        """Take over the models that an earlier process left."""
         for name in await self._call(lambda: sorted(self._blobs.names())):
             self._kept[name] = None
         await self._evict()
 
     async def close(self) -> None:
-        """Give up what is on its way."""
+        """Give up unfinished downloads."""
         coming = list(self._coming.values())
         for task in coming:
             task.cancel()
@@ -88,10 +88,10 @@ class Models:
         await self._discard_begun(0)
 
     async def ensure(self, name: str) -> None:
-        """Have a model here; callers that wait for the same one share its download.
+        """Make a model available here; concurrent callers for the same model share its download.
 
         Raises:
-            ServerError: if it cannot be fetched, or is not what its name says.
+            ServerError: if it cannot be fetched, or does not match its name.
         """
         if name in self._kept:
             self._kept.move_to_end(name)
@@ -134,10 +134,10 @@ class Models:
             return _Begun(writer, stack.pop_all(), size, -(-size // chunk_bytes))
 
     async def _receive(self, name: str, begun: _Begun) -> None:
-        """Receive the chunks that are missing."""
+        """Receive the missing chunks."""
         if begun.received == begun.chunks:
             return
-        # Chunks come as raw bytes: protobuf would copy them once more.
+        # Chunks are raw bytes, since protobuf would copy them once more.
         download: Any = self._line().channel.unary_stream(
             "/atoll.wire.v1.TransferService/Download",
             request_serializer=transfer_pb2.DownloadRequest.SerializeToString,
@@ -156,7 +156,7 @@ class Models:
             await self._call(oldest.discarding.close)
 
     async def _evict(self) -> None:
-        """Remove the oldest models beyond the most; downloads of them that are open go on."""
+        """Remove the oldest models beyond the maximum; open downloads of them continue."""
         while len(self._kept) > self._most:
             name, _ = self._kept.popitem(last=False)
             await self._call(self._blobs.set_aside, name)

@@ -1,4 +1,4 @@
-"""Sends a partial sum to the server, piece by piece; what has arrived is not sent again."""
+"""Sends a partial sum to the server, piece by piece; pieces that have arrived are not sent again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PartialUpload:
         sent: called with the payload bytes of each piece.
 
     Attributes:
-        steps: pieces hashed, and packed unless the server had them; at most a few wait in the connection to be sent.
+        steps: number of pieces hashed and, unless the server had them, packed; at most a few of them wait to be sent.
     """
 
     def __init__(self, line: Callable[[], Line], executor: Executor, sent: Callable[[int], None]) -> None:
@@ -36,10 +36,10 @@ class PartialUpload:
         self.steps = 0
 
     async def send(self, name: str, partial: PartialSum) -> None:
-        """Send the sum that the server calls ``name``, or the rest of it.
+        """Send the sum that the server calls ``name``, or its missing rest.
 
         Raises:
-            ServerError: if there is no connection, or the server does not take it.
+            ServerError: if there is no connection, or the server refuses the sum.
         """
         stub = self._line().gateway
         async with as_server_errors(SERVER):
@@ -49,7 +49,7 @@ class PartialUpload:
     async def _messages(
         self, name: str, partial: PartialSum, first: int
     ) -> AsyncIterator[gateway_pb2.PutPartialRequest]:
-        """The pieces from ``first`` on; all of them are hashed."""
+        """Yield the pieces from ``first`` on; all pieces are hashed."""
         loop, hasher = asyncio.get_running_loop(), blake3()
 
         def piece(index: int) -> gateway_pb2.PutPartialRequest | None:
@@ -70,7 +70,7 @@ class PartialUpload:
                     message.name = name
                 self._sent(len(message.payload))
                 yield message
-        # A sum whose pieces have all arrived is named here.
+        # if all pieces have arrived, this message names the sum
         yield gateway_pb2.PutPartialRequest(
             name=name if first >= piece_count(partial.size) else "", digest=hasher.digest()
         )

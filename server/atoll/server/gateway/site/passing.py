@@ -1,4 +1,4 @@
-"""Enrolment and renewal of participants, passed through a gateway to the server, which records certificates."""
+"""Forwards participants' enrolments and renewals through a gateway to the server, which records certificates."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class EnrolmentPort:
 
     Args:
         address: host:port.
-        ca_certificate_pem: of the federation.
-        tls_name: a name in the server's certificate; empty: the address's.
+        ca_certificate_pem: the federation's authority certificate.
+        tls_name: a name in the server's certificate; empty for the host in the address.
     """
 
     def __init__(self, address: str, ca_certificate_pem: bytes, tls_name: str = "") -> None:
@@ -40,22 +40,22 @@ class EnrolmentPort:
 
 
 class HasEnrolmentStub(Protocol):
-    """Where the server's enrolment service is."""
+    """Gives access to the server's enrolment service."""
 
     @property
     def stub(self) -> Any:
-        """Its methods."""
+        """The service's stub."""
         ...
 
 
 class PassingEnrolment(EnrolmentServiceServicer):
-    """Hands join tokens and expired certificates on.
+    """Forwards join tokens and expired certificates.
 
     Args:
         server: its enrolment port.
-        address: the gateway's main port, which participants go to.
-        rate: counts attempts by address, before the server does.
-        origin: the peer that a call comes from, given the one that it seems to come from.
+        address: address of the gateway's main port, which participants connect to.
+        rate: limits attempts by address, before the server does.
+        origin: returns the peer that a call originates from, given its immediate peer.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PassingEnrolment(EnrolmentServiceServicer):
         self._origin = origin
 
     async def Enrol(self, request: enrolment_pb2.EnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
-        """Redeem a join token at the server; the participant then goes to this gateway."""
+        """Redeem a join token at the server; the participant then connects to this gateway."""
         with self._rate.attempt(self._origin(context.peer())):
             async with as_server_errors(SERVER):
                 answer: enrolment_pb2.EnrolResponse = await self._server.stub.Enrol(request, timeout=CALL_S)
@@ -85,14 +85,14 @@ class PassingEnrolment(EnrolmentServiceServicer):
 
 
 class PassingRenewal(RenewalServiceServicer):
-    """Hands renewals on, with the participant's signature: a gateway's word would not do."""
+    """Forwards renewals with the participant's signature, since the server does not trust the gateway alone."""
 
     def __init__(self, server: HasEnrolmentStub, authenticator: Authenticator) -> None:
         self._server = server
         self._authenticator = authenticator
 
     async def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
-        """A new certificate for the calling participant."""
+        """Issue a new certificate for the calling participant."""
         await self._authenticator.participant(context)
         if not request.signature:
             raise InvalidRequestError(

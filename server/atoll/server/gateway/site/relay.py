@@ -1,4 +1,4 @@
-"""Relays the check-in streams of a gateway's participants: what they say goes up, instructions come down."""
+"""Relays the check-in streams of a gateway's participants: their messages go up, instructions come down."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, int, int]
 OUTBOX = 65_536
-"""Maximum number of messages that wait for the link, beyond the first ones; more break the link, which begins anew."""
+"""Maximum number of messages that wait for the link, beyond the first ones; more make it break and reconnect."""
 MAX_REPLIES = 16
-"""Replies of one participant, one for each round, that are said again after a lost link."""
+"""Maximum number of a participant's replies, one for each round, that are repeated after a lost link."""
 REFUSED_S = 5.0
-"""Seconds after which a participant that the server refused for now tries again."""
+"""Seconds after which a participant that the server has temporarily refused tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A participant's certificate (PEM) and when it ends, epoch seconds."""
+    """A participant's certificate (PEM) and its expiry in epoch seconds."""
 
     pem: bytes
     not_after: float
@@ -39,9 +39,9 @@ class _Relayed:
     """One participant's stream.
 
     Attributes:
-        session: of this process.
-        number: on the current link; 0 while there is none, or the server has ended it.
-        resuming: rounds that the participant works on.
+        session: the session in this process.
+        number: its number on the current link; 0 if there is no link or the server has ended the session.
+        resuming: rounds that the participant is working on.
         replies: its latest reply to each round.
     """
 
@@ -52,13 +52,13 @@ class _Relayed:
 
 
 class Relay:
-    """Handles what participants say (``rpc.check_in_api.CheckInApi``). For the event loop alone.
+    """Handles participants' messages (``rpc.check_in_api.CheckInApi``). Only the event loop uses it.
 
-    While there is no link, participants stay connected, and what they say waits.
+    While there is no link, participants stay connected, and their messages wait.
 
     Args:
-        sessions: of this process.
-        certificate_of: the certificate of a connected participant.
+        sessions: the sessions of this process.
+        certificate_of: returns the certificate of a connected participant.
         clock: epoch seconds.
     """
 
@@ -80,7 +80,7 @@ class Relay:
         return len(self._members)
 
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
-        """See ``CheckInApi``; the server hears of it once the session is open."""
+        """See ``CheckInApi``; the server is told once the session is open."""
         del participant, introduction
         return Membership()
 
@@ -111,14 +111,14 @@ class Relay:
         return max(0.0, self._certificate_of(participant).not_after - self._clock())
 
     def reported(self, participant: str, key: Key) -> None:
-        """The server has acknowledged the participant's report: it no longer works on the round."""
+        """Note that the server has acknowledged the participant's report, which ends its work on the round."""
         member = self._members.get(participant)
         if member is not None:
             member.resuming.discard(key)
             member.replies.pop(key, None)
 
     def attach(self) -> asyncio.Queue[gateway_pb2.AttendRequest | None]:
-        """There is a link: the queue that it sends from, with all sessions. None ends the link."""
+        """Attach a new link: returns the queue that it sends from, filled with all sessions. None ends the link."""
         outbox: asyncio.Queue[gateway_pb2.AttendRequest | None] = asyncio.Queue()
         self._outbox, self._most = outbox, math.inf
         for member in self._members.values():
@@ -127,7 +127,7 @@ class Relay:
         return outbox
 
     def detach(self) -> None:
-        """There is no link any more."""
+        """Detach a lost link."""
         self._outbox = None
         self._by_number.clear()
         self._parts.clear()
@@ -162,12 +162,12 @@ class Relay:
                 member.replies.pop(key, None)
                 member.session.send(said)
             case "come_back" if said.come_back.cause == ComeBack.CAUSE_STOPPING:
-                self._forget_number(member)  # the link comes back, and the participant with it
+                self._forget_number(member)  # when the link returns, so does the participant
             case "come_back":
                 self._forget_number(member)
                 member.session.close(said)
             case "return_spread":
-                pass  # participants return to this process, which says how
+                pass  # participants return to this process, which tells them when
             case _:
                 member.session.send(said)
 

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class OwnCalls:
-    """This process's own node, called as a worker process is: a ``RemoteCalls``.
+    """Calls this process's own node like a worker process's: a ``RemoteCalls``.
 
-    A sum so comes as a file, and later folds into it change nothing while it is sent.
+    The sum is thus a file, and later folds do not change it while it is sent.
     """
 
     def __init__(self, node: IngestNode, executor: Executor) -> None:
@@ -58,7 +58,7 @@ class OwnCalls:
         await self._call(self._node.drop_run, run)
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
-        """Those that this process serves are ended by ``Worker``."""
+        """Do nothing: ``Worker`` ends the calls that this process serves."""
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -69,14 +69,15 @@ class Worker:
     """Performs orders; one instance per gateway.
 
     Args:
-        node: this process's.
-        nodes: that fold; this process's is among them. Their sums are in files.
-        node_of: the name of the node that received an update, or of none.
+        node: this process's node.
+        nodes: the nodes that fold, including this process's. Their sums are in files.
+        node_of: returns the name of the node that received an update; empty if unknown.
         spool: the uploads.
-        executor: threads for disk and arithmetic.
+        executor: threads for disk access and arithmetic.
         upload: sends a partial sum.
         shut_out: ends the calls of a revoked participant with an error.
-        watched: other processes fold too, and are ended if they stand still: an order counts as work while it lasts.
+        watched: whether other processes fold too and are killed if they hang; an order then counts as progress while it
+            lasts.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Worker:
         self._done = 0
 
     async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
-        """Perform an order; its error, if there is one, is in the answer."""
+        """Perform an order; an error is returned in the answer."""
         is_work = order.WhichOneof("order") is not None
         self._pending += is_work
         try:
@@ -152,7 +153,7 @@ class Worker:
             case "norms":
                 norms = await self._call(self._node.norms, items_of(order.norms.items))
                 return gateway_pb2.OrderDone(norms=norms)
-            case _:  # a question whether this gateway answers, or an order of a later version of the server
+            case _:  # a probe, or an order of a later version of the server
                 pass
         return gateway_pb2.OrderDone()
 
