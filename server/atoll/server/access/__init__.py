@@ -1,1 +1,1 @@
-"""Issued certificates, named operators, and the operator's credential on this machine."""
+"""Certificates, operators with their roles and projects, sign-in, and the audit log."""

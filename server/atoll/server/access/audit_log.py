@@ -1,4 +1,4 @@
-"""Actions of operators, as durable entries of the database; see ``stores.audit``."""
+"""Records operators' actions as durable entries in the database; see ``stores.audit``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 MAX_TEXT_CHARS = 256
 """Maximum characters of a subject, a detail or a name in one entry."""
 REFUSALS_AT_ONCE = 60
-"""Refusals of one operator that are recorded one after the other; after that one in ``REFUSAL_INTERVAL_S``."""
+"""Refusals of one operator that are recorded in a row; after that, one per ``REFUSAL_INTERVAL_S``."""
 REFUSAL_INTERVAL_S = 10.0
 _OPERATORS = 4096
 _HELD_DOWNLOADS = 4096
@@ -29,7 +29,7 @@ _DOWNLOAD_S = 3600.0
 
 @dataclass
 class _Allowance:
-    """How many refusals of an operator may be recorded now, and how many were left out since the last one."""
+    """The number of an operator's refusals that may be recorded now, and that were skipped since the last one."""
 
     left: float
     at: float
@@ -39,8 +39,8 @@ class _Allowance:
 class AuditLog:
     """Appends entries. An entry is durable when ``record`` returns.
 
-    A refused operator cannot fill the database: of many refusals in a row some are left out, and the next entry says
-    how many.
+    A refused operator cannot fill the database: of many refusals in a row some are skipped, and the next entry has
+    their number.
 
     Args:
         writer: the database's writer.
@@ -57,10 +57,10 @@ class AuditLog:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     async def record(self, entry: AuditEntry) -> None:
-        """Append an entry, also if the caller is cancelled meanwhile; its time is now.
+        """Append an entry with the current time, even if the caller is cancelled meanwhile.
 
         Raises:
-            StorageError: if it could not be stored: the operator must not hear that all is done.
+            StorageError: if it could not be stored; the operator must then not be told of success.
         """
         wanted = self._bounded(entry)
         if wanted is None:
@@ -68,18 +68,18 @@ class AuditLog:
         appending = asyncio.wrap_future(self._writer.submit(audit.append, wanted))
         try:
             await asyncio.shield(appending)
-        except asyncio.CancelledError:  # an operator that breaks its call off must not lose the entry with it
+        except asyncio.CancelledError:  # the entry must not be lost if the operator cancels its call
             appending.add_done_callback(lambda done: _log_failure(wanted, done))
             raise
 
     def record_later(self, entry: AuditEntry) -> None:
-        """Append an entry of a call that was broken off, without waiting for the writer."""
+        """Append an entry about a call that was cut off, without waiting for the writer."""
         wanted = self._bounded(entry)
         if wanted is None:
             return
         try:
             self._writer.submit(audit.append, wanted).add_done_callback(lambda done: _log_failure(wanted, done))
-        except ServerError as error:  # the call is over; the server's log has what the audit log lacks
+        except ServerError as error:  # the call is over; the server's log has the entry that the audit log lacks
             _log_missing(wanted, error)
 
     def _bounded(self, entry: AuditEntry) -> AuditEntry | None:
@@ -113,9 +113,9 @@ class AuditLog:
 
 
 class OperatorDownloads:
-    """Records each operator that downloads a model without having asked which one it is.
+    """Records operators who download a model without having looked up its name.
 
-    ``GetRunModel`` is recorded with the run, and gives the model's name. A caller that has the name from elsewhere
+    ``GetRunModel`` is recorded with its run and returns the model's name. A caller that knows the name from elsewhere
     can download without that call.
     """
 
@@ -125,17 +125,17 @@ class OperatorDownloads:
         self._expected: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def expect(self, operator: str, blob: str) -> None:
-        """Record that the operator got this name."""
+        """Note that the operator has looked up this name."""
         self._expected[operator, blob] = self._steady()
         self._expected.move_to_end((operator, blob))
         if len(self._expected) > _HELD_DOWNLOADS:
             self._expected.popitem(last=False)
 
     async def check(self, operator: str, blob: str, project: str = "") -> None:
-        """Record a download that was not expected, once an hour; ``project`` is the operator's that has the blob.
+        """Record an unexpected download, once an hour; ``project`` is the operator's project with the blob.
 
         Raises:
-            StorageError: if that could not be stored.
+            StorageError: if the entry could not be stored.
         """
         if self._steady() - self._expected.get((operator, blob), float("-inf")) > _DOWNLOAD_S:
             await self._audit_log.record(AuditEntry(0.0, operator, "", "", _DOWNLOAD, blob, project=project))
@@ -145,7 +145,7 @@ class OperatorDownloads:
         """Record a download that the operator's role does not allow.
 
         Raises:
-            StorageError: if that could not be stored.
+            StorageError: if the entry could not be stored.
         """
         await self._audit_log.record(AuditEntry(0.0, operator, "", "", _DOWNLOAD, blob, outcome="refused", code=code))
 

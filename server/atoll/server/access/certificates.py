@@ -52,23 +52,23 @@ _RE_ENROL = "enrol again with a new join token"
 
 
 class CertificateBook:
-    """Identifies the holders of certificates, from memory where possible.
+    """Identifies the holders of certificates, from a cache where possible.
 
-    This process is the only one that revokes, so what it remembers is what holds.
+    Only this process revokes, so its cache is authoritative.
 
     A participant's certificate is renewed until a newer one of the same participant has been used. A client that lost
-    the answer to a renewal can ask again with its old key; a key that was stolen before the renewal brings nothing.
+    the answer to a renewal can ask again with its old key, while a key that was stolen before the renewal is useless.
 
     Args:
         authority: issues certificates.
         writer: the database's writer.
         reader: the database's readers.
         clock: epoch seconds, UTC.
-        lifetime_s: how long a participant's certificate is good for.
-        restored_at: when the database was made of a back-up, which cannot know of certificates renewed since it was
-            made; 0 if it was not.
-        most_per_lifetime: certificates that one participant is given within ``lifetime_s``.
-        grace_s: how long after its end a participant's certificate may still be renewed.
+        lifetime_s: seconds for which a participant's certificate is valid.
+        restored_at: when the database was restored from a backup, which lacks certificates renewed since; 0 if it was
+            not.
+        most_per_lifetime: maximum number of certificates for one participant within ``lifetime_s``.
+        grace_s: seconds after its expiry in which a participant's certificate may still be renewed.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class CertificateBook:
         self._listeners.append(revoked)
 
     def check_standing(self, participant: str) -> None:
-        """Refuse a participant that was revoked while this process runs, also where its call was let in before.
+        """Refuse a participant that was revoked while this process runs, even if its call was already admitted.
 
         Raises:
-            RevokedError: if it was.
+            RevokedError: if it was revoked.
         """
         if participant in self._shut_out:
             raise RevokedError.of(participant, "")
@@ -120,7 +120,7 @@ class CertificateBook:
         """The holder of this certificate.
 
         Raises:
-            PeerError, UnauthenticatedError: if it is none of ours, expired or revoked.
+            PeerError, UnauthenticatedError: if it was not issued here, has expired or was revoked.
         """
         found = await self._certificate(certificate_pem)
         if found.revoked_at is not None:
@@ -137,21 +137,21 @@ class CertificateBook:
         return Caller(found.role, found.subject, await self.rights(found.subject))
 
     async def rights(self, name: str) -> Rights:
-        """What an operator with a certificate may do."""
+        """The rights of an operator with a certificate."""
         known = self._rights.get(name)
         while known is None:
             changes = self._revocations
             found = await self._reader.run(project_roles.rights, name)
-            if changes == self._revocations:  # else the read may be older than the change
+            if changes == self._revocations:  # otherwise the read may be older than the change
                 known = found
                 _remember(self._rights, name, known)
         return known
 
     async def change_role(self, name: str, work: Callable[[Connection], None]) -> None:
-        """Run a transaction that may change an operator's role, which holds from then on.
+        """Run a transaction that may change an operator's role, with effect from then on.
 
         Raises:
-            Exception: what ``work`` raised, or the writer.
+            Exception: what ``work`` or the writer raises.
         """
 
         def forget(_: None) -> None:
@@ -161,25 +161,25 @@ class CertificateBook:
         await self._recorded(work, forget)
 
     def remaining_s(self, participant: str) -> float:
-        """Seconds until the participant's newest certificate seen here ends; negative if unknown."""
+        """Seconds until the participant's newest certificate seen here expires; negative if unknown."""
         not_after = self._newest.get(participant)
         return -1.0 if not_after is None else max(0.0, not_after - self._clock())
 
     async def enrol(
         self, token_id: str, secret: str, csr_pem: bytes, *, aggregator: bool = False
     ) -> tuple[participants.Participant, bytes]:
-        """Spend a join token for a certificate; ``aggregator``: the caller is one, not a participant.
+        """Spend a join token for a certificate; ``aggregator`` if the caller is an aggregator.
 
-        The same key may ask again while the token lives, until the participant has used a certificate: its answer may
-        have been lost.
+        Since the answer may be lost, the same key may ask again until the token expires or the participant has used a
+        certificate.
 
         Raises:
-            TokenError: if the token does not admit.
+            TokenError: if the token does not admit the caller.
             CertificateRequestError: if the request is not acceptable.
-            ForbiddenError: if the participant that the token stands for was revoked.
+            ForbiddenError: if the participant that the token was spent for was revoked.
             ConflictError: if its project is closed.
-            LimitExceededError: if that participant has been given too many certificates, or its project has as many
-                participants as it may.
+            LimitExceededError: if that participant has been issued too many certificates, or its project's quota of
+                participants is used up.
         """
         request = await asyncio.to_thread(CertificateRequest.parse, csr_pem)
         now = self._clock()
@@ -191,7 +191,7 @@ class CertificateBook:
                 raise TokenUsedError(f"join token {token_id} has been used, and so has the certificate that it brought")
             return record
 
-        # Anyone can call this: an invalid token must cost a read, not a place in the writer's queue.
+        # Anyone can call this, so an invalid token must cost only a read, not a place in the writer's queue.
         token = await self._reader.run(check)
         name = token.used_by or new_participant_id()
         issued = await self._sign(request, name, now, Role.of_kind(token.kind))
@@ -199,7 +199,7 @@ class CertificateBook:
         def work(connection: Connection) -> participants.Participant | None:
             record = check(connection)
             admitted = tokens.spend(connection, token_id, participant=name, key=request.key, now=now)
-            if admitted != name:  # the same key asked twice at the same moment, and the other call was first
+            if admitted != name:  # the same key asked twice concurrently, and the other call was first
                 return None
             if participants.get(connection, name) is None:
                 more = int(record.kind is not ParticipantKind.AGGREGATOR)
@@ -232,29 +232,29 @@ class CertificateBook:
         return participant, issued.pem
 
     async def renew(self, certificate_pem: bytes, csr_pem: bytes) -> bytes:
-        """A new certificate for a participant that has proved its old one, which is in force.
+        """Issue a new certificate to a participant that has proved its old one, which is valid.
 
         Raises:
             CertificateRequestError: if the request is not acceptable.
             SupersededError: if the participant has used a newer certificate.
-            UnauthenticatedError: if it is not known.
+            UnauthenticatedError: if it is unknown.
             ForbiddenError: if it was revoked.
-            LimitExceededError: if it has been given too many certificates.
+            LimitExceededError: if it has been issued too many certificates.
         """
         proved = await self._certificate(certificate_pem)
         return await self._renew(proved.subject, proved.issued_at, csr_pem, proved.role)
 
     async def renew_expired(self, certificate_pem: bytes, csr_pem: bytes, signature: bytes) -> bytes:
-        """A new certificate for a participant that was away when its old one ended.
+        """Issue a new certificate to a participant that was away when its old one expired.
 
         Args:
-            certificate_pem: the old one.
-            csr_pem: the request for the new one.
-            signature: by the old key over ``renewal_proof(csr_pem)``.
+            certificate_pem: the old certificate.
+            csr_pem: the request for the new certificate.
+            signature: over ``renewal_proof(csr_pem)``, by the old key.
 
         Raises:
-            PeerError: if the certificate is not a participant's of this federation, or the signature not by its key.
-            UnauthenticatedError: if it ended longer than ``grace_s`` ago. The rest as ``renew``.
+            PeerError: if the certificate does not belong to a participant of this federation, or its key did not sign.
+            UnauthenticatedError: if it expired longer than ``grace_s`` ago. Other errors as for ``renew``.
         """
         peer = await asyncio.to_thread(self._authority.verify_proof, certificate_pem, renewal_proof(csr_pem), signature)
         if peer.role is Role.OPERATOR:
@@ -267,7 +267,7 @@ class CertificateBook:
         return await self._renew(peer.name, issued_at, csr_pem, peer.role)
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
-        """Revoke a participant, at once and permanently.
+        """Revoke a participant at once and permanently.
 
         Raises:
             RecordMissingError: if there is no such participant.
@@ -286,12 +286,12 @@ class CertificateBook:
     async def revoke_operator(
         self, name: str, reason: str, check: Callable[[Connection], None] = lambda _: None
     ) -> int:
-        """Revoke an operator at once; returns how many of its unused join tokens are void with it.
+        """Revoke an operator at once; returns how many of its unused join tokens became void.
 
         Args:
-            name: whom.
-            reason: why.
-            check: called in the transaction; raises if it must not be.
+            name: the operator.
+            reason: the reason.
+            check: called in the transaction; raises to refuse.
         """
         now = self._clock()
 
@@ -303,7 +303,7 @@ class CertificateBook:
         return await self._recorded(work, lambda _: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
 
     async def _recorded(self, work: Callable[[Connection], T], announce: Callable[[T], None]) -> T:
-        """Record a change, and call ``announce`` once it is durable, even if the caller is cancelled meanwhile."""
+        """Record a change and, once it is durable, call ``announce``, even if the caller is cancelled meanwhile."""
         recording = asyncio.wrap_future(self._writer.submit(work))
         try:
             found = await asyncio.shield(recording)
@@ -318,16 +318,16 @@ class CertificateBook:
     async def void_tokens(
         self, ids: Sequence[str], created_by: str, *, project: str | None = None, organisation: str = ""
     ) -> int:
-        """Void unused join tokens: these, or all that an operator has made; returns how many would have admitted.
+        """Void unused join tokens: these, or all made by an operator; returns how many were still usable.
 
         Args:
-            ids: of tokens.
-            created_by: the operator, if there are no ids.
-            project: of the tokens; None: any.
-            organisation: of the tokens; empty: any.
+            ids: ids of tokens.
+            created_by: the operator who made them, if there are no ids.
+            project: the tokens' project; None for any.
+            organisation: the tokens' organisation; empty for any.
 
         Raises:
-            RecordMissingError: if there is no such token; then none is voided.
+            RecordMissingError: if a token does not exist; then none is voided.
         """
         now = self._clock()
 
@@ -349,12 +349,12 @@ class CertificateBook:
         address: str,
         bound: Bound = UNBOUND,
     ) -> list[JoinToken]:
-        """Mint one-time join tokens; only their hashes are kept. ``address`` is where their holders enrol.
+        """Mint one-time join tokens, of which only hashes are kept. ``address`` is where their holders enrol.
 
         Raises:
-            InvalidRequestError: for an impossible organisation or lifetime.
+            InvalidRequestError: for an invalid organisation or lifetime.
             ConflictError: if the project is closed.
-            LimitExceededError: if the project would have more participants than it may.
+            LimitExceededError: if the project would exceed its quota of participants.
             RevokedError: if the operator has just been revoked.
         """
         now = self._clock()
@@ -388,7 +388,7 @@ class CertificateBook:
         return await asyncio.to_thread(pack)
 
     async def adopt_insecure(self, participant: str) -> None:
-        """Make a row for a participant that was identified without a certificate (``--insecure``)."""
+        """Create the row of a participant that was identified without a certificate (``--insecure``)."""
         now = self._clock()
 
         def work(connection: Connection) -> None:
@@ -400,9 +400,9 @@ class CertificateBook:
         await self._writer.run(work)
 
     async def _renew(self, participant: str, proved_at: float, csr_pem: bytes, role: Role) -> bytes:
-        """A new certificate for one that was issued at ``proved_at``. Raises as ``renew``."""
+        """Issue a certificate to replace one issued at ``proved_at``. Raises what ``renew`` raises."""
         request, now = await asyncio.to_thread(CertificateRequest.parse, csr_pem), self._clock()
-        try:  # before signing, so that a flood of renewals costs reads only
+        try:  # before signing, so that a flood of renewals costs only reads
             await self._reader.run(self._check_admissible, participant, now, proved_at)
         except UnauthenticatedError as error:
             self._refusals.warn(participant, error)
@@ -413,7 +413,7 @@ class CertificateBook:
         return issued.pem
 
     async def _sign(self, request: CertificateRequest, participant: str, now: float, role: Role) -> IssuedCertificate:
-        """A certificate that is not on record yet; signed in a thread, not in the event loop's or the writer's."""
+        """Sign a certificate, which is not recorded yet, in a thread other than the event loop's and the writer's."""
         return await asyncio.to_thread(
             self._authority.issue_participant, request, participant, now=now, lifetime_s=self._lifetime_s, role=role
         )
@@ -421,7 +421,7 @@ class CertificateBook:
     def _record(
         self, connection: Connection, issued: IssuedCertificate, now: float, proved_at: float
     ) -> participants.Participant:
-        """Record a certificate before it is handed out. Raises as ``_check_admissible``."""
+        """Record a certificate before it is sent. Raises what ``_check_admissible`` raises."""
         name = issued.peer.name
         participant = self._check_admissible(connection, name, now, proved_at)
         after_the_last = math.nextafter(certificates.last_issued_at(connection, name), math.inf)
@@ -431,19 +431,19 @@ class CertificateBook:
     def _check_admissible(
         self, connection: Connection, name: str, now: float, proved_at: float
     ) -> participants.Participant:
-        """The participant of this name, if it may be given another certificate.
+        """The participant of this name, if it may be issued another certificate.
 
         Args:
             connection: to the database.
             name: a participant id.
             now: epoch seconds UTC.
-            proved_at: when the certificate was issued that the caller has the key of; infinite for a join token.
+            proved_at: time of issue of the certificate whose key the caller holds; infinite for a join token.
 
         Raises:
-            UnauthenticatedError: if it is not known.
-            SupersededError: if it has used a newer certificate than that.
+            UnauthenticatedError: if it is unknown.
+            SupersededError: if it has used a newer certificate.
             ForbiddenError: if it was revoked.
-            LimitExceededError: if it has been given too many of late.
+            LimitExceededError: if it has recently been issued too many.
         """
         participant = participants.get(connection, name)
         if participant is None:
@@ -465,7 +465,7 @@ class CertificateBook:
         return participant
 
     def _tell_revoked(self, caller: Caller, reason: str) -> None:
-        """Must run without an await after the revocation became durable, so that later identifications see it."""
+        """Announce a revocation; must run without an await after it became durable, so that identifications see it."""
         self._revocations += 1
         self._known.clear()
         error = RevokedError.of(caller.name, reason)
@@ -481,7 +481,7 @@ class CertificateBook:
         return error
 
     async def _certificate(self, pem: bytes) -> certificates.Certificate:
-        """The record of a certificate whose key the caller has proved; records its first use."""
+        """Find the record of a certificate whose key the caller has proved; records its first use."""
         key = _key(pem)
         found = self._known.get(key)
         if found is None:
@@ -511,12 +511,12 @@ class CertificateBook:
 
 
 def check_operator_stands(connection: Connection, name: str, now: float) -> None:
-    """Refuse, within a transaction, a change by an operator that has been revoked meanwhile.
+    """Refuse, within a transaction, a change by an operator who has been revoked meanwhile.
 
-    A participant without any certificate connected with ``--insecure``.
+    An operator without any certificate is connected with ``--insecure``.
 
     Raises:
-        RevokedError: if none of its certificates is in force.
+        RevokedError: if none of its certificates is valid.
     """
     rows = certificates.of_subject(connection, Role.OPERATOR, name)
     if rows and not any(row.revoked_at is None and row.not_after > now for row in rows):
@@ -531,10 +531,10 @@ def _has_come(connection: Connection, name: str) -> bool:
 
 
 def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | None:
-    """Record a known participant's certificate that was issued before a restoration; None for an unknown one's.
+    """Record a known participant's certificate that the restored database lacks; None for an unknown participant.
 
-    The authority must have signed it: a gateway hands in certificates that no handshake here has verified. Only this
-    federation's servers issue them.
+    Checks that the authority signed it, since a gateway passes on certificates that no handshake here has verified.
+    Only this federation's servers issue certificates.
     """
     participant = participants.get(connection, peer.name)
     if participant is None or participant.revoked_at is not None:
@@ -545,14 +545,14 @@ def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | Non
 
 
 def _of_server(peer: Peer) -> certificates.Certificate:
-    """The certificate of another server, which no database has: that server holds the authority's key itself."""
+    """The certificate of another server, which is in no database, since that server holds the authority's key."""
     return certificates.Certificate(
         peer.fingerprint, peer.role, peer.name, peer.serial, peer.issued_at, peer.not_after, peer.issued_at
     )
 
 
 def _key(pem: bytes) -> bytes:
-    """What a certificate is kept by: a twentieth of its size, and 10,000 of them are kept."""
+    """The cache key of a certificate, a twentieth of its size; 10,000 are cached."""
     return hashlib.sha256(pem).digest()
 
 

@@ -1,4 +1,4 @@
-"""Operators who sign in: verification of tokens (OpenID Connect Core 1.0, 3.1.3.7; JWT best practices, RFC 8725)."""
+"""Verifies the tokens of operators who sign in (OpenID Connect Core 1.0, 3.1.3.7; JWT best practices, RFC 8725)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from jwt import PyJWK
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a public key only: neither ``none`` nor one whose key the client also has (HS256)."""
+"""Signature algorithms with a public key only: neither ``none`` nor one whose key the client shares (HS256)."""
 PREFIX = "oidc:"
-"""Begins the names of operators who signed in; no operator with a certificate can have such a name."""
+"""Prefix of the names of operators who signed in; no operator with a certificate can have such a name."""
 MAX_TOKEN_CHARS = 16_384
 _NAME = re.compile(r"(?!sha256:)[A-Za-z0-9@._+|=/:-]{1,59}")
 _KNOWN = 1024
@@ -30,12 +30,12 @@ _AGAIN = "sign in again: atoll operator login"
 
 
 class TokenEndedError(UnauthenticatedError):
-    """The token was good, and has ended."""
+    """The token was valid and has expired."""
 
 
 @dataclass(frozen=True)
 class SignedIn:
-    """The operator of a token, and when the token ends (epoch seconds UTC)."""
+    """The operator of a token, and when the token expires (epoch seconds UTC)."""
 
     name: str
     rights: Rights
@@ -44,18 +44,18 @@ class SignedIn:
 
 @dataclass(frozen=True)
 class _Known:
-    """A good token: who it is, and the key that its signature was verified with."""
+    """A valid token: its operator, and the key that verified its signature."""
 
     signed_in: SignedIn
     key: PyJWK
 
 
 class TokenVerifier:
-    """Verifies tokens of one provider; remembers the last good ones, until the keys are fetched again.
+    """Verifies tokens of one provider; caches recent valid ones until the keys are fetched again.
 
     Args:
-        settings: with an issuer.
-        keys: the provider's.
+        settings: sign-in settings with an issuer.
+        keys: the provider's keys.
         clock: epoch seconds, UTC.
     """
 
@@ -69,10 +69,10 @@ class TokenVerifier:
         """The operator of a token.
 
         Raises:
-            UnauthenticatedError: if it is none of the provider's, for another audience, or not in force.
-            TokenEndedError: if it has ended.
-            ForbiddenError: if it brings no role.
-            UnavailableError: if the provider's keys are not known.
+            UnauthenticatedError: if the provider did not issue it, it is for another audience, or it is not valid now.
+            TokenEndedError: if it has expired.
+            ForbiddenError: if it grants no role.
+            UnavailableError: if the provider's keys are unknown.
         """
         mark = _mark(token)
         known = self._known.get(mark)
@@ -91,7 +91,7 @@ class TokenVerifier:
         return found
 
     def knows(self, token: str) -> bool:
-        """Whether this token was good, and is remembered."""
+        """Whether this token was valid and is cached."""
         return _mark(token) in self._known
 
     async def _claims(self, token: str) -> tuple[Mapping[str, Any], PyJWK]:
@@ -160,7 +160,7 @@ class TokenVerifier:
 
 
 def _first(groups: frozenset[str], given: Mapping[str, OperatorRole]) -> OperatorRole | None:
-    """The most powerful of the roles that these groups bring."""
+    """The most powerful of the roles that these groups grant."""
     roles = {given[group] for group in groups & given.keys()}
     return next((role for role in _ORDER if role in roles), None)
 
@@ -170,7 +170,7 @@ def _mark(token: str) -> bytes:
 
 
 def _short(value: str) -> str:
-    """The value, or a digest of one that is too long or not plain: columns and tables hold 64 characters."""
+    """The value, or a digest if it is too long or has unusual characters; columns and tables hold 64 characters."""
     return value if _NAME.fullmatch(value) else f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:40]}"
 
 

@@ -1,4 +1,4 @@
-"""The keys of an OpenID Connect provider (Discovery 1.0; JSON Web Key Sets, RFC 7517), fetched when they are needed."""
+"""The keys of an OpenID Connect provider (Discovery 1.0; JSON Web Key Sets, RFC 7517), fetched on demand."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 FETCH_S = 10.0
 MAX_BYTES = 1 << 20
 COOLDOWN_S = 10.0
-"""Seconds between two fetches: tokens with made-up key ids cannot make the server flood the provider."""
+"""Minimum seconds between two fetches, so that made-up key ids cannot make the server flood the provider."""
 FRESH_S = 600.0
-"""Keys older than that are fetched again, so that a key that the provider withdrew is no longer believed."""
+"""Seconds after which keys are fetched again, so that a withdrawn key is no longer trusted."""
 STALE_S = 3600.0
-"""Keys are believed for so long if the provider cannot be reached."""
+"""Seconds for which keys are trusted if the provider is unreachable."""
 PATIENCE_S = 2.0
-"""Seconds that a token by a known key waits for keys to be fetched again; a provider that hangs delays no one more."""
+"""Maximum seconds that a token with a known key waits for a fetch, in case the provider hangs."""
 DISCOVERY = "/.well-known/openid-configuration"
 
 Fetch = Callable[[str], bytes]
@@ -40,8 +40,8 @@ class Keys:
     """The signing keys of one provider.
 
     Args:
-        issuer: as in the settings.
-        fetch: gets a document; called in a thread.
+        issuer: the issuer in the settings.
+        fetch: fetches a document; called in a thread.
         steady: seconds, monotonic.
     """
 
@@ -57,7 +57,7 @@ class Keys:
         """The key with this id; None if the provider has none.
 
         Raises:
-            UnavailableError: if the provider cannot be reached, and its keys are not known.
+            UnavailableError: if the provider is unreachable and its keys are unknown.
         """
         known = key_id in self._keys
         if not known or self._age_s > FRESH_S:
@@ -76,7 +76,7 @@ class Keys:
         return self._steady() - self._fetched_at
 
     async def _refreshed(self, wait_s: float | None) -> None:
-        """Wait for a fetch, which is a task of its own: a caller that breaks off does not end it."""
+        """Wait for a fetch in a separate task, which a cancelled caller does not end."""
         if self._fetching is None or self._fetching.done():
             if self._steady() - self._tried_at <= COOLDOWN_S:
                 return
@@ -112,7 +112,7 @@ def fetcher(ca: Path | None) -> Fetch:
     """Fetches over https, without following redirects to other schemes, up to ``MAX_BYTES``.
 
     Raises:
-        OSError: if the file of authorities cannot be read.
+        OSError: if the CA file cannot be read.
     """
     context = ssl.create_default_context(cafile=None if ca is None else str(ca))
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
@@ -132,7 +132,7 @@ def fetcher(ca: Path | None) -> Fetch:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect could lead into the server's own network."""
+    """Refuses redirects, which could lead into the server's own network."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """See ``urllib.request``: no further request."""

@@ -1,4 +1,4 @@
-"""The operator's credential in the data directory: made at the first start, renewed while the server runs."""
+"""The operator's credential in the data directory: created at the first start, renewed while the server runs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 
 OPERATOR_NAME = "admin"
 RENEW_S = 30 * 86_400.0
-"""The credential is renewed when less than this is left of its life."""
+"""The credential is renewed when less than this remains of its lifetime."""
 CHECK_S = 3600.0
 
 
 class OperatorFile:
-    """One server's ``operator.json``. The certificate before stays good until it ends: copies can be replaced in time.
+    """One server's ``operator.json``. A replaced certificate stays valid until it expires, as do copies.
 
     Args:
-        path: where the file lies.
+        path: path of the file.
         address: the server's main port, host:port.
         authority: issues the certificate.
-        writer: the database's writer; the server takes only certificates that the database knows.
+        writer: the database's writer; the server accepts only certificates that the database knows.
         reader: the database's readers.
         clock: epoch seconds, UTC.
     """
@@ -52,7 +52,7 @@ class OperatorFile:
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
-        """Make or renew the file, and keep it valid from now on.
+        """Create or renew the file, and keep it valid from now on.
 
         Raises:
             ServerError: if it can neither be used nor replaced.
@@ -75,7 +75,7 @@ class OperatorFile:
                 log.warning("the operator's credential could not be renewed, it is tried again later: %s", error)
 
     async def ensure(self) -> None:
-        """Replace the file if it is invalid or ends soon.
+        """Replace the file if it is invalid or expires soon.
 
         Raises:
             ServerError: if it can neither be used nor replaced.
@@ -103,7 +103,7 @@ class OperatorFile:
         log.info("operator credential written: %s", self.path)
 
     async def _is_good(self) -> bool:
-        """Whether the file fits this address, authority and database, and is valid as long as a new one would be."""
+        """Whether the file fits this address, authority and database, and need not be renewed yet."""
         try:
             kept = OperatorCredential.read(self.path)
             peer = Peer.from_pem(kept.certificate.encode())

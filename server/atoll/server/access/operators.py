@@ -1,4 +1,4 @@
-"""Named operators: listing, adding and revoking them."""
+"""Lists, adds and revokes named operators."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Operator:
     """One operator, derived from its certificates. Times are epoch seconds UTC.
 
     Attributes:
-        name: as the audit log has it.
-        rights: what it may do.
+        name: its name in the audit log.
+        rights: its rights.
         issued_at: when the oldest certificate on record was issued.
-        expires_at: when the last one ends.
-        certificates: how many are in force.
-        revoked_at: when it was shut out; None while a certificate is in force.
-        revoked_reason: why.
+        expires_at: when the last one expires.
+        certificates: number of valid certificates.
+        revoked_at: when it was revoked; None while a certificate is valid.
+        revoked_reason: why it was revoked.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Operator:
 
     @classmethod
     def of(cls, name: str, rights: Rights, rows: Sequence[Certificate], now: float) -> Operator:
-        """The operator of these rights that holds these certificates, the oldest first."""
+        """The operator with these rights and certificates, the oldest first."""
         standing = [row for row in rows if row.revoked_at is None and row.not_after > now]
         return cls(
             name=name,
@@ -73,9 +73,9 @@ class Operator:
 
 @dataclass(frozen=True)
 class Given:
-    """A role for an operator; ``role`` None takes the one in the project away.
+    """A role for an operator; ``role`` None removes its role in the project.
 
-    ``project`` None: in all projects; ``organisation``, if not empty: only for what belongs to that one.
+    ``project`` None is for all projects; a non-empty ``organisation`` limits the role to that organisation.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Given:
     organisation: str = ""
 
     def __str__(self) -> str:
-        """For the log."""
+        """The role in words, for the log."""
         where = "" if self.project is None else f" in project {self.project}"
         limited = f" for {self.organisation}" if self.organisation else ""
         return f"{'nothing' if self.role is None else self.role.words}{limited}{where}"
@@ -92,7 +92,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Revoked:
-    """A revoked operator, and how many of its unused join tokens are void."""
+    """A revoked operator, and the number of its unused join tokens that became void."""
 
     operator: Operator
     voided_tokens: int
@@ -105,8 +105,8 @@ class Operators:
         authority: issues certificates.
         reader: the database's readers.
         clock: epoch seconds, UTC.
-        book: the certificates, which it revokes.
-        nodes: end calls in other processes.
+        book: revokes certificates.
+        nodes: ingest nodes, which end calls in other processes.
         file: the credential in the data directory; None without TLS.
     """
 
@@ -138,23 +138,24 @@ class Operators:
         project: str | None = None,
         organisation: str = "",
     ) -> bytes:
-        """A certificate (PEM) for an operator; one that makes another in its own name renews its credential.
+        """Issue a certificate (PEM) to an operator; an operator that requests its own name renews its credential.
 
         Args:
-            name: of the operator.
-            csr_pem: proves its key.
-            lifetime_s: how long the certificate is good for.
-            by: who asks.
-            role: of a new operator (None: an operator); a renewal keeps the role.
-            project: the only one in which a new operator has the role; None: in all.
-            organisation: the only one in that project for which it has the role; empty: all.
+            name: the operator's name.
+            csr_pem: the request, which proves its key.
+            lifetime_s: seconds for which the certificate is valid.
+            by: the caller.
+            role: role of a new operator, by default "operator"; a renewal keeps the role.
+            project: the only project in which a new operator has the role; None for all.
+            organisation: the only organisation in that project for which it has the role; empty for all.
 
         Raises:
-            ForbiddenError: if the caller is no administrator and does not renew its own, or renews with another role.
-            NameFormatError: for an impossible name.
-            InvalidRequestError: for an impossible lifetime or certificate request, or an organisation without project.
-            ConflictError: if another holds a certificate in that name.
-            RevokedError: if the operator that asks has just been revoked.
+            ForbiddenError: if the caller is not an administrator and does not renew its own credential, or renews it
+                with another role.
+            NameFormatError: for an invalid name.
+            InvalidRequestError: for an invalid lifetime or certificate request, or an organisation without a project.
+            ConflictError: if another operator holds a certificate in that name.
+            RevokedError: if the calling operator has just been revoked.
         """
         check_operator(name)
         _require_project_of(organisation, project)
@@ -194,14 +195,14 @@ class Operators:
         return issued.pem
 
     async def set_role(self, given: Given, *, by: Caller) -> Operator:
-        """Give an operator another role, in all projects or in one, from its next call on.
+        """Change an operator's role, in all projects or in one, with effect from its next call.
 
         Raises:
-            InvalidRequestError: if its role in all projects is to be taken away, which would be a revocation, or if
-                an organisation is given without a project.
+            InvalidRequestError: if the role in all projects is to be removed, which needs a revocation, or an
+                organisation is given without a project.
             NotFoundError: if there is no such operator.
-            ForbiddenError: if the caller is no administrator.
-            ConflictError: if it is the server's own operator, or no administrator would be left.
+            ForbiddenError: if the caller is not an administrator.
+            ConflictError: if it is the server's own operator, or no administrator would remain.
         """
         now, name, role = self._clock(), given.name, given.role
         _require_project_of(given.organisation, given.project)
@@ -232,7 +233,7 @@ class Operators:
         return await self._operator(name)
 
     async def listed(self) -> tuple[Operator, ...]:
-        """All operators on record, by name; those whose certificates ended long ago are forgotten with them."""
+        """All recorded operators, by name; an operator is forgotten with its last expired certificate."""
         rows, roles, within = await self._reader.run(_rows_and_roles)
         now = self._clock()
         return tuple(
@@ -243,14 +244,15 @@ class Operators:
     async def revoke(self, name: str, reason: str, *, by: Caller, project: str | None = None) -> Revoked:
         """Revoke an operator at once: all its certificates, its open calls, and its unused join tokens.
 
-        With a ``project`` the caller may be an administrator of that one, if the operator has roles in no other.
+        With a ``project``, the caller may be an administrator of that project, if the operator has roles in no other.
 
-        The server's own operator gets a new credential in the data directory: who has that is not locked out.
+        The server's own operator gets a new credential in the data directory, so that whoever has access there is not
+        locked out.
 
         Raises:
             NotFoundError: if there is no such operator.
-            ForbiddenError: if the caller is no administrator.
-            ConflictError: if no administrator would be left.
+            ForbiddenError: if the caller is not an administrator.
+            ConflictError: if no administrator would remain.
         """
         now = self._clock()
 
@@ -258,7 +260,7 @@ class Operators:
             _require_known(connection, name, by, now, project)
             if project is not None:
                 _require_only_in(connection, name, project)
-            if name != OPERATOR_NAME:  # which gets a new certificate below
+            if name != OPERATOR_NAME:  # it gets a new certificate below
                 _require_another(connection, name, now)
 
         voided = await self._book.revoke_operator(name, reason, check)
@@ -293,7 +295,7 @@ def _rows_and_roles(
 
 
 def _role_in(caller: Caller, project: str | None) -> OperatorRole | None:
-    """The caller's role in a project, or (None) in all; of one with a single project in that one."""
+    """The caller's role in a project, or (None) in all projects; a caller with a single project has its role there."""
     rights = caller.rights or Rights()
     if project is None and rights.everywhere is not None:
         return rights.everywhere
@@ -302,10 +304,10 @@ def _role_in(caller: Caller, project: str | None) -> OperatorRole | None:
 
 
 def _give_anew(connection: Connection, given: Given, rights: Rights, by: Caller, now: float) -> None:
-    """Give an operator that has no credential in force a role, in place of those that its name had before.
+    """Give an operator without a valid credential a role, replacing all earlier roles of its name.
 
     Raises:
-        ConflictError: if its name has roles elsewhere, and the caller is not an administrator of all projects.
+        ConflictError: if the name has roles elsewhere, and the caller is not an administrator of all projects.
     """
     if rights.everywhere is not OperatorRole.ADMINISTRATOR:
         before = project_roles.rights(connection, given.name)
@@ -321,12 +323,12 @@ def _give_anew(connection: Connection, given: Given, rights: Rights, by: Caller,
 
 
 def _set_in_project(connection: Connection, given: Given, by: Caller, now: float) -> None:
-    """Give a role in one project, or take it away.
+    """Set or remove a role in one project.
 
     Raises:
         RecordMissingError: if there is no such project.
-        InvalidRequestError: if the last role of an operator is to be taken away, or limited to an organisation although
-            it has one in all projects.
+        InvalidRequestError: if an operator's last role is to be removed, or is to be limited to an organisation
+            although the operator has a role in all projects.
     """
     project = projects.get(connection, given.project or "").name
     standing = project_roles.rights(connection, given.name)
@@ -352,7 +354,7 @@ def _set_in_project(connection: Connection, given: Given, by: Caller, now: float
 
 
 def _require_only_in(connection: Connection, name: str, project: str) -> None:
-    """Refuse to revoke an operator with roles elsewhere: only administrators of all projects may."""
+    """Refuse to revoke an operator with roles elsewhere, which only administrators of all projects may do."""
     rights = project_roles.rights(connection, name)
     if rights.everywhere is not None or rights.projects.keys() - {project}:
         raise ConflictError(
@@ -363,7 +365,7 @@ def _require_only_in(connection: Connection, name: str, project: str) -> None:
 
 
 def _require_project_of(organisation: str, project: str | None) -> None:
-    """Refuse a role for one organisation in all projects, which no role is."""
+    """Refuse a role for one organisation without a project, since such a role belongs to one project."""
     if organisation and project is None:
         raise InvalidRequestError(
             "operator.role_limit",
@@ -377,9 +379,9 @@ def _missing(name: str) -> NotFoundError:
 
 
 def _require_known(connection: Connection, name: str, by: Caller, now: float, project: str | None) -> None:
-    """Refuse a change of an operator by a caller who is no administrator in force, or of one who is not on record.
+    """Refuse a change by a caller who is not a valid administrator, or of an operator who is not recorded.
 
-    For an administrator of one project only those are on record who have a role in it.
+    For an administrator of one project, only operators with a role in it count as recorded.
     """
     check_operator_stands(connection, by.name, now)
     check_administrator(connection, by, now, project)
@@ -391,7 +393,7 @@ def _require_known(connection: Connection, name: str, by: Caller, now: float, pr
 
 
 def _require_another(connection: Connection, name: str, now: float) -> None:
-    """Refuse what would leave the server without an administrator that has a certificate in force."""
+    """Refuse a change that would leave the server without an administrator with a valid certificate."""
     standing = operators.administrators(connection, now=now)
     if standing == (name,):
         raise ConflictError(

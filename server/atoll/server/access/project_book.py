@@ -1,4 +1,4 @@
-"""The projects of a server: made, given quotas, closed; remembered, since only this process changes them."""
+"""Creates, limits and closes the projects of a server; cached, since only this process changes them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 MAX_PROJECTS = 1000
-"""Maximum number of projects of one server, closed ones included."""
+"""Maximum number of projects of one server, including closed ones."""
 
 
 @dataclass(frozen=True)
 class Quota:
-    """Quotas of a project; None: not limited. See ``stores.projects.Project``."""
+    """A project's quotas; None for unlimited. See ``stores.projects.Project``."""
 
     runs: int | None = None
     participants: int | None = None
@@ -52,16 +52,16 @@ class ProjectBook:
         self._known: Mapping[str, Project] | None = None
 
     async def all(self) -> Mapping[str, Project]:
-        """All projects, by name and in that order."""
+        """All projects by name, in order of name."""
         if self._known is None:
             self._known = {one.name: one for one in await self._reader.run(projects.listed)}
         return self._known
 
     async def get(self, name: str) -> Project:
-        """One project.
+        """The project of this name.
 
         Raises:
-            RecordMissingError: if there is none of this name.
+            RecordMissingError: if there is no project of this name.
         """
         found = (await self.all()).get(name)
         if found is None:
@@ -73,11 +73,11 @@ class ProjectBook:
         return len(await self.all()) > 1
 
     async def create(self, name: str, quota: Quota, *, by: str) -> Project:
-        """Make a project.
+        """Create a project.
 
         Raises:
-            NameFormatError: for an impossible name.
-            ConflictError: if there is one of this name, or there are too many.
+            NameFormatError: for an invalid name.
+            ConflictError: if the name is taken, or there are too many projects.
         """
         check_project(name)
         there = await self.all()
@@ -97,10 +97,10 @@ class ProjectBook:
         return made
 
     async def set_quota(self, name: str, quota: Quota, *, by: str) -> Project:
-        """Give a project other quotas, which hold from the next beginning on.
+        """Change a project's quotas, which then apply to anything new.
 
         Raises:
-            RecordMissingError: if there is none of this name.
+            RecordMissingError: if there is no project of this name.
         """
         changed = quota.of(await self.get(name))
         await self._changed(lambda connection: projects.put(connection, changed))
@@ -108,11 +108,11 @@ class ProjectBook:
         return changed
 
     async def close(self, name: str, *, by: str) -> tuple[Project, int]:
-        """Close a project; also returns how many unused join tokens are void with it.
+        """Close a project; also returns how many unused join tokens became void.
 
         Raises:
-            RecordMissingError: if there is none of this name.
-            ConflictError: if it is ``default``, is closed, or has a run that has not ended.
+            RecordMissingError: if there is no project of this name.
+            ConflictError: if it is ``default``, is already closed, or has a run that has not ended.
         """
         if name == DEFAULT_PROJECT:
             raise ConflictError(
@@ -136,4 +136,4 @@ class ProjectBook:
         try:
             return await self._writer.run(work)
         finally:
-            self._known = None  # also after an error: it may be stored all the same
+            self._known = None  # even after an error, since the change may have been stored

@@ -1,4 +1,4 @@
-"""What a project's quotas, and its end, refuse. Each check is part of the transaction that begins something."""
+"""Checks of quotas and of closed projects. Each check is part of the transaction that begins something."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_no_run(connection: Connection, name: str) -> None:
     """Refuse to close a project with a run that has not ended.
 
     Raises:
-        ConflictError: if there is one.
+        ConflictError: if there is such a run.
     """
     left = runs.count_with_status(connection, name, AT_WORK)
     if left:
@@ -41,11 +41,11 @@ def check_no_run(connection: Connection, name: str) -> None:
 
 
 def check_runs(connection: Connection, name: str) -> None:
-    """Refuse a further run in a project that is closed or has as many as it may.
+    """Refuse a new run in a project that is closed or whose quota of runs is used up.
 
     Raises:
         ConflictError: if the project is closed.
-        LimitExceededError: if it has as many runs that have not ended.
+        LimitExceededError: if that many of its runs have not ended.
     """
     project = projects.get(connection, name)
     require_open(project)
@@ -62,18 +62,19 @@ def check_runs(connection: Connection, name: str) -> None:
 
 
 def check_participants(connection: Connection, name: str, more: int, *, now: float, promised: bool) -> None:
-    """Refuse further participants of a project that is closed or would have more than it may.
+    """Refuse new participants of a project that is closed or would exceed its quota.
 
     Args:
         connection: to the database.
-        name: of the project.
-        more: participants that come.
+        name: the project's name.
+        more: number of new participants.
         now: epoch seconds, UTC.
-        promised: whether those count that unused join tokens may bring: for new tokens, not for one that is spent.
+        promised: whether to count participants that unused join tokens may admit: for new tokens, but not when one is
+            spent.
 
     Raises:
         ConflictError: if the project is closed.
-        LimitExceededError: if they would be too many.
+        LimitExceededError: if the quota would be exceeded.
     """
     project = projects.get(connection, name)
     require_open(project)
@@ -95,12 +96,12 @@ def check_model_bytes(project: Project, held: int, planned: int) -> None:
     """Refuse a run whose models would exceed the quota of its project.
 
     Args:
-        project: of the run.
-        held: bytes that the project has stored.
-        planned: bytes that the run will keep.
+        project: the run's project.
+        held: bytes that the project already stores.
+        planned: maximum bytes that the run will keep.
 
     Raises:
-        LimitExceededError: if they would be too many.
+        LimitExceededError: if the quota would be exceeded.
     """
     quota = project.max_model_bytes
     if quota is not None and held + planned > quota:

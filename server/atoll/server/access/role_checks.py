@@ -1,4 +1,4 @@
-"""Refusals of operators whose role does not allow what they ask."""
+"""Refusals of requests that an operator's role does not allow."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def role_error(
     administrators: Sequence[str],
     project: str | None = None,
 ) -> ForbiddenError:
-    """The refusal: which roles may, and who can grant one of them.
+    """The refusal, which says which roles suffice and who can grant one.
 
     Args:
-        name: the operator's.
-        own: its role; None: it has none.
-        needed: the roles that may.
-        administrators: who can grant one.
-        project: where the role is needed; None: for the server as a whole.
+        name: the operator's name.
+        own: its role; None if it has none.
+        needed: the roles that suffice.
+        administrators: names of operators who can grant one.
+        project: the project in which the role is needed; None for the whole server.
     """
     may = " or ".join(role.words for role in OperatorRole if role in needed)
     least = next(role for role in OperatorRole if role in needed)
@@ -54,7 +54,7 @@ def organisation_error(name: str, organisation: str, project: str) -> ForbiddenE
 
 
 def rights_now(connection: Connection, caller: Caller) -> Rights:
-    """What a caller may do, within a transaction; one without any row was believed on its word (``--insecure``)."""
+    """A caller's rights, within a transaction; a caller without any row is trusted (``--insecure``)."""
     everywhere, within = operators.get(connection, caller.name), project_roles.of(connection, caller.name)
     if everywhere is None and not within:
         return caller.rights or Rights()
@@ -62,16 +62,16 @@ def rights_now(connection: Connection, caller: Caller) -> Rights:
 
 
 def check_administrator(connection: Connection, caller: Caller, now: float, project: str | None = None) -> None:
-    """Refuse, within a transaction, what only administrators may, also one that is no longer an administrator.
+    """Check, within a transaction, that the caller is still an administrator.
 
     Args:
         connection: to the database.
-        caller: who asks.
+        caller: the caller's name.
         now: epoch seconds, UTC.
-        project: whose administrators may; None: only those of all projects.
+        project: the project whose administrators suffice; None for administrators of all projects only.
 
     Raises:
-        ForbiddenError: if it is none.
+        ForbiddenError: if it is not.
     """
     rights = rights_now(connection, caller)
     needed = {OperatorRole.ADMINISTRATOR}

@@ -1,4 +1,4 @@
-"""Server certificates for aggregators: for the host names of their join tokens and no others."""
+"""Issues server certificates to aggregators, only for the host names in their join tokens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 class ServerCertificates:
-    """Makes server certificates. They are not kept: nothing is believed of a caller for having one.
+    """Issues server certificates. They are not recorded, since they do not identify callers.
 
     Args:
-        authority: issues them.
+        authority: signs the certificates.
         reader: the database's readers.
         clock: epoch seconds, UTC.
     """
@@ -28,11 +28,11 @@ class ServerCertificates:
         self._clock = clock
 
     async def certify(self, aggregator: str, csr_pem: bytes) -> tuple[bytes, tuple[str, ...]]:
-        """A certificate (PEM) for the aggregator of this id, and the names in it.
+        """Issue a certificate (PEM) to the aggregator with this id; also returns the names in it.
 
         Raises:
             CertificateRequestError: if the request is not acceptable.
-            ForbiddenError: if the aggregator was enrolled without names.
+            ForbiddenError: if the aggregator was enrolled without host names.
         """
         request = await asyncio.to_thread(CertificateRequest.parse, csr_pem)
         row = await self._reader.run(lambda connection: participants.get(connection, aggregator))

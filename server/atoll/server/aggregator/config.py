@@ -18,7 +18,7 @@ class AggregatorConfig(BaseModel):
     """All settings of ``atoll aggregator start``.
 
     Raises:
-        ValueError: for an impossible value; the message names it.
+        ValueError: for an invalid value, which the message names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,19 +34,19 @@ class AggregatorConfig(BaseModel):
     advertise: str | None = Field(
         default=None,
         min_length=1,
-        description="Host name that participants connect to; default: the first one of its join token.",
+        description="Host name that participants connect to; default: the first one in its join token.",
     )
     drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open uploads and calls get to end.")
-    keep_models: int = Field(default=8, ge=1, le=10_000, description="Models kept on disk for participants.")
+    keep_models: int = Field(default=8, ge=1, le=10_000, description="Number of models kept on disk for participants.")
     reserve_mib: int = Field(
-        default=256, ge=0, le=1 << 20, description="MiB of the disk that stay free; below it uploads are refused."
+        default=256, ge=0, le=1 << 20, description="MiB of disk space to leave free; with less, uploads are refused."
     )
-    metrics: bool = Field(default=True, description="Serve metrics and health on a port of their own (plain HTTP).")
-    metrics_host: str = Field(default="127.0.0.1", min_length=1, description="Address of that port.")
+    metrics: bool = Field(default=True, description="Serve metrics and health on a separate port (plain HTTP).")
+    metrics_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the metrics port.")
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 3."
     )
-    limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
+    limits: Limits = Field(default=DEFAULT_LIMITS, description="Limits on participants, addresses and messages.")
 
     _advertise_is_a_name = field_validator("advertise")(advertised_name)
 
@@ -62,11 +62,11 @@ class AggregatorConfig(BaseModel):
 
     @property
     def room(self) -> Room:
-        """The room on the disk of the data directory."""
+        """The free-space check of the data directory's disk."""
         return StorageSettings(reserve_mib=self.reserve_mib).room(self.data)
 
     def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
-        """A secondary port: the given one, ``offset`` after the main one, or a free one if the main port was free."""
+        """A secondary port: as given, or the main port plus ``offset``; a free one if the main port is a free one."""
         if wanted is not None:
             return wanted
         return 0 if self.port == 0 else main_port + offset

@@ -1,4 +1,4 @@
-"""The aggregator's credential: its identity for the server, in one private file."""
+"""The aggregator's credential: its identity towards the server, in one private file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _REMEDY = "enrol again in an empty directory: --token with a new join token of k
 
 @dataclass(frozen=True)
 class Credential:
-    """Certificates and key as PEM text; addresses are host:port of the server.
+    """Certificates and key as PEM text; the server's addresses as host:port.
 
     Attributes:
         name: the aggregator's id.
-        organisation: it was enrolled for.
+        organisation: the organisation that it was enrolled for.
         address: the server's main port.
         enrolment_address: the server's enrolment port.
-        ca_certificate: of the federation.
-        certificate: of this aggregator.
-        key: of that certificate.
+        ca_certificate: the federation's authority certificate.
+        certificate: this aggregator's certificate.
+        key: the certificate's private key.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Credential:
 
     @property
     def peer(self) -> Peer:
-        """The names in the certificate.
+        """The identity in the certificate.
 
         Raises:
-            PeerError: if it cannot be read.
+            PeerError: if the certificate cannot be read.
         """
         return Peer.from_pem(self.certificate.encode())
 
@@ -71,7 +71,7 @@ class Credential:
         """Read the file; None if there is none.
 
         Raises:
-            SetupError: if it may be read by others, or is not a credential of an aggregator.
+            SetupError: if other users may read it, or it is not an aggregator's credential.
         """
         path = folder / CREDENTIAL_FILE
         try:

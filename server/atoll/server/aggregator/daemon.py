@@ -1,4 +1,4 @@
-"""The aggregator's process: takes its certificates, listens, keeps the link, and stops in order."""
+"""The aggregator's process: gets its certificates, listens, keeps the link, and stops in order."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RENEWAL_RETRY_S = 60.0
 
 @dataclass(frozen=True)
 class AggregatorAddresses:
-    """The aggregator's addresses, host:port, and those of its server; ``metrics`` is empty if there are none."""
+    """The addresses, host:port, of the aggregator and its server; ``metrics`` is empty if it is switched off."""
 
     main: str
     enrolment: str
@@ -74,7 +74,7 @@ class AggregatorAddresses:
 
 
 class AggregatorDaemon:
-    """One aggregator. Call ``start`` once, then ``stop`` once; ``ended`` waits for a reason to stop.
+    """One aggregator. Call ``start`` once, then ``stop`` once; ``ended`` waits for a fatal error.
 
     Args:
         config: its settings.
@@ -97,7 +97,7 @@ class AggregatorDaemon:
         self._serving: Serving | None = None
 
     async def start(self) -> AggregatorAddresses:
-        """Enrol if need be, listen, and connect to the server.
+        """Enrol if necessary, listen, and connect to the server.
 
         Raises:
             ServerError: if directory, token, certificates or ports cannot be used; nothing is left running.
@@ -113,14 +113,14 @@ class AggregatorDaemon:
         """Wait until the aggregator can no longer work.
 
         Raises:
-            ServerError: why: the server no longer accepts it.
+            ServerError: the reason, namely that the server no longer accepts it.
         """
         done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
-        """Tell participants to come back, let uploads and other calls end for a while, and close the state."""
+        """Tell participants to come back, give uploads and other calls time to end, and close the state."""
         for health in self._health:
             await health.enter_graceful_shutdown()
         self._sessions.leave("the aggregator is stopping")
@@ -185,7 +185,7 @@ class AggregatorDaemon:
         return credential
 
     async def _build(self, credential: Credential, upstream: str, serving: Serving) -> tuple[Link, int, int]:
-        """Make the services and bind their ports; returns the link, the main port and the enrolment port."""
+        """Create the services and bind their ports; returns the link, the main port and the enrolment port."""
         config, limits, meter = self._config, self._config.limits, self._figures.meter
         room = config.room
         spool, blobs = Spool(config.data / SPOOL_FOLDER, room), DirectoryBlobStore(config.data / BLOBS_FOLDER)
@@ -288,10 +288,10 @@ class AggregatorDaemon:
         return f"{config.metrics_host}:{endpoint.port}"
 
     async def _renew(self, link: Link, upstream: str) -> None:
-        """Renew both certificates in time, as long as the aggregator runs.
+        """Renew both certificates in time while the aggregator runs.
 
         Raises:
-            UnauthenticatedError: if its certificate has ended, and the server does not renew it.
+            UnauthenticatedError: if its certificate has expired, and the server does not renew it.
         """
         while True:
             credential, serving = self._credential, self._serving
@@ -305,14 +305,14 @@ class AggregatorDaemon:
             try:
                 if own_s <= serving_s:
                     self._credential = await renewed(credential, upstream)
-                    link.reconnect()  # also if the disk is full: the old certificate ends
+                    link.reconnect()  # even if the disk is full, since the old certificate expires
                     self._credential.write(self._config.data)
                 else:
                     self._serving = await server_certificate(credential, upstream, self._config.data, fresh=True)
                 log.info("certificate renewed")
             except (ServerError, OSError) as error:
                 if ended and isinstance(error, UnauthenticatedError):
-                    raise  # it is too late to renew, or it was revoked: nothing works from now on
+                    raise  # it is too late to renew, or it was revoked: nothing will work any more
                 said = error.logged if isinstance(error, ServerError) else error
                 log.warning("a certificate could not be renewed or kept, it is tried again later: %s", said)
                 await asyncio.sleep(RENEWAL_RETRY_S)

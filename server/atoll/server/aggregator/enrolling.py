@@ -1,4 +1,4 @@
-"""How an aggregator gets its certificates: its identity by a join token, renewals, and its server certificate."""
+"""Gets an aggregator's certificates: its identity by a join token, renewals, and its server certificate."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ log = logging.getLogger(__name__)
 
 CALL_S = 30.0
 PATIENCE_S = 60.0
-"""How long the first start waits for a server that does not answer."""
+"""Seconds that the first start waits for a server that does not answer."""
 RETRY_S = 1.0
 RENEW_AT = 1 / 3
-"""A certificate is renewed when this share of its life is left."""
+"""A certificate is renewed when this share of its lifetime remains."""
 SERVER = "server"
 SERVER_FILE = "server.pem"
 
 
 async def enrol(text: str, folder: Path) -> Credential:
-    """Spend a join token. The key is kept until the answer has come, so that a lost answer costs no token.
+    """Spend a join token. The key is kept until the answer has arrived, so that a lost answer does not waste the token.
 
     Raises:
-        SetupError: for a token that is mistyped, or not of kind aggregator.
+        SetupError: for a malformed token, or one that is not of kind aggregator.
         ServerError: if the server refuses it, or does not answer.
     """
     try:
@@ -89,7 +89,7 @@ async def enrol(text: str, folder: Path) -> Credential:
 
 
 async def renewed(credential: Credential, address: str) -> Credential:
-    """The credential with a new key and certificate; on the enrolment port if the old one has ended.
+    """Renew the credential with a new key; uses the enrolment port if the old certificate has expired.
 
     Raises:
         ServerError: if the server refuses, or does not answer.
@@ -128,7 +128,7 @@ class Serving:
 
 
 async def server_certificate(credential: Credential, address: str, folder: Path, *, fresh: bool = False) -> Serving:
-    """The certificate on disk while it has a third of its life left; otherwise a new one from the server.
+    """The certificate on disk while it has a third of its lifetime left; otherwise a new one from the server.
 
     Raises:
         ServerError: if the server refuses, or does not answer.
@@ -173,7 +173,7 @@ async def _patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _kept_key(path: Path) -> KeyWithRequest:
-    """The key of an earlier try with the same token, or a new one."""
+    """The key of an earlier attempt with the same token, or a new one."""
     try:
         return KeyWithRequest.of(_private_key(read_private(path)))
     except (OSError, ValueError, SetupError):

@@ -32,11 +32,11 @@ class Traffic:
         self.participants: Callable[[], int] = lambda: 0
 
     def sent(self, size: int) -> None:
-        """Payload of a partial sum was sent."""
+        """Count payload bytes of a partial sum that were sent."""
         self.partial_bytes += size
 
     def fetched(self, size: int) -> None:
-        """A model came."""
+        """Count the bytes of a model that was fetched."""
         self.model_bytes += size
 
     def collect(self) -> Iterable[Metric]:
@@ -59,7 +59,7 @@ class Traffic:
 
 
 def open_pages(host: str, port: int, figures: NodeFigures, link: Link, shortage: Callable[[], str]) -> Endpoint:
-    """Serve ``/metrics``, ``/healthz`` and ``/readyz``; the running event loop says whether it is alive.
+    """Serve ``/metrics``, ``/healthz`` and ``/readyz``; the running event loop answers whether it is alive.
 
     Raises:
         SetupError: if the port cannot be opened.

@@ -1,15 +1,15 @@
-"""Back-ups of a server's data directory, made while it runs, and their restoration; moves of its database.
+"""Backups of a running server's data directory and their restoration; moves of its database and models.
 
-A back-up is a folder::
+A backup is a folder::
 
-    manifest.json      what it holds, with sizes and digests
+    manifest.json      its contents, with sizes and digests
     atoll.sqlite3      the database as of one moment, as a SQLite file
     blobs/             the models and optimiser states that it names, hard-linked where the disk is the same, or
                        copied from the bucket that has them
     ca/, operator.json the certificate authority: its key is the federation's root of trust, so the folder is private
 
-Uploads are not in it: they are participants' data, and are not kept longer than their round needs. A round that was
-open when the back-up was made is tried again after a restoration.
+Uploads are not included: they are participants' data, and are not kept longer than their round needs. A round that was
+open when the backup was made is tried again after a restoration.
 """
 
 from atoll.server.backup.make import back_up

@@ -1,4 +1,4 @@
-"""Copies of a SQLite or PostgreSQL database: into a SQLite file, or from one kind into the other."""
+"""Copies a SQLite or PostgreSQL database into a SQLite file, or from one kind to the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll.server.stores.database_copy import copy_rows
 
 
 def copy_to_file(source: URL, target: Path) -> None:
-    """Copy a database, as of one moment, into a SQLite file that is empty; writers continue meanwhile.
+    """Copy a consistent snapshot of a database into an empty SQLite file; writers continue meanwhile.
 
     Raises:
         StorageError: if a database or the disk refuses.
@@ -28,7 +28,7 @@ def copy_to_file(source: URL, target: Path) -> None:
 
 
 def copy_from_server(source: URL, target: Path) -> dict[str, int]:
-    """Copy a database server's database, as of one moment, into a SQLite file that is empty; returns rows by table.
+    """Copy a consistent snapshot of a database server's database into an empty SQLite file; returns rows by table.
 
     Raises:
         StorageError: if the database or the disk refuses.
@@ -51,7 +51,7 @@ def copy_from_server(source: URL, target: Path) -> dict[str, int]:
 
 
 def copy_all(source: Engine, target: Engine) -> dict[str, int]:
-    """Make this version's tables in an empty database, and copy all rows in one transaction; returns rows by table.
+    """Create this version's tables in an empty database, and copy all rows in one transaction; returns rows by table.
 
     Raises:
         StorageError: if a database refuses.
@@ -83,10 +83,10 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _settle(copied: sqlite3.Connection, *, source: object) -> None:
-    """Put the whole database into its one file, and let it check itself.
+    """Merge the log into the database's file, and run the database's own check.
 
     Raises:
-        StoreDamagedError: if it is damaged; names the source.
+        StoreDamagedError: if it is damaged; the message names the source.
     """
     copied.execute("PRAGMA journal_mode=DELETE")
     flaw = copied.execute("PRAGMA quick_check(1)").fetchone()[0]

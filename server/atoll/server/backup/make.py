@@ -1,4 +1,4 @@
-"""Makes a back-up while the server runs."""
+"""Makes a backup while the server runs."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _ALL = 1 << 30
 
 
 def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) -> Manifest:
-    """Make a back-up atomically. Rounds continue meanwhile, but no model is removed.
+    """Make a backup atomically. Rounds continue meanwhile, but no model is removed.
 
     Args:
         data: the server's data directory.
         destination: a folder that does not exist yet.
         now: epoch seconds, UTC.
-        copy: copy models even where they could be hard-linked; linked files share the blocks of the disk.
+        copy: copy models even where they could be hard-linked; linked files share disk blocks.
 
     Raises:
-        InvalidRequestError: if ``data`` is no server's directory, or the destination exists.
+        InvalidRequestError: if ``data`` is not a server's directory, or the destination exists.
         StorageError: if the disk refuses.
-        CorruptDataError: if database or models are damaged: older back-ups are then worth keeping.
-        UnavailableError: if a release stays between its sum and its charge for too long.
+        CorruptDataError: if database or models are damaged; then keep older backups.
+        UnavailableError: if a release takes too long between its sum and its charge.
     """
     place = database_place.find(data)
     if place is None:
@@ -89,7 +89,7 @@ def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) ->
 
 @contextmanager
 def _new_folder(destination: Path) -> Iterator[Path]:
-    """A temporary folder beside the destination, which is renamed to it at the end."""
+    """A temporary folder next to the destination, which is renamed to it at the end."""
     if destination.exists() or destination.is_symlink():
         raise InvalidRequestError("backup.exists", f"{destination} exists already", "name a new folder")
     temporary = destination.absolute().with_name(f".{destination.name}.{secrets.token_hex(6)}.partial")
@@ -108,11 +108,11 @@ def _new_folder(destination: Path) -> Iterator[Path]:
 
 
 def _copy_settled_database(source: URL, target: Path) -> None:
-    """Copy the database at a moment at which no running release is between its sum and its charge.
+    """Copy the database at a moment when no running release is between its sum and its charge.
 
-    In between, for milliseconds, the next model exists but no row names it, and it could be made again only from
-    uploads, which are not in a back-up: after a restoration the round would be repeated. A private round whose sum
-    waits for budget is repeated in this way.
+    In between, for milliseconds, the next model exists but no row refers to it. It could be made again only from
+    uploads, which are not in a backup, so the round would be repeated after a restoration. This happens to a private
+    round whose sum waits for budget.
     """
     _require_known(source)
     tick = threading.Event()
@@ -131,7 +131,7 @@ def _copy_settled_database(source: URL, target: Path) -> None:
 
 
 def _require_known(source: URL) -> None:
-    """Refuse a database that a newer version has upgraded: the manifest names this version's schema."""
+    """Refuse a database that a newer version has upgraded, since the manifest has this version's schema."""
     engine = dialects.reader_engine(source, connections=1)
     try:
         schema_version.require_known(engine)
@@ -144,7 +144,7 @@ def _is_settled(connection: Connection) -> bool:
     for run in runs.with_status(connection, active):
         first = initial(run.id, to_run_policy(parse_job(run.job_toml, f"the job of run {run.id}")), run.initial_model)
         state = replayed(connection, first).state
-        running = state.status is RunStatus.RUNNING  # a round that waits for budget may do so for days
+        running = state.status is RunStatus.RUNNING  # a round may wait for budget for days
         if running and state.round is not None and state.round.phase is Phase.AGGREGATED:
             return False
     return True
@@ -177,7 +177,7 @@ def _take_blobs(
     *,
     copy: bool,
 ) -> dict[str, int]:
-    """Link or copy every existing blob, verified; returns bytes by name. Vital blobs must exist."""
+    """Link or copy and verify every existing blob; returns sizes by name. Vital blobs must exist."""
     kept = DirectoryBlobStore(target)
     held = blobs.stored()
     there = sorted(name for name in named if name in vital or name in held)
@@ -193,7 +193,7 @@ def _take_blobs(
 
 
 def _fetch(blobs: BucketBlobStore, kept: DirectoryBlobStore, name: str, *, vital: bool) -> None:
-    """Copy a blob out of a bucket, unless the server at work, on another machine, has just deleted it as surplus."""
+    """Copy a blob from a bucket, unless the server at work, on another machine, has just deleted it as surplus."""
     try:
         kept.copy_in(name, blobs.pieces(name))
     except BlobMissingError:
@@ -205,7 +205,7 @@ def _link_or_copy(source: Path, target: Path, *, copy: bool) -> None:
     if not copy:
         try:
             target.hardlink_to(source)
-        except OSError:  # another disk, or a file system without links
+        except OSError:  # another disk, or a file system without hard links
             copy = True
     if copy:
         shutil.copyfile(source, target)
@@ -214,7 +214,7 @@ def _link_or_copy(source: Path, target: Path, *, copy: bool) -> None:
 
 
 def _copy_identity(data: Path, folder: Path) -> list[str]:
-    """The certificate authority and the operator's credential, private as they were; their paths in the back-up."""
+    """Copy the certificate authority and the operator's credential with their modes; returns their paths."""
     sources = [path for path in (data / CA_FOLDER).glob("*") if path.is_file() and not path.name.startswith(".")]
     found = []
     for path in [*sorted(sources), data / OPERATOR_FILE]:

@@ -1,4 +1,4 @@
-"""The manifest of a back-up: a list of its contents."""
+"""The manifest of a backup: a list of its contents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_EPOCH_S = 2**37
 
 
 def _inside(path: str) -> str:
-    """A normalised path that stays below the folder."""
+    """Check that a path is normalised and stays inside the folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or not pure.parts or ".." in pure.parts or str(pure) != path or "\x00" in path:
         raise ValueError(f"{path[:80]!r} does not stay inside the back-up")
@@ -33,7 +33,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class File(BaseModel):
-    """A file of the back-up that is not a blob: its path below the folder, size, and BLAKE3 digest in hex."""
+    """A file of the backup that is not a blob: its path in the folder, size, and BLAKE3 digest in hex."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class File(BaseModel):
 
 
 class RunLine(BaseModel):
-    """A run at the time of the back-up: its id, name, status and models released."""
+    """A run at the time of the backup: its id, name, status and number of released models."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,7 +54,7 @@ class RunLine(BaseModel):
 
 
 class Manifest(BaseModel):
-    """A whole back-up; blobs are named by their digests."""
+    """A whole backup; blobs are named by their digests."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,16 +68,16 @@ class Manifest(BaseModel):
     stored_bytes: Count
 
     def write(self, folder: Path) -> None:
-        """Write it into the back-up, durably: a folder without a manifest is not a back-up."""
+        """Write the manifest to the backup, durably; a folder without a manifest is not a backup."""
         write_atomic(folder / MANIFEST_FILE, self.model_dump_json(indent=1).encode(), mode=PRIVATE_MODE)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a back-up.
+    """Read the manifest of a backup.
 
     Raises:
-        InvalidRequestError: if the folder is no back-up, or one of another format.
-        CorruptDataError: if it cannot be read.
+        InvalidRequestError: if the folder is not a backup, or has another format.
+        CorruptDataError: if the manifest cannot be read.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -99,10 +99,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def file_entry(folder: Path, path: str) -> File:
-    """The entry of a file of the back-up.
+    """The entry of a file of the backup.
 
     Raises:
-        OSError: if it is not a plain file (a link points elsewhere, a pipe has no end), or cannot be read.
+        OSError: if it is not a regular file (a link points elsewhere, a pipe has no end), or cannot be read.
     """
     if not stat.S_ISREG((folder / path).lstat().st_mode):
         raise FileNotFoundError(errno.ENOENT, "it is no plain file")

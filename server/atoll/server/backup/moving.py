@@ -1,4 +1,4 @@
-"""Moves a data directory's database to a database server, or back into the directory, while no server runs on it."""
+"""Moves a data directory's database to a database server or back, while no server runs on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT_FILE = f"{DATABASE_FILE}.moved"
 
 @dataclass(frozen=True)
 class Moved:
-    """A move: names of both databases, the rows of each table, and what was left behind."""
+    """The result of a move: names of both databases, rows by table, and the old database's remains."""
 
     source: str
     target: str
@@ -34,18 +34,19 @@ class Moved:
 
 
 def move_database(data: Path, wanted: URL | None) -> Moved:
-    """Copy the whole database to another place, and have the data directory use that from now on.
+    """Copy the whole database to another place, and make the data directory use that one.
 
-    The old database stays as it was, under another name if it is a file: nothing is deleted. Runs go on at the next
-    start of the server where they stood, in the middle of a round too, because models and uploads stay in the
-    directory. A move that is killed leaves the directory at the old database, or at the new one.
+    Nothing is deleted: the old database stays unchanged, under another name if it is a file. At the server's next start
+    runs continue where they were, even in the middle of a round, because models and uploads stay in the directory. If
+    the move is killed, the directory uses either the old database or the new one.
 
     Args:
         data: the data directory; no server may run on it.
-        wanted: URL of an empty PostgreSQL database; None: SQLite in the directory.
+        wanted: URL of an empty PostgreSQL database; None for SQLite in the directory.
 
     Raises:
-        InvalidRequestError: if ``data`` is no data directory, has its database there already, or the new one has rows.
+        InvalidRequestError: if ``data`` is not a data directory, its database is already there, or the new one has
+            rows.
         StorageError: if a database or disk refuses, or a server runs on the directory or on either database.
         CorruptDataError: if the database is damaged.
     """
@@ -62,7 +63,7 @@ def move_database(data: Path, wanted: URL | None) -> Moved:
 
 
 def _other_place(data: Path, wanted: URL | None) -> URL:
-    """Where the database of a locked directory is, which is not where it is wanted."""
+    """The place of a locked directory's database, which must differ from the wanted one."""
     there = database_place.choose(data, None)
     if there == wanted or (wanted is None and there.get_backend_name() == "sqlite"):
         place = dialects.shown(there)
@@ -87,7 +88,7 @@ def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
     database_place.note(data, wanted)
     retire(source)
     left = dialects.shown(source.url)
-    source.dispose()  # SQLite puts its log into the file
+    source.dispose()  # SQLite merges its log into the file
     if source.dialect.name == "sqlite":
         _set_aside(data)
         left = str(data / LEFT_FILE)
@@ -97,7 +98,7 @@ def _to_server(data: Path, source: Engine, wanted: URL) -> Moved:
 def _into_directory(data: Path, source: Engine) -> Moved:
     partial, place = data / f".{DATABASE_FILE}.{secrets.token_hex(6)}.partial", data / DATABASE_FILE
     try:
-        for left in data.glob(f".{DATABASE_FILE}.*.partial*"):  # by a move that was killed
+        for left in data.glob(f".{DATABASE_FILE}.*.partial*"):  # left by a move that was killed
             left.unlink()
         partial.touch(mode=PRIVATE_MODE, exist_ok=False)
         rows = copy_from_server(source.url, partial)
@@ -115,9 +116,9 @@ def _into_directory(data: Path, source: Engine) -> Moved:
 
 
 def _set_aside(data: Path) -> None:
-    """Rename the SQLite file and its logs, which stay if another process reads it or a move was killed.
+    """Rename the SQLite file and its logs, which remain if another process reads it or a move was killed.
 
-    Left in place, the logs would be played into the next file of that name.
+    If left in place, the logs would be applied to the next file of that name.
     """
     file, left = data / DATABASE_FILE, data / LEFT_FILE
     try:

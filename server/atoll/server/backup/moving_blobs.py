@@ -1,7 +1,7 @@
-"""Moves the blobs of a data directory into a bucket, or back into the directory, while no server runs on it.
+"""Moves a data directory's blobs to a bucket or back, while no server runs on it.
 
-Committed uploads of rounds in work go too. They also stay in the directory: a server there needs no bucket to sum them.
-Servers on other directories of the federation refuse a bucket that was left.
+Committed uploads of live rounds are copied too. They also stay in the directory, where a server can sum them without
+the bucket. Servers on other directories of the federation refuse a bucket that was left.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from atoll.server.stores.store import SPOOL_FOLDER
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Called with the number of blobs that are done, and of all."""
+"""Called with the number of blobs done and the total number."""
 
 
 @dataclass(frozen=True)
 class MovedBlobs:
-    """A move: names of both places, number and bytes of all blobs, how many were copied now.
+    """The result of a move: names of both places, number and bytes of all blobs, number copied now.
 
-    ``left`` is what is not used any more; empty if it is: files become copies of what the bucket has.
+    ``left`` is the old place if it is no longer used; empty if it is, as files that become copies of the bucket's
+    blobs.
     """
 
     source: str
@@ -56,21 +57,21 @@ class MovedBlobs:
 
 
 def move_blobs(data: Path, wanted: BucketPlace | None, progress: Progress) -> MovedBlobs:
-    """Copy all blobs to another place, and have the data directory use that from now on.
+    """Copy all blobs to another place, and make the data directory use that one.
 
-    Nothing is deleted: files become copies of the bucket's blobs, objects stay in the bucket. A move that is killed
-    leaves the directory at its old place, and goes on when it is repeated. Every blob is compared with its digest.
+    Nothing is deleted: files become copies of the bucket's blobs, and objects stay in the bucket. If the move is
+    killed, the directory uses its old place, and a repeated move continues. Every blob is compared with its digest.
 
     Args:
         data: the data directory; no server may run on it.
-        wanted: the bucket; None: the directory.
+        wanted: the bucket; None for the directory.
         progress: called after each blob.
 
     Raises:
-        InvalidRequestError: if ``data`` is no data directory, has its blobs there already, or they are in a bucket and
-            another one is wanted.
-        StorageError: if bucket, database or disk refuses, the bucket is another federation's, or a server runs on the
-            directory or its PostgreSQL database.
+        InvalidRequestError: if ``data`` is not a data directory, its blobs are already there, or they are in one bucket
+            and another one is wanted.
+        StorageError: if bucket, database or disk refuses, the bucket belongs to another federation, or a server runs on
+            the directory or its PostgreSQL database.
         CorruptDataError: if a blob is damaged.
     """
     if database_place.find(data) is None:
@@ -97,9 +98,9 @@ def move_blobs(data: Path, wanted: BucketPlace | None, progress: Progress) -> Mo
 
 @contextmanager
 def _turn(data: Path) -> Iterator[Callable[[], None]]:
-    """Have a turn at a PostgreSQL database, which other servers may use; the value fails once it is over."""
+    """Take a turn at a PostgreSQL database, which other servers may use; the value raises once the turn is over."""
     url = database_place.choose(data, None)
-    if url.get_backend_name() == "sqlite":  # the directory's lock is enough
+    if url.get_backend_name() == "sqlite":  # the directory's lock suffices
         yield lambda: None
         return
     engine = dialects.writer_engine(url, turn=ServerTurn())

@@ -1,4 +1,4 @@
-"""Makes a data directory from a back-up: everything is verified before anything is written."""
+"""Restores a data directory from a backup: everything is verified before anything is written."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from atoll.server.stores.store import RESTORING_FOLDER
 
 RESTORED_FILE = "restored.json"
 _PRIVATE_MODE = 0o700
-_OF_THE_DISK = "lost+found"  # in the root of a file system of its own
+_OF_THE_DISK = "lost+found"  # present in the root of a separate file system
 _USE_ANOTHER = "use another back-up, or another copy of this one"
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A restored back-up, and when it was restored (epoch seconds, UTC)."""
+    """A restored backup, and when it was restored (epoch seconds, UTC)."""
 
     manifest: Manifest
     restored_at: float
 
 
 def restore(source: Path, data: Path, *, now: float) -> Restored:
-    """Make a data directory from a back-up, which is verified first; if anything fails the directory is empty again.
+    """Restore a data directory from a backup, which is verified first; if anything fails, the directory is emptied.
 
-    All files are written inside ``data``, which may be a mount point, and the database is moved to its place last: no
-    server starts on a directory whose restoration was killed.
+    All files are written inside ``data``, which may be a mount point, and the database is moved to its place last, so
+    no server starts on a directory whose restoration was killed.
 
     Args:
-        source: the back-up; it is only read.
-        data: the data directory to make: it must not exist, or be empty. An existing directory keeps its mode and
+        source: the backup; it is only read.
+        data: the data directory to create; it must not exist or must be empty. An existing directory keeps its mode and
             owner.
         now: epoch seconds, UTC.
 
     Raises:
-        InvalidRequestError: if ``source`` is no back-up that this version reads, or ``data`` holds something.
-        CorruptDataError: if anything in the back-up differs from its manifest.
+        InvalidRequestError: if ``source`` is not a backup that this version reads, or ``data`` is not empty.
+        CorruptDataError: if anything in the backup differs from its manifest.
         StorageError: if the disk refuses.
     """
     manifest = read_manifest(source)
@@ -57,7 +57,7 @@ def restore(source: Path, data: Path, *, now: float) -> Restored:
     made, partial = not data.exists(), data / RESTORING_FOLDER
     try:
         data.mkdir(mode=_PRIVATE_MODE, parents=True, exist_ok=True)
-        partial.mkdir(mode=_PRIVATE_MODE)  # fails if another restoration has begun; its files are left alone
+        partial.mkdir(mode=_PRIVATE_MODE)  # fails if another restoration has begun, whose files are left alone
     except OSError as error:
         raise storage_error("backup.disk", f"{data} cannot be written", error) from error
     try:
@@ -76,7 +76,7 @@ def restore(source: Path, data: Path, *, now: float) -> Restored:
 
 
 def last_restoration(data: Path) -> float:
-    """The epoch second at which this data directory was made from a back-up; 0 if it was not.
+    """The epoch second at which this data directory was restored from a backup; 0 if it was not.
 
     Raises:
         CorruptDataError: if the file that records it cannot be read.
@@ -111,7 +111,7 @@ def _move_into_place(partial: Path, data: Path) -> None:
 
 
 def _clear(data: Path, *, whole: bool) -> None:
-    """Restore the directory to its former state: empty or absent."""
+    """Return the directory to its former state: empty or absent."""
     if whole:
         shutil.rmtree(data, ignore_errors=True)
         return
@@ -133,7 +133,7 @@ def _check_schema(manifest: Manifest) -> None:
 
 
 def _verify(source: Path, manifest: Manifest) -> None:
-    """Compare everything with the manifest, and let the database check itself."""
+    """Compare everything with the manifest, and run the database's own check."""
     if DATABASE_FILE not in {entry.path for entry in manifest.files}:
         raise CorruptDataError("backup.damaged", f"the manifest of {source} names no {DATABASE_FILE}", _USE_ANOTHER)
     for entry in manifest.files:

@@ -1,4 +1,4 @@
-"""Makes the data directory of a further server of the same federation, which stands by until it is needed."""
+"""Creates the data directory of another server of the same federation, which stands by until it is needed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from atoll.server.stores.database_place import PLACE_FILE
 
 
 def make_standby(data: Path, folder: Path) -> tuple[Path, ...]:
-    """Copy what servers of one federation share and a database server does not keep.
+    """Copy the files that servers of one federation share and that are not in the database.
 
-    That is the certificate authority, whose key is the federation's root of trust, and where database and models are.
+    These are the certificate authority, whose key is the federation's root of trust, and the notes of where database
+    and models are.
 
     Args:
-        data: the data directory of a server; it may run.
-        folder: the new data directory: it must not exist, or be empty.
+        data: the data directory of a server, which may be running.
+        folder: the new data directory; it must not exist or must be empty.
 
     Returns:
         The copied files, as paths in ``folder``.
 
     Raises:
-        InvalidRequestError: if ``data`` is no data directory, keeps its database or models for itself, or ``folder``
-            holds something.
+        InvalidRequestError: if ``data`` is not a data directory, has its database or models in local files, or
+            ``folder`` is not empty.
         StorageError: if the disk refuses.
     """
     _check(data, folder)
@@ -70,7 +71,7 @@ def _check(data: Path, folder: Path) -> None:
 
 @contextmanager
 def _folder(folder: Path) -> Iterator[None]:
-    """Make the folder durably; remove what is in it if anything fails."""
+    """Create the folder durably; remove its content if anything fails."""
     made = not folder.exists()
     try:
         folder.mkdir(mode=PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)

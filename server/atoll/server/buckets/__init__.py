@@ -1,7 +1,7 @@
 """Object stores: buckets of S3, Google Cloud Storage and Azure, and folders that stand in for one.
 
-``place`` names a bucket, ``opening`` opens it, ``bucket`` is what can be done with it, ``owner`` says whose it is.
-obstore, the library of the extra ``object-storage``, is loaded when a bucket is opened.
+``place`` names a bucket, ``opening`` opens it, ``bucket`` has its operations, and ``owner`` identifies the owning
+federation. obstore, the library of the extra ``object-storage``, is loaded when a bucket is opened.
 """
 
 from atoll.server.buckets.errors import (

@@ -1,7 +1,7 @@
-"""The operations on a bucket: objects are put whole, read in pieces, listed and deleted.
+"""Operations on a bucket: objects are put whole, read in pieces, listed and deleted.
 
-A put is atomic: no reader ever sees a part of an object. S3 compares each request's body with the SHA-256 that signs
-it, so bytes that the way to the service has changed are refused; what is read is compared with digests by the readers.
+A put is atomic: no reader ever sees a part of an object. S3 compares each request's body with its signed SHA-256, so
+bytes that were altered in transit are refused. Readers compare the bytes that they read with digests.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 PART_BYTES = 8 << 20
 """Larger objects are written in parts of this many bytes, and read in ranges of it."""
-_MOST_PARTS = 9_000  # S3 takes 10,000
+_MOST_PARTS = 9_000  # S3 accepts 10,000
 _PARALLEL = 4
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>(?:.*?<Message>([^<]{1,200}))?", re.DOTALL)
 _ADDRESS = re.compile(r"(https?://[^/\s?]+)[^\s]*")
 _RANGE = "ange"
-"""In what is said of an empty object, which has no range of bytes: InvalidRange, Requested range was invalid."""
+"""Part of the error about an empty object, which has no byte range: InvalidRange, Requested range was invalid."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _ALLOW = "check the credentials in the environment, and that they may list, read, write and delete under this prefix"
 _CREDENTIALS = "give credentials in the environment: $AWS_ACCESS_KEY_ID and $AWS_SECRET_ACCESS_KEY, or their like"
@@ -47,7 +47,7 @@ _REGION = "set [storage] blobs_region (or $AWS_REGION) to the bucket's region, a
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """Key and size of an object, and the epoch second of its latest writing by the service's clock."""
+    """Key and size of an object, and the epoch second of its last write by the service's clock."""
 
     key: str
     size_bytes: int
@@ -55,14 +55,14 @@ class ObjectFacts:
 
 
 class Bucket:
-    """Objects under one prefix. Thread-safe; calls block, at most for the times in ``opening`` a request.
+    """Objects under one prefix. Thread-safe. Calls block, at most for the times in ``opening`` for each request.
 
     Every method raises BucketUnavailableError if the service does not answer and BucketRefusedError if it refuses.
 
     Args:
-        store: obstore's.
+        store: obstore's store.
         place: its name, for messages.
-        root: the folder of a ``file`` store, whose files are synced here; None for others.
+        root: the folder of a ``file`` store, whose files are synced here; None for other stores.
     """
 
     def __init__(self, store: ObjectStore, place: BucketPlace, root: Path | None = None) -> None:
@@ -71,17 +71,17 @@ class Bucket:
         self._root = root
 
     def put_file(self, key: str, path: Path, size_bytes: int) -> None:
-        """Store a file's bytes, in parts if it is large; an object of that key is replaced."""
+        """Store a file's bytes, in parts if it is large; replaces an existing object."""
         part = max(PART_BYTES, size_bytes // _MOST_PARTS + 1)
         with self._translated(key):
             obstore.put(self._store, key, path, chunk_size=part, max_concurrency=_PARALLEL)
         self._sync(key)
 
     def put(self, key: str, content: bytes | Iterable[Buffer]) -> str:
-        """Store bytes, or the pieces of a stream; an object of that key is replaced.
+        """Store bytes, or the pieces of a stream; replaces an existing object.
 
         Returns:
-            The version that a bucket with versioning gives the object; empty without versioning.
+            The object's version in a bucket with versioning; empty without versioning.
         """
         with self._translated(key):
             done: PutResult = obstore.put(self._store, key, content, chunk_size=PART_BYTES, max_concurrency=_PARALLEL)
@@ -90,7 +90,7 @@ class Bucket:
         return "" if version in {None, "null"} else str(version)
 
     def create(self, key: str, content: bytes) -> bool:
-        """Store an object unless one of that key exists; whether it was stored."""
+        """Store an object unless the key exists; returns whether it was stored."""
         with self._translated(key):
             try:
                 obstore.put(self._store, key, content, mode="create")
@@ -100,10 +100,10 @@ class Bucket:
         return True
 
     def pieces(self, key: str) -> Iterator[bytes]:
-        """The bytes of an object, of at most ``PART_BYTES`` in a piece.
+        """Yield the bytes of an object, in pieces of at most ``PART_BYTES``.
 
         Raises:
-            ObjectMissingError: if there is none.
+            ObjectMissingError: if there is no such object.
         """
         try:
             with self._translated(key):
@@ -120,16 +120,16 @@ class Bucket:
             yield piece
 
     def read(self, key: str) -> bytes:
-        """A small object.
+        """Read a small object.
 
         Raises:
-            ObjectMissingError: if there is none.
+            ObjectMissingError: if there is no such object.
         """
         with self._translated(key):
             return bytes(obstore.get(self._store, key).bytes())
 
     def facts(self, key: str) -> ObjectFacts | None:
-        """Size and time of an object; None if there is none."""
+        """Size and time of an object; None if it does not exist."""
         try:
             with self._translated(key):
                 found = obstore.head(self._store, key)
@@ -151,7 +151,7 @@ class Bucket:
         try:
             with self._translated(keys[0]):
                 obstore.delete(self._store, list(keys))
-        except ObjectMissingError:  # stores without a request for many stop at the first that is missing
+        except ObjectMissingError:  # stores without a bulk request stop at the first missing object
             for key in keys:
                 with suppress(ObjectMissingError), self._translated(key):
                     obstore.delete(self._store, key)
@@ -186,7 +186,7 @@ class Bucket:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> BucketRefusedError | BucketUnavailableError:
-        """The error for one that has no class of its own in obstore; its own text may hold addresses and tokens."""
+        """The error for an obstore error without a class of its own, whose text may contain addresses and tokens."""
         text = str(error)
         if "redirect" in text or "AuthorizationHeaderMalformed" in text or "PermanentRedirect" in text:
             return self._refused(f"the bucket is in another region: {_reason(error)}", _REGION)
@@ -205,10 +205,10 @@ def _facts(key: str, size: int, at: datetime) -> ObjectFacts:
 
 
 def _reason(error: Exception) -> str:
-    """The service's message, in one line without the addresses of objects, whose query may hold a token."""
+    """The service's message, in one line and without objects' addresses, whose query may contain a token."""
     text = str(error).partition("\n\nDebug source")[0]
     found = _CODE.search(text)
     if found is not None:
         return ": ".join(part for part in found.groups() if part)
-    said = " ".join(text.split()).rpartition(" - ")[2]  # before it: request, times and number of retries
+    said = " ".join(text.split()).rpartition(" - ")[2]  # the text before it has request, times and number of retries
     return _ADDRESS.sub(r"\1", said)[:300]

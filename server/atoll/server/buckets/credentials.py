@@ -1,4 +1,4 @@
-"""Credentials of S3 from a shared credentials file, which obstore does not read by itself."""
+"""S3 credentials from a shared credentials file, which obstore does not read."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 _FRESH = timedelta(minutes=15)
-"""How long what was read counts: a file that an operator or a mounted secret replaces is read again."""
+"""Seconds after which the file is read again, since an operator or a mounted secret may have replaced it."""
 _OTHERS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables by which obstore finds credentials itself."""
+"""Environment variables from which obstore itself reads credentials."""
 
 
 class SharedFile:
-    """A profile of a shared credentials file (``aws configure`` writes one), read when it is asked for."""
+    """A profile of a shared credentials file (``aws configure`` writes one), read on demand."""
 
     def __init__(self, path: Path, profile: str) -> None:
         self._path, self._profile = path, profile
 
     def __call__(self) -> S3Credential:
-        """The credentials, as obstore asks for them.
+        """Return the credentials in obstore's form.
 
         Raises:
-            BucketRefusedError: if the file or the profile in it cannot be used; no value of it is shown.
+            BucketRefusedError: if the file or the profile cannot be used; the message shows none of its values.
         """
         parsed = configparser.RawConfigParser()
         try:

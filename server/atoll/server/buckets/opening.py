@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 EXTRA = "object-storage"
 CONNECT_S = 5.0
 REQUEST_S = 30.0
-"""Longest time of one request; an upload or download in parts takes one for each part. Threads wait meanwhile."""
+"""Maximum seconds of one request, for which a thread waits; an upload or download in parts has one request per part."""
 RETRY_S = 10.0
-"""Seconds after its first attempt from which a failed request is not tried again; the caller then decides."""
+"""Seconds after its first attempt after which a failed request is not retried here; the caller then decides."""
 _RETRIES = 5
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _ENDPOINTS = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 
 
 def open_bucket(place: BucketPlace) -> Bucket:
-    """Open a bucket; nothing is asked of its service yet.
+    """Open a bucket without contacting its service.
 
     Raises:
         BucketRefusedError: if the library is not installed, or the place cannot be opened.
@@ -75,6 +75,6 @@ def _config(place: BucketPlace) -> Any:
 def _client(place: BucketPlace) -> Any:
     options: dict[str, Any] = {"connect_timeout": timedelta(seconds=CONNECT_S), "timeout": timedelta(seconds=REQUEST_S)}
     endpoints = (place.endpoint, *(os.environ.get(name, "") for name in _ENDPOINT_VARIABLES))
-    if any(endpoint.startswith("http://") for endpoint in endpoints):  # who names one without TLS has chosen so
+    if any(endpoint.startswith("http://") for endpoint in endpoints):  # without TLS by the operator's choice
         options |= {"allow_http": True}
     return options

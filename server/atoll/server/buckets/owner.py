@@ -1,8 +1,8 @@
-"""Whose the objects of a place in a bucket are: an object that the first server writes there, and no other replaces.
+"""Ownership of a place in a bucket: an object that the first server writes there and that no other replaces.
 
-Two federations on one prefix would delete each other's models as unused. So a federation begins to use a prefix by
-creating this object, which the service grants to one of them, and every start compares it. A federation that has moved
-its objects elsewhere says so there, for its servers that did not take part.
+Two federations on one prefix would delete each other's models as unused. So a federation claims a prefix by creating
+this object, which succeeds for only one of them, and every start checks it. A federation that has moved its objects
+elsewhere notes that in it, for those of its servers that were not part of the move.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARKER = "atoll-owner.json"
 
 
 def claim(bucket: Bucket, owner: str) -> None:
-    """Begin to use a place, as the federation with this id.
+    """Claim a place for the federation with this id.
 
     Raises:
         ForeignBucketError: if another federation uses it.
@@ -34,7 +34,7 @@ def claim(bucket: Bucket, owner: str) -> None:
 
 
 def leave(bucket: Bucket, owner: str) -> None:
-    """Note that the federation's objects are elsewhere now: ``require_owner`` refuses until it claims the place.
+    """Note that the federation's objects have moved: ``require_owner`` refuses the place until it is claimed again.
 
     Raises:
         StorageError: if the service refuses or does not answer.
@@ -43,10 +43,10 @@ def leave(bucket: Bucket, owner: str) -> None:
 
 
 def require_owner(bucket: Bucket, owner: str) -> None:
-    """Refuse a place that is not this federation's.
+    """Check that a place belongs to this federation.
 
     Raises:
-        ForeignBucketError: if another federation uses it, or none does: it may be another bucket of the same name; or
+        ForeignBucketError: if another federation uses it; if none does, as in another bucket of the same name; or if
             the federation has moved its objects elsewhere.
         StorageError: if the service refuses or does not answer.
     """
@@ -64,7 +64,7 @@ def _marker(owner: str, *, left: bool = False) -> bytes:
 
 
 def _require_same(bucket: Bucket, owner: str) -> bool:
-    """Refuse the place of another federation; whether this one has left it."""
+    """Refuse another federation's place; returns whether this federation has left it."""
     try:
         found = json.loads(bucket.read(MARKER))
         there, host, left = str(found["owner"]), str(found["host"]), found.get("left") is True

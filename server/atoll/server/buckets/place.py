@@ -1,4 +1,4 @@
-"""The place of a bucket: a URL such as ``s3://bucket/prefix``, and how to reach its service."""
+"""A place in a bucket: a URL such as ``s3://bucket/prefix``, and how to reach its service."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _EXAMPLE = "give one such as s3://bucket/prefix, gs://bucket/prefix, az://contai
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """A place in an object store. It holds no credentials: those are the environment's.
+    """A place in an object store. It has no credentials, which come from the environment.
 
     Attributes:
-        url: scheme, bucket and prefix, as ``parse_place`` gives it.
-        endpoint: URL of the service, for stores that are compatible with S3; empty: the provider's, or what the
-            environment names.
-        region: of the bucket; empty: what the environment names.
+        url: scheme, bucket and prefix, as ``parse_place`` returns it.
+        endpoint: URL of the service, for S3-compatible stores; empty for the provider's, or the one in the environment.
+        region: region of the bucket; empty for the one in the environment.
     """
 
     url: str
@@ -43,7 +42,7 @@ def parse_place(url: str, endpoint: str = "", region: str = "") -> BucketPlace:
     """Parse the place of a bucket.
 
     Raises:
-        InvalidRequestError: for another scheme, a missing bucket, or a URL that holds credentials: URLs are written to
+        InvalidRequestError: for another scheme, a missing bucket, or a URL with credentials, since URLs are written to
             files and logs.
     """
     for text in (url, endpoint):

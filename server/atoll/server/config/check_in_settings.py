@@ -17,8 +17,8 @@ class CheckInSettings(BaseModel):
         Field(
             ge=1.0,
             le=100_000.0,
-            description="Check-ins that the server asks for in a second. It admits twice as many, and gives the others "
-            "a later time. A phone's costs a TLS handshake.",
+            description="Check-ins per second that the server schedules. It admits up to twice as many, and gives the "
+            "rest a later time. A phone's check-in costs a TLS handshake.",
         ),
     ] = 250.0
     period_s: Annotated[
@@ -26,8 +26,8 @@ class CheckInSettings(BaseModel):
         Field(
             ge=1.0,
             le=86_400.0,
-            description="Seconds from one unary check-in of a participant to the next, at least. If they are few, they "
-            "come together, once in this time.",
+            description="Minimum seconds from one unary check-in of a participant to the next. If participants are "
+            "few, all check in together, once per period.",
         ),
     ] = 60.0
     hold_s: Annotated[
@@ -35,8 +35,8 @@ class CheckInSettings(BaseModel):
         Field(
             ge=0.0,
             le=300.0,
-            description="Seconds that a unary check-in may wait in its call while a run looks for participants; for so "
-            "long it can be drawn.",
+            description="Maximum seconds that a unary check-in waits in its call while a run looks for participants; "
+            "during that time the participant can be drawn.",
         ),
     ] = 20.0
     longest_s: Annotated[
@@ -44,8 +44,8 @@ class CheckInSettings(BaseModel):
         Field(
             ge=1.0,
             le=604_800.0,
-            description="Seconds from one unary check-in to the next at most, unless `per_s` asks for more: how long a "
-            "new run may wait for participants that no other run needs.",
+            description="Maximum seconds from one unary check-in to the next, unless `per_s` requires more. A new run "
+            "may wait this long for participants that no other run needs.",
         ),
     ] = 600.0
 

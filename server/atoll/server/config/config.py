@@ -22,7 +22,7 @@ class ServerConfig(BaseModel):
     """All settings of ``atoll server start``.
 
     Raises:
-        ValueError: for values that do not go together; the message names them.
+        ValueError: for settings that contradict each other; the message names them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,31 +55,31 @@ class ServerConfig(BaseModel):
         default=14 * 86_400.0,
         ge=0.0,
         le=365 * 86_400.0,
-        description="Seconds after its end in which a participant's certificate can still be renewed: for devices that "
-        "were off. A participant that is revoked gets nothing, and neither does a certificate that is older than one "
-        "that its participant has used.",
+        description="Seconds after its expiry in which a participant's certificate can still be renewed, for devices "
+        "that were off. Revoked participants get no renewal, and neither do certificates older than one that their "
+        "participant has used.",
     )
     silence_s: float = Field(
         default=3 * LONGEST_RETRY_S,
         ge=0.0,
         le=3600.0,
-        description="Seconds a participant may be disconnected before it counts as gone. Clients take up to "
-        f"{LONGEST_RETRY_S:g} s to return: not less than that.",
+        description="Seconds that a participant may be disconnected before it counts as gone. Clients take up to "
+        f"{LONGEST_RETRY_S:g} s to return, so do not set less than that.",
     )
     silo_silence_s: float = Field(
         default=60.0,
         ge=0.0,
         le=3600.0,
-        description="The same for silos, which start all ranks again when one is lost, and go on with the round.",
+        description="The same for silos, which restart all ranks when one is lost and continue with the round.",
     )
     aggregator_silence_s: float = Field(
         default=60.0,
         ge=0.0,
         le=86_400.0,
-        description="Seconds for which the sum of a round waits for an aggregator that has updates of it and is not "
-        "connected, or until the round's deadline if that is later; then those updates are left out.",
+        description="Seconds for which a round's sum waits for a disconnected aggregator that holds updates of the "
+        "round, or until the round's deadline if that is later. After that, those updates are left out.",
     )
-    evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; can be given several times.")
+    evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; may be given several times.")
     drain_s: float = Field(
         default=5.0,
         ge=0.0,
@@ -87,28 +87,31 @@ class ServerConfig(BaseModel):
         description="Seconds that uploads and other open calls get to end when the server stops.",
     )
     keep_models: int = Field(
-        default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
+        default=3,
+        ge=1,
+        le=1_000_000,
+        description="Number of released models to keep per running run, in addition to the first.",
     )
-    storage: StorageSettings = Field(default=StorageSettings(), description="What is kept, and the room left free.")
-    metrics: bool = Field(default=True, description="Serve metrics and health on a port of their own (plain HTTP).")
+    storage: StorageSettings = Field(default=StorageSettings(), description="Retention, and the disk space left free.")
+    metrics: bool = Field(default=True, description="Serve metrics and health on a separate port (plain HTTP).")
     metrics_host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="Address of that port; everyone who can reach it can read it.",
+        description="Address of the metrics port; everyone who can reach it can read the metrics.",
     )
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 3."
     )
     share_models: bool = Field(
         default=False,
-        description="Any participant may download any model whose name it knows; otherwise only members of a round "
-        "may, and only the model that it begins with.",
+        description="Allow any participant to download any model whose name it knows. Otherwise only members of a "
+        "round may, and only the model that the round begins with.",
     )
     check_in: CheckInSettings = Field(
         default=DEFAULT_CHECK_INS, description="How often participants without a stream check in, and at which rate."
     )
-    oidc: OidcSettings = Field(default=OidcSettings(), description="Sign-in of operators through a provider.")
-    limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
+    oidc: OidcSettings = Field(default=OidcSettings(), description="Sign-in of operators through an identity provider.")
+    limits: Limits = Field(default=DEFAULT_LIMITS, description="Limits on participants, addresses and messages.")
 
     _advertise_is_a_name = field_validator("advertise", "peer_host")(advertised_name)
 
@@ -128,7 +131,7 @@ class ServerConfig(BaseModel):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences for the log about settings that are allowed but probably not intended."""
+        """Warnings for the log about settings that are allowed but probably not intended."""
         found = []
         if self.silence_s <= LONGEST_RETRY_S:
             found.append(
@@ -144,24 +147,24 @@ class ServerConfig(BaseModel):
 
     @property
     def advertised_host(self) -> str:
-        """The host name that tokens and certificates carry."""
+        """The host name in tokens and certificates."""
         if self.advertise:
             return self.advertise
         return "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
 
     @property
     def reached_at(self) -> str:
-        """Where other servers reach this one; empty: where the database sees it."""
+        """The address at which other servers reach this one; empty for the address that the database sees."""
         return self.peer_host or ("" if self.host in _ANY else self.host)
 
     @property
     def certificate_names(self) -> tuple[str, ...]:
-        """Host names and addresses that the server's certificate carries."""
+        """Host names and addresses in the server's certificate."""
         names = {self.advertised_host, self.host, "localhost", "127.0.0.1"}
         return tuple(sorted(names - _ANY))
 
     def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
-        """A secondary port: the given one, ``offset`` after the main one, or a free one if the main port was free."""
+        """A secondary port: as given, or the main port plus ``offset``; a free one if the main port is a free one."""
         if wanted is not None:
             return wanted
         return 0 if self.port == 0 else main_port + offset

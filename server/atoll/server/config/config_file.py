@@ -28,25 +28,25 @@ _PASSWORD = re.compile(
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServerConfig:
-    """The server's configuration. Arguments and errors as ``load_settings``."""
+    """Load the server's configuration. Arguments and errors as for ``load_settings``."""
     return load_settings(ServerConfig, options, file)
 
 
 def load_settings(kind: type[C], options: Mapping[str, Any], file: Path | None = None) -> C:
-    """The configuration of a process.
+    """Load the configuration of a process.
 
     Args:
-        kind: of the process.
-        options: what was given on the command line; it takes precedence over the file.
+        kind: the configuration class of the process.
+        options: the command line's options, which take precedence over the file.
         file: TOML with the keys of ``kind``; a relative ``data`` is relative to the file.
 
     Raises:
-        InvalidRequestError: listing every problem: the option, or file, line and key, the value, and what is allowed.
+        InvalidRequestError: lists every problem: the option, or file, line and key; the value; and what is allowed.
     """
     text = "" if file is None else _read(file)
     try:
         tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError itself: a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # plain ValueError: a number with thousands of digits
         raise _invalid([f"{file}: not TOML: {error}"]) from None
     if file is not None and isinstance(tables.get("data"), str):
         tables["data"] = file.parent / tables["data"]

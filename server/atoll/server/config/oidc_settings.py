@@ -23,59 +23,66 @@ class OidcSettings(BaseModel):
             description="The provider's issuer, exactly as in its discovery document; without it there is no sign-in."
         ),
     ] = None
-    client_id: Annotated[str, Field(max_length=256, description="The client that the provider knows Atoll as.")] = ""
+    client_id: Annotated[str, Field(max_length=256, description="Atoll's client id at the provider.")] = ""
     token: Annotated[
         Literal["id", "access"],
-        Field(description="Which token is sent: the ID token, or the access token of a provider that makes it a JWT."),
+        Field(
+            description="The token that operators send: the ID token, or the access token if the provider makes it "
+            "a JWT."
+        ),
     ] = "id"  # noqa: S105 - a kind, not a token
-    audience: Annotated[
-        str | None, Field(description="The audience that a token must be for; default: `client_id`.")
-    ] = None
+    audience: Annotated[str | None, Field(description="The audience that a token must have; default: `client_id`.")] = (
+        None
+    )
     scopes: Annotated[
         tuple[str, ...],
-        Field(description="What `atoll operator login` asks for; `offline_access` brings a refresh token."),
+        Field(description="The scopes that `atoll operator login` requests; `offline_access` gives a refresh token."),
     ] = ("openid", "offline_access")
     name_claim: Annotated[
         str,
         Field(
             min_length=1,
-            description="The claim that names the operator, such as `sub` or `email` (which must be verified): one "
-            "that the provider never gives to another person.",
+            description="The claim that names the operator, such as `sub` or `email` (which must be verified). The "
+            "provider must never reassign its values to another person.",
         ),
     ] = "sub"
     role_claim: Annotated[
         str,
         Field(
-            min_length=1, description="The claim with roles or groups; a dot leads into a claim: `realm_access.roles`."
+            min_length=1,
+            description="The claim with roles or groups; a dot selects a nested claim: `realm_access.roles`.",
         ),
     ] = "roles"
     roles: Annotated[
         dict[str, OperatorRole],
         Field(
-            description='Role by value of that claim, such as `{fl-admins = "administrator"}`; of several the first of '
-            "administrator, operator, privacy_officer, viewer. Without a value that is named here there is no access."
+            description='Role by value of that claim, such as `{fl-admins = "administrator"}`. If several match, the '
+            "first of administrator, operator, privacy_officer, viewer applies. Operators without a listed value have "
+            "no access."
         ),
     ] = {}
     project_roles: Annotated[
         dict[str, dict[str, OperatorRole]],
         Field(
-            description="Roles in single projects: for each project, role by value of that claim, such as "
-            '`{cardio = {cardio-team = "operator"}}`. They hold there instead of a role of `roles`.'
+            description="Roles in single projects: for each project, role by value of that claim, such as `{cardio = "
+            '{cardio-team = "operator"}}`. There they replace a role from `roles`.'
         ),
     ] = {}
     port: Annotated[
-        int | None, Field(ge=0, le=65535, description="Port of operators who sign in; default: main port + 4.")
+        int | None, Field(ge=0, le=65535, description="Port for operators who sign in; default: main port + 4.")
     ] = None
     leeway_s: Annotated[float, Field(ge=0, le=300, description="Seconds by which the provider's clock may differ.")] = (
         60.0
     )
     max_token_age_s: Annotated[
         float,
-        Field(ge=60, le=7 * 86_400, description="Seconds after which a token is refused however long it is valid."),
+        Field(
+            ge=60, le=7 * 86_400, description="Seconds after which a token is refused, regardless of its own expiry."
+        ),
     ] = 86_400.0
     ca: Annotated[
         Path | None,
-        Field(description="PEM file of the authorities that vouch for the provider; default: the system's."),
+        Field(description="PEM file of the certificate authorities to trust for the provider; default: the system's."),
     ] = None
 
     @model_validator(mode="after")
@@ -91,7 +98,7 @@ class OidcSettings(BaseModel):
 
     @property
     def sends_access_token(self) -> bool:
-        """Whether operators send the access token, which names a client in other ways."""
+        """Whether operators send the access token, which identifies the client differently."""
         return self.token == "access"  # noqa: S105 - a kind, not a token
 
     @property
@@ -101,7 +108,7 @@ class OidcSettings(BaseModel):
 
 
 def require_safe(url: str) -> None:
-    """Refuse an address of the provider that is not https, except on this machine.
+    """Refuse a provider address that is not https, except on this machine.
 
     Raises:
         ValueError: if it is not.

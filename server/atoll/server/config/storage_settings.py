@@ -33,25 +33,25 @@ class StorageSettings(BaseModel):
     database: Annotated[
         str | None,
         Field(
-            description="URL of a PostgreSQL database, such as `postgresql://atoll@db.example.org/atoll`; otherwise "
-            "SQLite in the data directory. Without a password: libpq takes it from `$PGPASSWORD` or `~/.pgpass`. The "
-            "data directory notes the URL; `atoll server migrate` changes it.",
+            description="URL of a PostgreSQL database, such as `postgresql://atoll@db.example.org/atoll`; default: "
+            "SQLite in the data directory. The URL must not contain the password, which libpq takes from "
+            "`$PGPASSWORD` or `~/.pgpass`. The data directory notes the URL; `atoll server migrate` changes it.",
         ),
     ] = None
     blobs: Annotated[
         str | None,
         Field(
-            description="URL of an object store for models and for uploads in work, such as `s3://bucket/prefix` "
-            "(`gs://`, `az://`, `file://`); otherwise files in the data directory. Credentials come from the "
-            "environment ([operations](operations.md#models-in-a-bucket)). The data directory notes the URL; "
-            "`atoll server migrate` changes it.",
+            description="URL of an object store for models and for uploads of live rounds, such as "
+            "`s3://bucket/prefix` (or `gs://`, `az://`, `file://`); default: files in the data directory. Credentials "
+            "come from the environment ([operations](operations.md#models-in-a-bucket)). The data directory notes the "
+            "URL; `atoll server migrate` changes it.",
         ),
     ] = None
     blobs_endpoint: Annotated[
         str,
         Field(
-            description="URL of a service that is compatible with S3, such as `https://minio.example.org:9000`; empty: "
-            "the provider's, or `$AWS_ENDPOINT_URL`.",
+            description="URL of an S3-compatible service, such as `https://minio.example.org:9000`; empty: the "
+            "provider's, or `$AWS_ENDPOINT_URL`.",
         ),
     ] = ""
     blobs_region: Annotated[str, Field(description="Region of an S3 bucket; empty: `$AWS_REGION`, or `us-east-1`.")] = (
@@ -62,8 +62,8 @@ class StorageSettings(BaseModel):
         Field(
             ge=0,
             le=1 << 30,
-            description="MiB that copies of a bucket's models may take in the data directory; those used longest ago "
-            "are removed first.",
+            description="MiB in the data directory for copies of a bucket's models; the least recently used are "
+            "removed first.",
         ),
     ] = CACHE_BYTES // MIB
     takeover_s: Annotated[
@@ -71,8 +71,8 @@ class StorageSettings(BaseModel):
         Field(
             ge=2,
             le=3600,
-            description="Of several servers at one PostgreSQL database one is at work and the others stand by. Seconds "
-            "without a statement from it after which another one takes over; a server that ends is replaced at once.",
+            description="Seconds without a statement from the server at work after which a standby at the same "
+            "PostgreSQL database takes over; a server that exits is replaced at once.",
         ),
     ] = 3.0
     reserve_mib: Annotated[
@@ -80,8 +80,8 @@ class StorageSettings(BaseModel):
         Field(
             ge=0,
             le=1 << 20,
-            description="MiB that stay free for the database and for releases: below it uploads and new models are "
-            "refused (`storage.full`) and no round begins, until there is room again.",
+            description="MiB to leave free for the database and for releases. With less, uploads and new models are "
+            "refused (`storage.full`) and no round begins until there is room again.",
         ),
     ] = 256
     keep_events: Annotated[
@@ -89,7 +89,8 @@ class StorageSettings(BaseModel):
         Field(
             ge=0,
             le=1_000_000_000,
-            description="Newest events kept in the log of an active run. Events needed to resume it are always kept.",
+            description="Number of newest events to keep in the log of an active run. Events needed to resume it are "
+            "always kept.",
         ),
     ] = KEEP_EVENTS
     keep_ended_days: Annotated[
@@ -97,9 +98,9 @@ class StorageSettings(BaseModel):
         Field(
             ge=0,
             le=36_500,
-            description="Days after which the event log of an ended run, its optimiser's state, and its models except "
-            "the first, the best and the last, are removed. From then on `atoll run extend` is refused. These models, "
-            "and what `atoll run show` and `report` need, stay until `atoll run delete`.",
+            description="Days after a run's end when its event log, its optimiser state, and its models except the "
+            "first, the best and the last are removed. From then on `atoll run extend` is refused. The three models, "
+            "and the data for `atoll run show` and `report`, stay until `atoll run delete`.",
         ),
     ] = 30.0
     keep_credentials_days: Annotated[
@@ -107,8 +108,8 @@ class StorageSettings(BaseModel):
         Field(
             ge=0,
             le=36_500,
-            description="Days after which certificates that have expired, and join tokens that expired unused, are "
-            "removed from the database; certificates stay for `renewal_grace_s` at least.",
+            description="Days after which expired certificates and unused expired join tokens are removed from the "
+            "database; certificates stay for at least `renewal_grace_s`.",
         ),
     ] = 7.0
     keep_audit_days: Annotated[
@@ -116,11 +117,11 @@ class StorageSettings(BaseModel):
         Field(
             ge=1,
             le=36_500,
-            description="Days after which the oldest entries of the audit log are removed; each removal is an entry.",
+            description="Days after which entries of the audit log are removed; each removal adds an entry.",
         ),
     ] = 1095.0
     sweep_s: Annotated[
-        float, Field(ge=1, le=7 * DAY_S, description="Seconds between two looks for what can be removed.")
+        float, Field(ge=1, le=7 * DAY_S, description="Seconds between two sweeps for data that can be removed.")
     ] = 3600.0
 
     @field_validator("database")
@@ -157,12 +158,12 @@ class StorageSettings(BaseModel):
 
     @property
     def bucket(self) -> BucketPlace | None:
-        """The place that ``blobs`` names."""
+        """The bucket in ``blobs``; None without one."""
         return None if self.blobs is None else parse_place(self.blobs, self.blobs_endpoint, self.blobs_region)
 
     @property
     def blob_settings(self) -> BlobSettings:
-        """Where blobs are to be, and how many bytes of a bucket's are kept here."""
+        """The place of blobs, and the size of the local cache of a bucket's blobs."""
         return BlobSettings(self.bucket, self.cache_mib * MIB)
 
     @property
@@ -171,7 +172,7 @@ class StorageSettings(BaseModel):
         return self.reserve_mib * MIB
 
     def room(self, data: Path) -> Room:
-        """The room on the disk of a data directory; files kept for overwriting and copies of blobs count as free."""
+        """The free-space check of a data directory's disk; recycled files and cached blobs count as free."""
         folders = (data / BLOBS_FOLDER / FREE_BLOBS, data / SPOOL_FOLDER / FREE_UPLOADS)
         return Room(data, self.reserve_bytes, [*map(FreeFolder, folders), SpareCopies(data)])
 

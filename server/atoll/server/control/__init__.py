@@ -1,4 +1,4 @@
-"""The control API's answers as frozen values: a server as operators see it."""
+"""The control API's answers as frozen values: an operator's view of a server."""
 
 from atoll.server.control.following import Following
 from atoll.server.control.messages import detail_of, make_readable, message_of, progress_of, value_of, values_of

@@ -8,7 +8,7 @@ from atoll.server.control.summaries import BestModel, RoundSummary
 from atoll.server.rounds.judging import Criterion, Mode, judged
 
 JUDGING = ("eval/", "server/")
-"""Prefixes of metrics that measure models: of participants' evaluations, and of the server's evaluator."""
+"""Prefixes of metrics that measure models: participants' evaluations, and the server's evaluator."""
 COUNTS = "eval/examples"
 
 
@@ -27,7 +27,7 @@ def best_model(rounds: Iterable[RoundSummary], metric: str, mode: str) -> BestMo
     Args:
         rounds: attempts in order; only released ones count.
         metric: its name with its prefix.
-        mode: ``max`` or ``min``: which values are better.
+        mode: ``max`` or ``min``, whichever is better.
     """
     criterion, standing = Criterion(metric, Mode(mode)), None
     for item in rounds:

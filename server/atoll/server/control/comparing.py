@@ -1,6 +1,6 @@
-"""Runs side by side: metrics over the rounds with their spread over repeats, time, bytes and epsilon.
+"""Comparison of runs: metrics over the rounds with their spread over repeats, time, bytes and epsilon.
 
-Runs of one *variant* are repeats of each other: they differ in their seeds alone.
+Runs of one *variant* are repeats of each other, which differ only in their seeds.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from atoll.server.control.summaries import RoundSummary
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run beside others.
+    """One run in a comparison.
 
     Attributes:
-        variant: what its job has of its own; the same for repeats.
+        variant: the settings in which its job differs from others; the same for repeats.
         run: its identifier.
         status: finished, failed, ...
         reason: why it failed, was paused or cancelled; empty otherwise.
         model: the digest of its newest model; empty if it failed.
         rounds: every attempt at a round, oldest first.
         settings: the keys of the job in which variants differ, with their values.
-        job_seed: the seed of participants' random numbers.
-        cohort_seed: the seed of the draws; None for a run whose server drew it.
-        seconds: real seconds that it took; None if it has not ended.
-        virtual_s: virtual seconds that it took; None for a deployed run.
+        job_seed: the seed of the participants' random numbers.
+        cohort_seed: the seed of the draws; None if the server drew one.
+        seconds: its duration in real seconds; None if it has not ended.
+        virtual_s: its duration in virtual seconds; None for a deployed run.
         sent_bytes: bytes of all updates that participants sent, including those that did not count.
-        epsilon: the privacy that it has spent, at ``delta``; None for a run without privacy.
+        epsilon: its privacy spending, at ``delta``; None for a run without privacy.
     """
 
     variant: str
@@ -57,7 +57,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Spread:
-    """Values of one figure over repeats: their mean and standard deviation (of the sample; None for one value)."""
+    """Values of one figure over repeats, with mean and sample standard deviation (None for one value)."""
 
     values: tuple[float, ...]
 
@@ -77,8 +77,9 @@ class Band:
     """One metric of one variant.
 
     Attributes:
-        variant: whose repeats these are.
-        points: (train rounds behind the model, mean, lowest, highest), where every repeat that measured it has a value.
+        variant: the variant of these repeats.
+        points: (train rounds behind the model, mean, lowest, highest), where every repeat that measured the metric has
+            a value.
         final: the last value of each repeat.
     """
 
@@ -89,13 +90,13 @@ class Band:
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """One metric of all runs, from one source so that the values can be compared.
+    """One metric of all runs, from one source, so that values are comparable.
 
     Attributes:
         metric: its name.
-        source: who measured it.
-        bands: over the rounds, of each variant that measured it.
-        final: the last value of each run, in the order of the runs; None where it was not measured.
+        source: the source of its values.
+        bands: values over the rounds, for each variant that measured it.
+        final: the last value of each run, in the order of the runs; None if not measured.
     """
 
     metric: str
@@ -106,19 +107,19 @@ class ComparedMetric:
 
 @dataclass(frozen=True)
 class VariantSummary:
-    """The repeats of one variant together.
+    """A summary of the repeats of one variant.
 
     Attributes:
-        variant: what its job has of its own.
+        variant: the settings in which its job differs from others.
         settings: see ``ComparedRun``.
-        runs: how many there are.
-        ended: how many of them finished.
-        metrics: the last values by name, over repeats.
+        runs: number of runs.
+        ended: number of runs that finished.
+        metrics: last values over repeats, by name.
         rounds: train rounds released, over repeats.
         seconds: real seconds, over the repeats that have ended.
         virtual_s: virtual seconds, over repeats; None for deployed runs.
-        sent_bytes: over repeats.
-        epsilon: the most that one repeat has spent; None without privacy.
+        sent_bytes: bytes sent, over repeats.
+        epsilon: the maximum over the repeats; None without privacy.
     """
 
     variant: str
@@ -144,7 +145,7 @@ def by_variant(runs: Iterable[ComparedRun]) -> dict[str, list[ComparedRun]]:
 def compared_metrics(runs: Sequence[ComparedRun]) -> tuple[ComparedMetric, ...]:
     """Every metric of the released rounds: accuracy, loss, then the others by name.
 
-    Values of a metric are from the source that most runs have; of several, from the most trustworthy.
+    The values of a metric are from the source that most runs have; ties go to the most trustworthy source.
     """
     curves = [_curves(run) for run in runs]
     names = {name for found in curves for name, _ in found}

@@ -1,4 +1,4 @@
-"""Metrics by model: assigns each value to the model that it was measured on."""
+"""Assigns each metric value to the model that it was measured on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 from atoll.server.control.summaries import RoundSummary
 
 _NOT_CURVES = frozenset({"examples", "steps", "tokens"})
-"""Metrics that measure the amount of work, not its quality."""
+"""Metrics of the amount of work rather than of quality."""
 _FIRST = ("accuracy", "loss")
 SHOWN = 3
 """Maximum number of metrics in a line or table of rounds."""
@@ -25,7 +25,7 @@ class Source(StrEnum):
 
     @property
     def label(self) -> str:
-        """For legends."""
+        """The source's name in legends."""
         return _LABELS[self]
 
 
@@ -72,12 +72,12 @@ def panels(rounds: Iterable[RoundSummary]) -> tuple[Panel, ...]:
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Names of metrics: accuracy, loss, then the others by name."""
+    """Sort names of metrics: accuracy, loss, then the others by name."""
     return sorted(metrics, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
 
 
 def shown(rounds: Iterable[RoundSummary], decides: str = "") -> tuple[str, ...]:
-    """The metrics that a line or table of these rounds has room for; ``decides``, as ``eval/NAME``, always is one."""
+    """The metrics that fit in a line or table of these rounds; always includes ``decides``, such as ``eval/NAME``."""
     found = {name for item in rounds for _, name, _, _ in _values(item, released_only=False)}
     first = decides.rpartition("/")[2]
     chosen = sorted(in_order(found), key=lambda name: name != first)[:SHOWN]
@@ -91,7 +91,7 @@ def latest(item: RoundSummary, metric: str) -> float | None:
 
 
 def source_of(item: RoundSummary, metric: str) -> Source | None:
-    """The source of what ``latest`` gives; None if the metric was not measured."""
+    """The source of the value of ``latest``; None if the metric was not measured."""
     sources = {source for source, name, _, _ in _values(item, released_only=False) if name == metric}
     return next((source for source in Source if source in sources), None)
 
@@ -101,7 +101,7 @@ def _curves(by_source: dict[Source, dict[int, float]]) -> tuple[Curve, ...]:
 
 
 def _values(item: RoundSummary, *, released_only: bool = True) -> Iterator[tuple[Source, str, int, float]]:
-    """(source, metric, model, value): evaluations are of the model handed out, all else of the released one."""
+    """Yield (source, metric, model, value): evaluations measure the model handed out, others the released one."""
     if released_only and not item.released:
         return
     became = item.version + (item.kind == "train")

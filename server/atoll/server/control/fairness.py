@@ -1,4 +1,4 @@
-"""How evaluations differ between participants: each participant's metrics, and their spread in each round."""
+"""The differences of evaluations between participants: each participant's metrics, and their spread per round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _EVALUATION = "eval/"
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric over the participants of one released round.
+    """The spread of one metric over the participants of one released round.
 
     Attributes:
         round: the round, from 0.
-        version: the model that they evaluated: train rounds released before.
+        version: the model that they evaluated, as the number of train rounds released before.
         participants: number of participants that reported it.
     """
 
@@ -31,7 +31,7 @@ class Spread:
 
     @property
     def width(self) -> float:
-        """From the lowest value to the highest one."""
+        """The distance from the lowest value to the highest."""
         return self.maximum - self.minimum
 
 
@@ -41,8 +41,8 @@ class Evaluated:
 
     Attributes:
         rounds: released rounds in which it reported the metric.
-        last: the value of the last of them, of model ``version``.
-        examples: examples of that evaluation.
+        last: the value in the last of these rounds, for model ``version``.
+        examples: number of examples in that evaluation.
     """
 
     participant: str
@@ -54,7 +54,7 @@ class Evaluated:
 
 
 def evaluated_metrics(rounds: Iterable[RoundSummary]) -> tuple[str, ...]:
-    """Names of the metrics that participants reported of evaluations, sorted."""
+    """Names of the metrics in participants' evaluations, sorted."""
     names = {name for item in rounds for member in item.members for name in member.metrics}
     return tuple(sorted(name for name in names if name.startswith(_EVALUATION) and name != COUNTS))
 
@@ -71,7 +71,7 @@ def spreads(rounds: Iterable[RoundSummary], metric: str) -> tuple[Spread, ...]:
 
 
 def by_participant(rounds: Sequence[RoundSummary], metric: str) -> tuple[Evaluated, ...]:
-    """The metric of each participant, the lowest last value first."""
+    """The metric of each participant, in ascending order of last values."""
     counts: dict[str, int] = {}
     found: dict[str, Evaluated] = {}
     for item in rounds:

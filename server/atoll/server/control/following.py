@@ -15,7 +15,7 @@ class Following:
     _members: dict[str, control_pb2.MemberSummary] = field(default_factory=dict)
 
     def complete(self, message: control_pb2.WatchRunResponse) -> control_pb2.WatchRunResponse | None:
-        """The message with all members of its round, by id; None while more of the same change follows."""
+        """The message with all members of its round, by id; None if more messages about the same change follow."""
         key = (message.round.round, message.round.attempt)
         if key != self._key:
             self._key, self._members = key, {}

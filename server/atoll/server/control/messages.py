@@ -27,17 +27,18 @@ M = TypeVar("M", bound="Message")
 
 
 def make_readable(message: Message) -> None:
-    """Escape characters of an answer that do not print, before it is shown; see ``atoll.text.printable``.
+    """Escape unprintable characters in an answer before it is shown; see ``atoll.text.printable``.
 
-    Ledger lines stay as they are, because digests are computed over them; so do layouts, which name a model's tensors.
+    Ledger lines stay unchanged, because digests are computed over them, and so do layouts, which name a model's
+    tensors.
     """
     make_printable(message, as_they_are=("line", "limit_line", "layout"), lines=("job_toml",))
 
 
 def value_of(kind: type[V], message: Message) -> V:
-    """The message as a ``kind``: enum members are lower-case words, absent fields None, maps sorted by key.
+    """Convert a message to a ``kind``: enum members are lower-case words, absent fields None, maps sorted by key.
 
-    An absent message is read as an empty one where the value must have it.
+    An absent message is read as an empty one if the value requires it.
     """
     within, required = _dataclasses_within(kind), _required_within(kind)
     described = message.DESCRIPTOR.fields_by_name.items()
@@ -47,12 +48,12 @@ def value_of(kind: type[V], message: Message) -> V:
 
 
 def values_of(kind: type[V], messages: Iterable[Message]) -> tuple[V, ...]:
-    """``value_of`` each message."""
+    """Apply ``value_of`` to each message."""
     return tuple(value_of(kind, message) for message in messages)
 
 
 def message_of(kind: type[M], /, *sources: object, **given: object) -> M:
-    """A message with the given fields, other fields from the first source that has them; None leaves a field absent.
+    """A message with the given fields, and others from the first source that has them; None leaves a field absent.
 
     Raises:
         AttributeError: for a field without a value, or a given value without a field.
@@ -96,7 +97,7 @@ def _read(message: Message, field: Any, kind: type[Any] | None, *, required: boo
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """The name of an enum member without the enum's; the number of an unknown member, which a newer server may send."""
+    """An enum member's name without the enum's; the number of an unknown member, which a newer server may send."""
     if number not in enum.values_by_number:
         return str(number)
     prefix = "".join(f"_{letter}" if letter.isupper() else letter for letter in enum.name).lstrip("_")

@@ -1,4 +1,4 @@
-"""Readable names of participants: organisation or label where that is unique, and otherwise more."""
+"""Readable names of participants: organisation or label if unique, otherwise with the id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from atoll.server.control.summaries import RoundSummary
 
 UNNAMED = ("", "default")
-"""Organisations that name no one: join tokens without ``--organisation`` have ``default``."""
+"""Organisations that identify no one: join tokens without ``--organisation`` have ``default``."""
 Labels = Mapping[str, Mapping[str, str]]
 """The labels of participants, by id."""
 
@@ -16,19 +16,19 @@ Labels = Mapping[str, Mapping[str, str]]
 def shown_names(organisations: Mapping[str, str], labels: Labels | None = None) -> dict[str, str]:
     """A name for each participant, by id; commands take each of these forms.
 
-    It is the organisation of the only participant of an organisation (``north``); otherwise a label that no other
-    has (``site=ward-7``); otherwise the id where all are of one organisation, or both (``north/p3wajvfr7oa6f``).
+    The name is the organisation if it has only one participant (``north``); otherwise a label that no other participant
+    has (``site=ward-7``); otherwise the id, after the organisation if there are several (``north/p3wajvfr7oa6f``).
 
     Args:
         organisations: the organisation of each participant, by id.
-        labels: theirs, as far as they are known.
+        labels: the known labels of participants, by id.
     """
     members, own = Counter(organisations.values()), _own_labels(labels or {})
     return {name: _shown(name, home, members, own.get(name)) for name, home in organisations.items()}
 
 
 def names_of(rounds: Iterable[RoundSummary]) -> dict[str, str]:
-    """``shown_names`` of the members of these rounds; those of a round in work come with their ids alone."""
+    """``shown_names`` of the members of these rounds; members of a live round may have only ids."""
     homes: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
     for item in rounds:
@@ -39,7 +39,7 @@ def names_of(rounds: Iterable[RoundSummary]) -> dict[str, str]:
 
 
 def _own_labels(labels: Labels) -> dict[str, str]:
-    """For each participant the first of its labels, by name, that no other has."""
+    """For each participant, the first of its labels by name that no other participant has."""
     all_of = {name: [f"{key}={value}" for key, value in sorted(found.items())] for name, found in labels.items()}
     counts = Counter(label for found in all_of.values() for label in found)
     own = ((name, next((label for label in found if counts[label] == 1), None)) for name, found in all_of.items())

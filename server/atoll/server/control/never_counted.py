@@ -1,4 +1,4 @@
-"""Participants that were invited in a run and did not count, in some or all rounds; evaluations without a result."""
+"""Participants that were invited but did not count, in some or all rounds; evaluations without a result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from atoll.server.control.summaries import MemberSummary, RoundSummary
 
 _OWN_DOING = frozenset({"declined", "failed", "silent", "timed_out", "rejected"})
-"""Statuses of members that did not report: for an attempt that was abandoned, those that it lacked."""
+"""Statuses of members that did not report: an abandoned attempt lacked these members."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class NeverCounted:
 
 @dataclass(frozen=True)
 class SometimesMissing:
-    """A participant that counted, but not in ``missed`` of the ``invited`` released rounds that it was invited to."""
+    """A participant that missed ``missed`` of the ``invited`` released rounds that it was invited to."""
 
     participant: str
     missed: int
@@ -39,8 +39,9 @@ class SometimesMissing:
 def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
     """The participants that no released round counted, by id; rounds without members are skipped.
 
-    For a participant that was invited to train, only train rounds matter: no model has learned from one that counted in
-    evaluations alone. Of attempts that were abandoned those are considered that did not report by their own doing.
+    For a participant that was invited to train, only train rounds matter: no model has learned from a participant that
+    counted only in evaluations. In abandoned attempts, only members that failed to report on their own account are
+    considered.
     """
     given = tuple(rounds)
     trainees = {member.participant for item in given if item.kind == "train" for member in item.members}
@@ -62,7 +63,7 @@ def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
 
 
 def sometimes_missing(rounds: Iterable[RoundSummary]) -> tuple[SometimesMissing, ...]:
-    """The participants that some released rounds counted and others lacked by their own doing, most misses first."""
+    """Participants that counted in some released rounds and missed others on their own account, most misses first."""
     given = tuple(rounds)
     never = {one.participant for one in never_counted(given)}
     parts: dict[str, list[MemberSummary]] = {}
@@ -84,6 +85,6 @@ def _missing(name: str, members: Sequence[MemberSummary]) -> SometimesMissing:
 
 
 def skipped_evaluations(rounds: Iterable[RoundSummary]) -> Iterator[RoundSummary]:
-    """The last attempt at each evaluation after which the run went on, or ended, without a result."""
+    """The last attempt at each evaluation that gave no result before the run continued or ended."""
     last = {item.round: item for item in rounds if item.kind == "evaluate"}
     return (item for item in last.values() if item.phase == "abandoned")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunSpending:
-    """What one run has spent: ``epsilon`` at ``delta``, added up by its ``accountant`` (prv or rdp).
+    """The privacy spending of one run: ``epsilon`` at ``delta``, composed by its ``accountant`` (prv or rdp).
 
-    ``name`` is empty for a deleted run; ``target`` is the epsilon that it promised not to exceed, if it promised one.
+    ``name`` is empty for a deleted run; ``target`` is the epsilon that it promised not to exceed, if any.
     """
 
     run: str
@@ -25,22 +25,22 @@ class RunSpending:
 
 @dataclass(frozen=True)
 class PopulationSummary:
-    """What a population has spent.
+    """The privacy spending of a population.
 
     Attributes:
         population: its name.
         adjacency: add_remove; replace_one for an older population, which no current job promises.
-        unit: what is protected: participant.
-        epsilon: of all releases at ``delta`` (None while nothing is charged and there is no limit).
-        accountant: the accountant of ``epsilon``: that of its only run, rdp for several runs.
-        limit_epsilon: the epsilon that its runs may spend together at ``limit_delta``; None without a limit.
+        unit: the unit of privacy, such as participant.
+        epsilon: of all releases, at ``delta`` (None while nothing is charged and there is no limit).
+        accountant: the accountant of ``epsilon``: that of an only run, or rdp for several runs.
+        limit_epsilon: maximum epsilon of all its runs together at ``limit_delta``; None without a limit.
         left: epsilon left of the limit.
         limited_by: the operator who last set or removed the limit; empty if none was ever set.
-        charges: releases that were charged.
-        head: digest that the chain of charges ends with.
-        flaw: what is wrong with its ledger; empty if nothing is. With a flaw the other fields are what can be read, and
-            none of them is a bound.
-        line: first line of its export; empty if its record is gone.
+        charges: number of charged releases.
+        head: digest at the end of the chain of charges.
+        flaw: the flaw of its ledger; empty if it is intact. With a flaw the other fields cover only the readable part,
+            and none of them is a bound.
+        line: first line of its export; empty if its record is lost.
         limit_line: last line of its export: the limit, who set it and when; empty if none was ever set.
     """
 
@@ -66,10 +66,10 @@ class PopulationSummary:
 
 @dataclass(frozen=True)
 class ChargeSummary:
-    """What one released round has cost. Rounds count from 0 here and in JSON, from 1 in tables.
+    """The cost of one released round. Rounds count from 0 here and in JSON, from 1 in tables.
 
-    ``noise_multiplier`` is None for a release that adds nothing; ``epsilon_after`` is its run's epsilon with it, where
-    that was requested; ``line`` is its line of an export. A charge with a ``flaw`` has only its place and line.
+    ``noise_multiplier`` is None for a release that adds nothing. ``epsilon_after`` is its run's epsilon including it,
+    if requested. ``line`` is its line in an export. A charge with a ``flaw`` has only its place and line.
     """
 
     population: str
@@ -94,7 +94,7 @@ class ChargeSummary:
 class ChargesPage:
     """A page of charges; ``next_seq`` is where the next begins, None after the last.
 
-    ``population`` is the population charged: empty for a run without privacy.
+    ``population`` is the charged population, empty for a run without privacy.
     """
 
     charges: tuple[ChargeSummary, ...]
@@ -125,11 +125,11 @@ class ParticipantPrivacy:
         participant: its id.
         organisation: its organisation.
         runs: the runs that it was drawn for, the newest first.
-        populations: the populations of these runs. The epsilon of each holds for every participant, however often it
-            was drawn.
-        epsilon: sum over these populations, at ``delta``: holds for all their releases together.
+        populations: the populations of these runs. The epsilon of each holds for every participant, regardless of how
+            often it was drawn.
+        epsilon: sum over these populations, at ``delta``, which holds for all their releases together.
         delta: sum over these populations.
-        unprotected: runs without privacy that counted one of its updates: these have no guarantee.
+        unprotected: runs without privacy that counted one of its updates, and give no guarantee.
         unknown: populations with deleted runs, for which it may have been drawn.
         truncated: whether older runs are left out.
     """

@@ -1,8 +1,8 @@
-"""Runs, rounds, members, tokens, participants and the server, as frozen values: the read model of the control API.
+"""Runs, rounds, members, tokens, participants and the server as frozen values: the control API's read model.
 
 Each has the fields of the message of the same name (``messages.value_of``). ``--json`` prints them (``as_json``),
-tables and reports are made of them, docs/command-line.md documents the fields. Times are seconds since the epoch, UTC.
-None means not yet, or not known.
+tables and reports are made from them, and docs/command-line.md documents the fields. Times are seconds since the epoch,
+UTC. None means not yet or unknown.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PHASES = ("draw", "prepare", "collect", "aggregate", "charge", "publish")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as a whole.
+    """A run.
 
     Attributes:
         status: running, paused, finished, failed or cancelled.
         reason: why it failed, was paused or cancelled; empty otherwise.
         model_blob: name of the newest released model's blob.
         extended_after: for each extension, the number of models released before it.
-        project: that it belongs to; empty from a server of a version without projects.
+        project: its project; empty from a server version without projects.
     """
 
     run: str
@@ -46,17 +46,17 @@ class RunSummary:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over."""
+        """Whether the run has ended."""
         return self.status in ENDED
 
     @property
     def planned(self) -> str:
-        """In words how many rounds are planned, and where the run was extended."""
+        """The number of planned rounds and the extensions, in words."""
         return f"of {self.rounds_total}, {self.extension}" if self.extension else f"of {self.rounds_total}"
 
     @property
     def extension(self) -> str:
-        """In words after how many rounds the run was extended; empty if it was not."""
+        """After how many rounds the run was extended, in words; empty if it was not."""
         if not self.extended_after:
             return ""
         *earlier, last = map(str, self.extended_after)
@@ -75,10 +75,10 @@ class MemberSummary:
         weight: examples that it reported.
         report_s: seconds from invitation to report; None if there was none. Likewise ``accept_s`` (it accepted the
             task), ``upload_s`` (the first byte of its update arrived), ``fold_s`` (its update was in the sum) and
-            ``end_s`` (its part was decided).
+            ``end_s`` (its outcome was decided).
         claimed_s: seconds that it reported for download, evaluate, fit and upload, by its own clock.
         payload_bytes: size of its update.
-        labels: as it declares them now; empty in a round that is in work.
+        labels: its current labels; empty in a live round.
     """
 
     participant: str
@@ -119,10 +119,10 @@ class RoundSummary:
         remaining_s: seconds to the deadline at the time of the answer; None without one.
         metrics: weighted means over the reports (``train/...``; ``eval/...`` on the participants' held-out data) and
             ``server/...`` from the server's evaluator.
-        version: train rounds released before it: the number of the model that it handed out.
+        version: train rounds released before it, which is the number of the model that it handed out.
         created_at: when it began to wait for its cohort.
-        phases_s: seconds spent in each of ``PHASES`` that is over.
-        fragment: which of the model's ``fragments`` it updates, from 0; None for one over the whole model.
+        phases_s: seconds spent in each finished phase of ``PHASES``.
+        fragment: index of the one of the model's ``fragments`` that it updates, from 0; None for the whole model.
     """
 
     round: int
@@ -165,10 +165,10 @@ class BestModel:
 
     Attributes:
         metric: ``eval/...`` or ``server/...``.
-        mode: max or min: which values are better.
+        mode: max or min, whichever is better.
         value: the metric of that model.
-        round: train rounds up to that model; 0: the initial one.
-        model_blob: name of its blob, which is kept; empty if another metric than the job's decided.
+        round: train rounds up to that model; 0 for the initial one.
+        model_blob: name of its blob, which is kept; empty if a metric other than the job's decided.
     """
 
     metric: str
@@ -180,10 +180,10 @@ class BestModel:
 
 @dataclass(frozen=True)
 class RunDetail:
-    """A run with its rounds, oldest first, the job file that it was submitted with, and the seed of its participants.
+    """A run with its rounds, oldest first, its job file, and the seed of its participants.
 
-    ``seed`` is the job's, or what the server drew; None for a run of an earlier version. ``best`` is the best model by
-    the metric that the job names; None without one, and before the first model is measured.
+    ``seed`` is the job's or was drawn by the server; None for a run of an earlier version. ``best`` is the best model
+    by the job's metric; None if the job has none, and before the first model is measured.
     """
 
     run: RunSummary
@@ -233,12 +233,12 @@ class ProjectRoleSummary:
 
 @dataclass(frozen=True)
 class ProjectQuota:
-    """Quotas of a project; None: not limited.
+    """Quotas of a project; None for unlimited.
 
     Attributes:
-        runs: runs that have not ended.
-        participants: participants that are not revoked, and those that unused join tokens may bring.
-        model_bytes: bytes of models and of optimisers' states.
+        runs: maximum number of runs that have not ended.
+        participants: maximum number of unrevoked participants, including those that unused join tokens may admit.
+        model_bytes: maximum bytes of models and optimiser states.
     """
 
     runs: int | None = None
@@ -248,7 +248,7 @@ class ProjectQuota:
 
 @dataclass(frozen=True)
 class ProjectSummary:
-    """A project, its quotas, and what is in it now; ``closed_at`` is None while it is open."""
+    """A project, its quotas and their current use; ``closed_at`` is None while it is open."""
 
     project: str
     created_at: float
@@ -271,9 +271,9 @@ class ClosedProject:
 
 @dataclass(frozen=True)
 class OperatorSummary:
-    """An operator; ``certificates`` are in force, and ``revoked_at`` is None while one is.
+    """An operator; ``certificates`` counts the valid ones, and ``revoked_at`` is None while there is one.
 
-    ``role`` is the one in all projects, unspecified if it has roles in single ``projects`` only.
+    ``role`` is its role in all projects, unspecified if it only has roles in single ``projects``.
     """
 
     name: str
@@ -288,14 +288,15 @@ class OperatorSummary:
 
 @dataclass(frozen=True)
 class Myself:
-    """The identity that the server sees in the caller.
+    """The caller's identity as seen by the server.
 
     Attributes:
-        name: as the audit log has it.
-        role: viewer, operator, privacy_officer or administrator, in the project or in all; unspecified: none there.
+        name: its name in the audit log.
+        role: viewer, operator, privacy_officer or administrator, in the project or in all; unspecified if it has none
+            there.
         credential: how the caller proved its name.
-        actions: what the role allows, by the names of the audit log.
-        project: that calls are about; empty: all.
+        actions: the actions that the role allows, as named in the audit log.
+        project: the project of the calls; empty for all.
         projects: roles in single projects.
     """
 
@@ -313,7 +314,7 @@ class Myself:
 
 @dataclass(frozen=True)
 class OperatorCertificate:
-    """A new certificate for an operator's key, and that of the federation's authority."""
+    """A new certificate for an operator's key, and the federation's authority certificate."""
 
     certificate_pem: bytes
     ca_certificate_pem: bytes
@@ -330,7 +331,7 @@ class RevokedOperator:
 
 @dataclass(frozen=True)
 class NewTokens:
-    """New join tokens: shown only once, because only their hashes are stored."""
+    """New join tokens, which are shown only once, because only hashes are stored."""
 
     tokens: tuple[str, ...] = field(repr=False)
     expires_at: float
@@ -374,10 +375,10 @@ class LogLine:
     """A line of the server's log.
 
     Attributes:
-        number: rises from line to line; begins again when the server starts.
+        number: increases from line to line; starts over when the server starts.
         level: info, warning or error.
-        run: what it is about, as are ``participant`` and ``operator``; empty where it is about none.
-        code: of an error.
+        run: its subject, like ``participant`` and ``operator``; each is empty if the line has none.
+        code: the code of an error.
     """
 
     number: int
@@ -398,17 +399,17 @@ class AuditEntry:
     Attributes:
         seq: its place in the hash chain: 0, 1, 2, ... without a gap.
         at: when it ended.
-        operator: who.
-        credential: how the operator proved that.
-        address: where the call came from; empty if not known.
-        action: what, such as ``run.cancel``.
-        subject: what it is about, such as a run's id.
+        operator: the operator's name.
+        credential: the operator's proof of identity.
+        address: the caller's address; empty if unknown.
+        action: the action, such as ``run.cancel``.
+        subject: the subject, such as a run's id.
         detail: further values, such as a reason.
         outcome: done, refused, failed or interrupted.
         code: of the error.
         previous: the digest of the entry before.
         digest: SHA-256 over all other fields as JSON with sorted keys and no spaces, except an empty ``project``.
-        project: that it is about; empty: the server as a whole, or there was no project but ``default``.
+        project: the subject's project; empty for the whole server, or if ``default`` was the only project.
     """
 
     seq: int
@@ -428,7 +429,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class AuditChain:
-    """The whole audit log: its first entry's number, how many there are, the last one's digest, what does not fit."""
+    """The whole audit log: its first entry's number, the number of entries, the last one's digest, and the flaw."""
 
     first: int
     entries: int
@@ -438,7 +439,7 @@ class AuditChain:
 
 @dataclass(frozen=True)
 class PrunedStorage:
-    """What was removed, or would be: items of one ``kind`` and one run (empty: of no run)."""
+    """Items that were removed, or would be, of one ``kind`` and one run (empty: of no run)."""
 
     kind: str
     run: str
@@ -449,7 +450,7 @@ class PrunedStorage:
 def as_json(value: object) -> Json:
     """A value of this module, or lists and mappings of them, as plain JSON data: the dataclass fields are the keys.
 
-    Numbers that are not finite, which JSON does not have, are left out of mappings and are None elsewhere.
+    Non-finite numbers, which JSON lacks, are left out of mappings and are None elsewhere.
     """
     if _is_not_finite(value):
         return None

@@ -1,4 +1,4 @@
-"""Headline figures of a run, as the report and the console show them."""
+"""Headline figures of a run, for the report and the console."""
 
 from __future__ import annotations
 

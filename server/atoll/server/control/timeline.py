@@ -1,4 +1,4 @@
-"""The timeline of a round: its phases, the steps of each member, who was slow, why some did not count."""
+"""The timeline of a round: its phases, each member's steps, which members were slow, and why some did not count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.server.control.words import duration
 
 _CLAIMED = ("download", "evaluate", "fit")
 STEPS = ("wait", *_CLAIMED, "work", "upload", "fold")
-"""The steps of a member, in order; ``work`` is time of which no more is known."""
+"""The steps of a member, in order; ``work`` is time without further details."""
 
 _WHY = {
     "invited": "it has not answered yet",
@@ -40,8 +40,8 @@ class StepSpan:
 def step_spans(member: MemberSummary) -> tuple[StepSpan, ...]:
     """The steps of a member from its invitation on, without gaps.
 
-    Acceptance, first byte, report and fold are the server's own times. The steps between acceptance and first byte are
-    as the participant reported them, cut to fit.
+    Acceptance, first byte, report and fold are the server's times. The steps between acceptance and first byte are the
+    participant's own figures, cut to fit.
     """
     end_s = _decided_s(member)
     if end_s is None:
@@ -56,7 +56,7 @@ def step_spans(member: MemberSummary) -> tuple[StepSpan, ...]:
 
 
 def slowest_first(item: RoundSummary) -> tuple[MemberSummary, ...]:
-    """The members of a round: those that counted, the slowest first, then those that did not, by name."""
+    """The members of a round: members that counted, slowest first, then those that did not, by name."""
     counted = sorted(
         (one for one in item.members if one.counted), key=lambda one: (-(one.report_s or 0.0), one.participant)
     )
@@ -64,7 +64,7 @@ def slowest_first(item: RoundSummary) -> tuple[MemberSummary, ...]:
 
 
 def why(member: MemberSummary) -> str:
-    """In plain words, why a member did not count; empty for one that did."""
+    """The reason, in plain words, why a member did not count; empty if it did."""
     if member.counted:
         return ""
     reason = _WHY.get(member.status, member.status)
@@ -74,7 +74,7 @@ def why(member: MemberSummary) -> str:
 
 
 def story(item: RoundSummary) -> Iterator[str]:
-    """Sentences about a round: where its time went, and who was slow."""
+    """Sentences about a round: where its time went, and which members were slow."""
     spent = [f"{name} {duration(item.phases_s[name])}" for name in PHASES if name in item.phases_s]
     open_for = "" if item.duration_s is None else f"{duration(item.duration_s)} from the invitation to the close; "
     if spent:
@@ -96,7 +96,7 @@ def _decided_s(member: MemberSummary) -> float | None:
 
 
 def _upload_s(member: MemberSummary, end_s: float) -> float:
-    """When the update began to arrive; the end, for a member of which that is not known."""
+    """The time at which the update began to arrive; for a member without that time, the end."""
     if member.upload_s is not None:
         return min(member.upload_s, end_s)
     return max(0.0, end_s - member.claimed_s.get("upload", 0.0))

@@ -26,7 +26,7 @@ def fragment_words(item: RoundSummary) -> str:
 
 
 def parse_round_label(text: str) -> tuple[int, int | None]:
-    """Round and attempt, both from 0, of what ``round_label`` writes; None for a label without an attempt.
+    """Round and attempt, both from 0, of a label by ``round_label``; the attempt is None if the label has none.
 
     Raises:
         ValueError: for anything else.

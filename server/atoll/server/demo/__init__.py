@@ -1,4 +1,4 @@
-"""``atoll demo``: a whole federation on one machine, from real processes, that cleans up after itself.
+"""``atoll demo``: a whole federation of real processes on one machine, which cleans up after itself.
 
 ``data`` splits the digits, ``model`` makes the first weights, ``evaluator`` evaluates on the server, ``federation``
 starts all processes with ``atoll.processes``.

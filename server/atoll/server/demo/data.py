@@ -30,17 +30,17 @@ class Digits:
         return len(self.labels)
 
     def at(self, index: Ints) -> Digits:
-        """The examples at these places."""
+        """The examples at these indices."""
         return Digits(self.images[index], self.labels[index])
 
     def write(self, path: Path, seed: int) -> None:
-        """Write an .npz file that holds no pickles."""
+        """Write an .npz file without pickles."""
         np.savez(path, images=self.images, labels=self.labels, seed=np.int64(seed))
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The data of a federation: each client's own, and the server's test set."""
+    """The data of a federation: each client's data, and the server's test set."""
 
     clients: tuple[Digits, ...]
     held_out: Digits
@@ -58,7 +58,7 @@ def load_digits() -> Digits:
         raise InvalidRequestError(
             "demo.data", f"the demo's data is not there: {error}", install_hint("demo")
         ) from error
-    pixels, labels = datasets.load_digits(return_X_y=True)  # pixels from 0 to 16
+    pixels, labels = datasets.load_digits(return_X_y=True)  # pixels range from 0 to 16
     return Digits(np.asarray(pixels / 8.0 - 1.0, np.float32), np.asarray(labels, np.int64))
 
 
@@ -68,7 +68,7 @@ def split(digits: Digits, clients: int, alpha: float, seed: int, least: int = MI
     Every client gets at least ``least`` examples.
 
     Raises:
-        InvalidRequestError: if there are too few examples for so many clients.
+        InvalidRequestError: if there are too few examples for the number of clients.
     """
     rng = np.random.default_rng(seed)
     held_out, rest = _hold_out(digits.labels, rng)

@@ -1,4 +1,4 @@
-"""A federation on this machine: one server, several clients, a job for them."""
+"""A federation on this machine: one server, several clients, and a job."""
 
 from __future__ import annotations
 
@@ -99,16 +99,16 @@ POPULATION = "digits"
 PRIVATE_WINDOW_S = 3
 """Report window of each private round: the participants need about a second."""
 CROWDS = 2
-"""Processes that share the participants of the private demo."""
+"""Number of processes that share the participants of the private demo."""
 LEAST_OF_MANY = 5
 """Minimum number of examples of each participant."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a demo; ``port`` 0 picks free ports.
+    """The parameters of a demo; ``port`` 0 picks free ports.
 
-    ``private``: the same federation of many participants twice, without privacy and with.
+    ``private`` runs the same federation of many participants twice, without and with privacy.
     """
 
     clients: int
@@ -130,7 +130,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Federation:
-    """Everything of one demo lies below ``directory``: data, logs, the server's state, each client's state."""
+    """Runs one demo. All files are in ``directory``: data, logs, the server's state, each client's state."""
 
     directory: Path
     plan: Plan
@@ -143,7 +143,7 @@ class Federation:
 
     @property
     def private_job(self) -> Path:
-        """The job with privacy, where the plan has one."""
+        """The job file with privacy, if the plan has one."""
         return self.directory / "private.toml"
 
     def prepare(self) -> None:

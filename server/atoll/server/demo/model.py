@@ -1,4 +1,4 @@
-"""The demo's network: its layout and first weights."""
+"""The demo's network: its layout and initial weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYOUT = Layout(
 
 
 def initial_weights(seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """First weights by name: normal with variance 2 / inputs (He et al. 2015), biases zero."""
+    """Initial weights by name: normal with variance 2 / inputs (He et al. 2015), biases zero."""
     rng = np.random.default_rng(seed)
     drawn = {}
     for spec in LAYOUT.tensors:
@@ -33,6 +33,6 @@ def initial_weights(seed: int) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def write_initial_model(path: Path, seed: int) -> None:
-    """Write the first weights to a file."""
+    """Write the initial weights to a file."""
     drawn = initial_weights(seed)
     safetensors.write(path, LAYOUT, [drawn[spec.name].astype("<f4").tobytes() for spec in LAYOUT.tensors])

@@ -1,1 +1,1 @@
-"""This machine's disk: free space, files to write over, locks and checksums of stored bytes."""
+"""The local disk: free space, recycled files, file locks, and checksums of stored bytes."""

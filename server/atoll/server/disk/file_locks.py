@@ -1,4 +1,4 @@
-"""Locks on files, between threads and processes: they belong to the open file, and go with it however that ends."""
+"""Locks on files between threads and processes; a lock belongs to the open file and ends with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def hold(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file, so that it is not written over, without waiting; whether that is granted."""
+    """Lock an open file, without waiting, so that it is not overwritten; returns whether the lock was granted."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -17,16 +17,16 @@ def hold(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def share(descriptor: int, path: Path) -> bool:
-    """Hold a file so that others may read it, but none writes it over; False if it is not at ``path`` any more.
+    """Hold a shared lock on a file, so that no one overwrites it; False if it is no longer at ``path``.
 
-    Waits while someone else has it: the moment in which it changes hands.
+    Waits while the file changes owners, which takes a moment.
     """
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return is_at(descriptor, path)
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+    """Whether an open file still has that name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -34,12 +34,12 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def locked(path: Path) -> int | None:
-    """A descriptor of the file at ``path`` with its lock; None if another owner has it, or the file is gone."""
+    """A locked descriptor of the file at ``path``; None if another owner has the lock, or the file is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    # An owner that had the lock between the lines above and below has renamed or removed the file by now.
+    # an owner that had the lock between the lines above and below has renamed or removed the file by now
     try:
         held = hold(descriptor) and is_at(descriptor, path)
     except OSError:

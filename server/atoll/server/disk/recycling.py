@@ -1,19 +1,21 @@
-"""Files that are not needed any more and are written over by the next that need one.
+"""Recycles files: a file that is no longer needed is overwritten by the next user.
 
-Writing to pages that are in memory already is several times faster than to fresh ones, which the kernel must find, and
-on a virtual machine the host too: so large files of one round go to the next instead of to the kernel.
+Writing to pages that are already in memory is several times faster than writing to fresh ones, which the kernel, and on
+a virtual machine also the host, must find first. So large files are passed from one round to the next instead of being
+freed.
 
-What makes that safe:
+This is safe because:
 
-- A file changes hands, and leaves this folder, only under an exclusive ``flock``. Who writes or maps one holds a lock,
-  shared at least: a file that is still in use is unlinked instead, and its bytes stay intact for its readers.
-- Nothing is read from a recycled file but what its new owner has written: chunks lie where a record written after them
-  says, and every one is compared with its digest.
-- With ``scrub`` the old bytes are written over with zeros within half a minute, on a thread of low priority. They
-  would stay on the disk longer had the file only been unlinked.
+- A file changes owners, and leaves this folder, only under an exclusive ``flock``. Whoever writes or maps a file holds
+  at least a shared lock. A file that is still in use is unlinked instead, and stays intact for its readers.
+- Only bytes that the new owner has written are read from a recycled file: a record written after the chunks has their
+  positions, and every chunk is compared with its digest.
+- With ``scrub``, a low-priority thread overwrites the old bytes with zeros within half a minute. They would stay on the
+  disk longer if the file were only unlinked.
 
-The files are bounded in bytes, and by what is free besides them; ``disk.Room`` counts them as free and takes them when
-the disk runs short. They are removed when none was wanted for a while, and when the server stops.
+The total size of the files is limited, in bytes and by the free space besides them. ``disk.Room`` counts them as free
+and removes them when the disk runs short. They are also removed when none was needed for a while, and when the server
+stops.
 """
 
 from __future__ import annotations
@@ -33,22 +35,22 @@ from atoll.server.disk.space import free_bytes, write_at
 log = logging.getLogger(__name__)
 
 SMALLEST_BYTES = 1 << 20
-"""Smaller files are not kept."""
+"""Minimum bytes of a file to keep."""
 MOST_BYTES = 16 << 30
 """Maximum bytes of free files in one folder."""
 RESERVE_BYTES = 4 << 30
-"""Files are kept only while the disk has more free space than this, and at most as many bytes as it has more."""
+"""Files are kept only while the disk has more free space than this, and at most as many bytes as the excess."""
 SCRUB_AFTER_S = 15.0
-"""Seconds until an unused file is overwritten with zeros; a round that follows at once overwrites it anyway."""
+"""Seconds until an unused file is overwritten with zeros; a round that follows directly overwrites it anyway."""
 KEEP_S = 600.0
 """Seconds until an unused file is removed."""
 RETRY_S = 10.0
-"""Seconds until a disk that refused is tried again."""
+"""Seconds until a failing disk is tried again."""
 _CLOSE_S = 10.0
-"""The longest wait for a disk that does not answer while the server stops."""
+"""Maximum seconds that a stopping server waits for a disk that does not answer."""
 _CLEAN = ".clean"
 _WASTE = 2
-"""A file is reused for at least 1/_WASTE of its size."""
+"""A file is reused only for at least 1/_WASTE of its size."""
 _LOW_PRIORITY = 10
 _PIECE = bytes(1 << 20)
 
@@ -60,7 +62,7 @@ class FreeFolder:
         self.path = path
 
     def sizes(self) -> list[tuple[int, Path]]:
-        """Each file with its bytes.
+        """Sizes of the files in bytes.
 
         Raises:
             OSError: if the disk refuses.
@@ -73,11 +75,11 @@ class FreeFolder:
         return found
 
     def stored_bytes(self) -> int:
-        """Bytes of all files. Raises as ``sizes``."""
+        """Total bytes of the files. Raises what ``sizes`` raises."""
         return sum(size for size, _ in self.sizes())
 
     def clear(self) -> None:
-        """Remove the files, except those that are being taken or scrubbed. Raises as ``sizes``."""
+        """Remove the files, except those that are being taken or scrubbed. Raises what ``sizes`` raises."""
         for _, path in self.sizes():
             _remove(path)
 
@@ -86,7 +88,7 @@ class FreeFiles:
     """The free files of a folder, shared by any number of threads and processes.
 
     Args:
-        folder: made when the first file is given.
+        folder: created when the first file is given.
         scrub: overwrite unused files with zeros.
     """
 
@@ -100,7 +102,7 @@ class FreeFiles:
             self._watch()
 
     def give(self, path: Path) -> None:
-        """Take a file that its owner no longer needs; it is removed if it cannot be kept.
+        """Accept a file that its owner no longer needs; removes it if it cannot be kept.
 
         Raises:
             OSError: if it can be neither kept nor removed.
@@ -109,9 +111,9 @@ class FreeFiles:
             path.unlink(missing_ok=True)
 
     def take(self, wanted_bytes: int, to: Path) -> int | None:
-        """Rename a free file of about that size to ``to``; returns its locked descriptor, open for reading and writing.
+        """Rename a free file of about that size to ``to``; returns a locked descriptor, open for reading and writing.
 
-        It holds old bytes and may be longer than wanted. None if there is none that fits; nothing is at ``to`` then.
+        It has old content and may be longer than requested. Returns None if no file fits; then nothing is at ``to``.
         """
         if wanted_bytes < SMALLEST_BYTES:
             return None
@@ -128,7 +130,7 @@ class FreeFiles:
         self._folder.clear()
 
     def close(self) -> None:
-        """Remove the free files, and keep no others."""
+        """Remove the free files, and keep no more."""
         with self._wake:
             self._closed = True
             keeper = self._keeper
@@ -158,7 +160,7 @@ class FreeFiles:
         return True
 
     def _wants(self, path: Path) -> bool:
-        """Whether to keep a file; if the disk runs short all free files are removed."""
+        """Whether to keep a file; if the disk runs short, all free files are removed."""
         found = path.stat()
         if self._closed or found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
             return False
@@ -178,7 +180,7 @@ class FreeFiles:
     def _tend(self) -> None:
         """Scrub and remove files that are due until none is left; retry a disk that refuses."""
         try:
-            with contextlib.suppress(OSError):  # it scrubs at full priority then
+            with contextlib.suppress(OSError):  # then it scrubs at normal priority
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
             while self._tended():
                 pass
@@ -188,7 +190,7 @@ class FreeFiles:
                     self._keeper = None
 
     def _tended(self) -> bool:
-        """Wait for the next file that is due and handle it; returns False, and ends the keeper, if none is left."""
+        """Wait for the next due file and handle it; returns False, which ends the keeper, if none is left."""
         try:
             with self._wake:
                 waits = list(self._waits())
@@ -205,7 +207,7 @@ class FreeFiles:
         return True
 
     def _waits(self) -> Iterator[float]:
-        """Seconds until each file is due."""
+        """Seconds until the files are due."""
         for path, age_s in self._ages():
             dirty = self._scrub and path.suffix != _CLEAN
             yield max(0.0, (SCRUB_AFTER_S if dirty else KEEP_S) - age_s) + 0.01
@@ -228,13 +230,13 @@ class FreeFiles:
                 if self._closed:
                     return
                 write_at(descriptor, memoryview(_PIECE)[: min(len(_PIECE), size - start)], start)
-            os.fsync(descriptor)  # the name must not outlive a power failure that the zeros do not
+            os.fsync(descriptor)  # after a power failure, the name must not exist without the zeros
             path.rename(path.with_suffix(_CLEAN))
         finally:
             os.close(descriptor)
 
     def _ages(self) -> Iterator[tuple[Path, float]]:
-        """Seconds since each file was given: the renaming changed its ``ctime``."""
+        """Seconds since each file was given, from its ``ctime``, which the renaming set."""
         now = time.time()
         for _, path in self._folder.sizes():
             with contextlib.suppress(FileNotFoundError):
@@ -242,7 +244,7 @@ class FreeFiles:
 
 
 def _renamed(descriptor: int, path: Path, to: Path) -> bool:
-    """Rename a locked file; release it if its name or the new one's folder is gone."""
+    """Rename a locked file; unlock it if the file or the new folder no longer exists."""
     try:
         path.rename(to)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Free space, durable writes and storage errors, as all of the server uses them."""
+"""Free space, durable writes and storage errors, for the whole server."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FREE_SOME_SPACE = "free some space on the server's disk; what waits goes on then
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_AFTER_S = 5.0
 _SYNC_FILE_RANGE_WRITE = 2
-"""Linux: begin to write the dirty pages of a range; wait for none (sync_file_range(2))."""
+"""Linux: start to write the dirty pages of a range without waiting (sync_file_range(2))."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a disk, or the account's share of it, is full."""
+    """Whether a disk, or the account's quota on it, is full."""
     return error.errno in _FULL
 
 
 def storage_error(code: str, what: str, error: OSError, *, where: object = "") -> StorageError:
-    """``what`` could not be done because of ``error``; the error's own paths go to the log only."""
+    """The error that ``what`` failed because of ``error``, whose paths are only logged."""
     place = where or error.filename or ""
     if is_full(error):
         message = f"{what}: the server's disk is full"
@@ -41,10 +41,10 @@ def storage_error(code: str, what: str, error: OSError, *, where: object = "") -
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that the server's account may still write to the disk of ``path``, which need not exist yet.
+    """Free bytes for the server's account on the disk of ``path``, which need not exist yet.
 
     Raises:
-        OSError: if the disk cannot be asked.
+        OSError: if the disk cannot be queried.
     """
     whole = path.absolute()
     for place in (whole, *whole.parents):
@@ -70,7 +70,7 @@ def fsync_directory(path: Path) -> None:
     """Make the names in a directory durable.
 
     Raises:
-        OSError: if it is no directory, or cannot be opened or synced.
+        OSError: if it is not a directory, or cannot be opened or synced.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -83,11 +83,11 @@ class Spare(Protocol):
     """Unused files that are kept for overwriting; both methods raise ``OSError`` if the disk refuses."""
 
     def stored_bytes(self) -> int:
-        """Their bytes."""
+        """Total bytes of the files."""
         ...
 
     def clear(self) -> None:
-        """Remove them."""
+        """Remove the files."""
         ...
 
 
@@ -95,8 +95,8 @@ class Room:
     """Whether the disk of the data directory has room for more work.
 
     Args:
-        path: any path on it.
-        reserve_bytes: what must stay free, for the database and for releases.
+        path: any path on the disk.
+        reserve_bytes: bytes that must stay free, for the database and for releases.
         spare: files that count as free space: they are removed as soon as the disk runs short.
     """
 
@@ -115,7 +115,7 @@ class Room:
         """Refuse work that would leave less than the reserve, even after all spare files are removed.
 
         Raises:
-            StorageFullError: with the bytes needed and free.
+            StorageFullError: states the bytes needed and free.
         """
         if not self._shortage(needed_bytes, counting_spare=False):
             return
@@ -127,7 +127,7 @@ class Room:
             )
 
     def shortage(self, needed_bytes: int = 0) -> str:
-        """Why there is no room for ``needed_bytes`` more; empty if there is, or would be without spare files."""
+        """The reason why ``needed_bytes`` do not fit; empty if they do, or would without spare files."""
         return self._shortage(needed_bytes, counting_spare=True)
 
     def make_room(self) -> None:
@@ -160,7 +160,7 @@ def write_at(descriptor: int, payload: memoryview, position: int) -> None:
     """Write all of ``payload`` at a byte offset.
 
     Raises:
-        OSError: if the disk refuses; part of it may be written then.
+        OSError: if the disk refuses; a part may have been written.
     """
     while payload.nbytes:
         written = os.pwrite(descriptor, payload, position)
@@ -170,7 +170,7 @@ def write_at(descriptor: int, payload: memoryview, position: int) -> None:
 def begin_writing_out(descriptor: int, start: int, length: int) -> None:
     """Start writing a range to the disk, so that a later fsync has little left to wait for.
 
-    Best effort: fails silently, since the fsync reports errors, and does nothing where the system lacks the call.
+    Best effort: fails silently, since the fsync reports errors, and does nothing on systems without the call.
     """
     call = _sync_file_range()
     if call is not None and length > 0:
@@ -179,7 +179,7 @@ def begin_writing_out(descriptor: int, start: int, length: int) -> None:
 
 @cache
 def _sync_file_range() -> Any:
-    """The C library's function, called without the GIL; None where there is none."""
+    """The C library's function, called without the GIL; None if it does not exist."""
     found = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if found is not None:
         found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)

@@ -1,7 +1,7 @@
-"""Checksums of bytes that this server has written to its own disk and reads back (docs/decisions/0018).
+"""Checksums of bytes that this server writes to its own disk and reads back (docs/decisions/0018).
 
-XXH3 finds accidental damage. It does not withstand an adversary: what comes from or goes to another machine is named
-and verified by BLAKE3 (``atoll.wire.digest``).
+XXH3 detects accidental damage, but does not withstand an adversary. Data that comes from or goes to another machine is
+named and verified by BLAKE3 (``atoll.wire.digest``).
 """
 
 from __future__ import annotations
