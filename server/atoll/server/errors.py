@@ -1,19 +1,19 @@
-"""Errors of the server, each with a stable code, whose fault it was, and what to do next.
+"""Errors of the server, each with a stable code, the party at fault, and the remedy.
 
 ::
 
     ServerError
-    ├── CallerError            the caller sent something that it should not send again unchanged
+    ├── CallerError            the caller's request must not be repeated unchanged
     │   ├── InvalidRequestError     a value is out of bounds or does not fit
     │   ├── NotFoundError           a run, round, blob or participant that does not exist
     │   ├── ConflictError           something else is already recorded under the same key
-    │   ├── UnauthenticatedError    no certificate, or one that is not in force
-    │   ├── ForbiddenError          the certificate is good, but not for this
+    │   ├── UnauthenticatedError    no certificate, or an invalid one
+    │   ├── ForbiddenError          the certificate is valid, but not for this call
     │   └── LimitExceededError      more bytes, streams or messages than allowed
     ├── TooLateError                no party's fault: the round moved on
     ├── UnavailableError            the server is starting, stopping or overloaded; try again
     ├── StorageError                disk or database failed; nothing was acknowledged
-    │   └── StorageFullError        there is no room: what waits goes on once there is
+    │   └── StorageFullError        the disk is full; waiting work continues once there is room
     ├── CorruptDataError            bytes on disk do not match their digest
     └── SetupError                  the server cannot start with these settings
 
@@ -28,11 +28,11 @@ from atoll.wire.status import ErrorDetail, Fault, Recovery
 
 
 class LogText(str):
-    """Text of an error for the log, which carries the error's ``code`` beside the line.
+    """Text of an error for the log, together with the error's ``code``.
 
     Attributes:
         code: the error's.
-        travels: the text without the place on this machine, for operators elsewhere.
+        travels: the text without places on this machine, for remote operators.
     """
 
     __slots__ = ("code", "travels")
@@ -40,28 +40,29 @@ class LogText(str):
     travels: str
 
     def __new__(cls, text: str, code: str, travels: str) -> LogText:
-        """Text with its error's code, and what of it may leave this machine."""
+        """Make the text with its error's code, and the part that may leave this machine."""
         made = super().__new__(cls, text)
         made.code, made.travels = code, travels
         return made
 
 
 class ServerError(Exception):
-    """Something the server refuses or cannot do.
+    """The server refuses a request or cannot do it.
 
     Args:
         code: stable, machine readable, ``area.what``; listed in docs/protocol.md.
-        message: what happened, with the values. It travels, also to participants: never a path of this machine.
-        remedy: what to do next.
+        message: what happened, with the values. It is also sent to participants, so it must not have a path of this
+            machine.
+        remedy: what the caller or operator should do next.
         retry_after_s: seconds after which the same call may work; None if it will not.
-        recovery: what the caller can do; by default what its class says, a repetition if there is ``retry_after_s``.
-        where: file or database that it is about; stands in the log and before operators on this machine, never in
-            ``detail``, which travels.
+        recovery: what the caller can do; by default that of the class, or a retry if there is ``retry_after_s``.
+        where: the file or database concerned; shown in the log and to operators on this machine, but never in
+            ``detail``, which leaves it.
     """
 
     fault: ClassVar[Fault] = Fault.SERVER
     recovery: ClassVar[Recovery] = Recovery.UNSPECIFIED
-    """What the caller can do about errors of this class; unspecified goes by the fault."""
+    """What the caller can do about errors of this class; if unspecified, the fault decides."""
 
     def __init__(
         self,
@@ -82,13 +83,13 @@ class ServerError(Exception):
 
     @property
     def logged(self) -> LogText:
-        """Place, message and remedy: for logs, and for operators on this machine."""
+        """Place, message and remedy, for logs and for operators on this machine."""
         said = str(self.detail)
         return LogText(f"{self.where}: {said}" if self.where else said, self.detail.code, said)
 
 
 class CallerError(ServerError):
-    """The caller sent something that it should not send again unchanged."""
+    """The caller's request must not be repeated unchanged."""
 
     fault = Fault.CALLER
 
@@ -106,13 +107,13 @@ class ConflictError(CallerError):
 
 
 class UnauthenticatedError(CallerError):
-    """No certificate, or one that is not in force."""
+    """No certificate, or an invalid one."""
 
     recovery = Recovery.ENROL
 
 
 class ForbiddenError(CallerError):
-    """The certificate is good, but not for this."""
+    """The certificate is valid, but not for this call."""
 
     recovery = Recovery.NEXT_TASK
 
@@ -136,7 +137,7 @@ class StorageError(ServerError):
 
 
 class StorageFullError(StorageError):
-    """There is no room: what waits goes on once there is."""
+    """The disk is full; waiting work continues once there is room."""
 
 
 class CorruptDataError(ServerError):
@@ -146,4 +147,4 @@ class CorruptDataError(ServerError):
 
 
 class SetupError(ServerError):
-    """The server cannot start where and how it was told to: a port is taken, a process does not come up."""
+    """The server cannot start with these settings: for example, a port is taken or a process does not start."""

@@ -13,7 +13,7 @@ from atoll.wire.loopback import is_loopback
 
 
 class OidcSettings(BaseModel):
-    """Operators who sign in through an OpenID Connect provider, on a port of their own. See `docs/operators.md`."""
+    """Operators who sign in through an OpenID Connect provider, on a separate port. See `docs/operators.md`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

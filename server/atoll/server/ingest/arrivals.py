@@ -1,4 +1,4 @@
-"""When uploads began; for the timeline of a round, not for its result."""
+"""Start times of uploads, for the timeline of a round but not for its result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from atoll.server.ingest.upload_ref import UploadRef
 
 REMEMBERED = 16_384
-"""Maximum number of unreported uploads whose start time is kept; the oldest is forgotten first."""
+"""Maximum number of unreported uploads whose start times are kept; the oldest is forgotten first."""
 
 
 class Arrivals:
-    """Remembers in memory when the first byte of each upload came to this process.
+    """Remembers when the first byte of each upload arrived in this process.
 
     Args:
         clock: epoch seconds, UTC.
@@ -23,13 +23,13 @@ class Arrivals:
         self._first: OrderedDict[UploadRef, float] = OrderedDict()
 
     def began(self, upload: UploadRef) -> None:
-        """A stream of this upload begins; only the first one counts."""
+        """Note the beginning of a stream of this upload; only the first stream counts."""
         self._first.setdefault(upload, self._clock())
         if len(self._first) > REMEMBERED:
             self._first.popitem(last=False)
 
     def reported(self, upload: UploadRef) -> None:
-        """The report of this upload is recorded, with its start time: forget it here."""
+        """Forget an upload whose report has been recorded together with its start time."""
         self._first.pop(upload, None)
 
     def first_byte_at(self, upload: UploadRef) -> float:

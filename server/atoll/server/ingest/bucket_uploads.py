@@ -1,11 +1,11 @@
-"""Committed uploads of rounds in work as objects of a bucket, so that another machine can sum them.
+"""Committed uploads of live rounds as objects in a bucket, so that another machine can sum them.
 
-One object for each upload, put there before its report is acknowledged and deleted with its round::
+Each upload is one object, put there before its report is acknowledged and deleted with its round::
 
     uploads/<run>/<round>.<attempt>/<participant>/<digest>
     payloads | list of records as in ``committed`` | length of the list (u64)
 
-What is fetched becomes the files of a committed upload in the spool: the object itself, as a segment, and its list.
+A fetched object becomes the files of a committed upload in the spool: the object itself, as a segment, and its list.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LENGTH = struct.Struct("<Q")
 _KEY = re.compile(rf"{FOLDER}/([a-z0-9-]+)/(\d+)\.(\d+)/([a-z0-9-]+)/([0-9a-f]{{64}})")
 _UPLOAD_ID = re.compile(rf"[0-9a-f]{{{UPLOAD_ID_CHARS}}}")
 _WHOLE_BYTES = 8 << 20
-"""Smaller uploads go in one request; larger ones are streamed in parts, which takes three or more."""
+"""Smaller uploads are put in one request; larger ones are streamed in parts, which takes three or more requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedKey:
-    """Which committed upload: one participant's, for one attempt of a round, by its digest."""
+    """Identifies a committed upload: participant, attempt at a round, and digest."""
 
     run: str
     round: int
@@ -73,7 +73,7 @@ class CommittedKey:
 
 
 def uploads_beside(blobs: BlobStore) -> BucketUploads | None:
-    """The uploads in the bucket that has the blobs; None if no bucket has them."""
+    """The uploads in the bucket of the blobs; None if blobs are not in a bucket."""
     return BucketUploads(blobs.bucket) if isinstance(blobs, BucketBlobStore) else None
 
 
@@ -86,13 +86,13 @@ class BucketUploads:
     def put(
         self, upload: CommittedKey, upload_id: str, records: Sequence[Record], payload: Callable[[Record], Buffer]
     ) -> None:
-        """Store an upload; the same one again is no error.
+        """Store an upload; storing it again is no error.
 
         Args:
-            upload: which one.
-            upload_id: by which the participant knows it.
+            upload: key of the upload.
+            upload_id: the participant's id of the upload.
             records: its chunks.
-            payload: gives the payload of a record.
+            payload: returns the payload of a record.
         """
         placed, end = [], 0
         for record in records:
@@ -108,10 +108,10 @@ class BucketUploads:
         self._bucket.put(upload.key, b"".join(pieces()) if end <= _WHOLE_BYTES else pieces())
 
     def fetch(self, upload: CommittedKey, folder: Path) -> bool:
-        """Write an upload to the folder of its participant, as a committed one; False if the bucket has none.
+        """Write an upload to its participant's folder as a committed one; False if the bucket lacks it.
 
         Raises:
-            CorruptDataError: if it is not the upload of that digest.
+            CorruptDataError: if it does not match the digest.
             StorageError: if bucket or disk refuses.
         """
         temporary = folder / f"{upload.participant}.{secrets.token_hex(8)}.fetched"
@@ -134,7 +134,7 @@ class BucketUploads:
         return True
 
     def listed(self, run: str = "") -> Iterator[tuple[CommittedKey, int]]:
-        """The uploads of a run, or of all runs, with their bytes."""
+        """The uploads of a run, or of all runs, with their sizes."""
         for found in self._bucket.listed(f"{FOLDER}/{run}" if run else FOLDER):
             parts = _KEY.fullmatch(found.key)
             if parts is not None:
@@ -142,14 +142,14 @@ class BucketUploads:
                 yield CommittedKey(name, int(number), int(attempt), participant, digest), found.size_bytes
 
     def drop(self, run: str, unneeded: Callable[[CommittedKey], bool]) -> None:
-        """Delete the uploads of a run that are not needed any more."""
+        """Delete the uploads of a run that are no longer needed."""
         self._bucket.delete([upload.key for upload, _ in self.listed(run) if unneeded(upload)])
 
     @property
     def of_others(self) -> BucketUploads:
-        """The same for a server that stands by: it puts and fetches uploads, and the server at work deletes them.
+        """The interface for a standby, which puts and fetches uploads; the server at work deletes them.
 
-        What a server knows of rounds that are over may be old, if it was frozen or cut off meanwhile.
+        A standby's view of ended rounds may be outdated, if it was frozen or cut off meanwhile.
         """
         return _OfOthers(self._bucket)
 
@@ -166,19 +166,19 @@ class _OfOthers(BucketUploads):
     """See ``BucketUploads.of_others``."""
 
     def listed(self, run: str = "") -> Iterator[tuple[CommittedKey, int]]:
-        """None are this server's to look after."""
+        """Always empty, since the server at work looks after uploads."""
         del run
         return iter(())
 
     def drop(self, run: str, unneeded: Callable[[CommittedKey], bool]) -> None:
-        """Delete none."""
+        """Do nothing."""
 
 
 def _checked(path: Path, upload: CommittedKey) -> tuple[str, bytes]:
-    """The upload's id, and the list of records at the end of a fetched object, whose payloads match their digests.
+    """Check a fetched object's payloads; returns the upload's id and the list of records at its end.
 
     Raises:
-        CorruptDataError: if they do not, or make up another update.
+        CorruptDataError: if a payload does not match its digest, or they make up another update.
     """
     if path.stat().st_size < _LENGTH.size:
         raise _damaged(upload)
@@ -190,7 +190,7 @@ def _checked(path: Path, upload: CommittedKey) -> tuple[str, bytes]:
         raise _damaged(upload)
     listed = bytes(raw[end : end + length])
     upload_id, records = read_committed(listed, upload.digest, path)
-    if not _UPLOAD_ID.fullmatch(upload_id):  # it names a folder here
+    if not _UPLOAD_ID.fullmatch(upload_id):  # it becomes a folder name here
         raise _damaged(upload)
     for record in records:
         view = payload_in(raw[:end], record)

@@ -1,4 +1,4 @@
-"""Committing an upload: it is checked and made durable before the coordinator is asked to count it."""
+"""Commits an upload: checks it and makes it durable before the coordinator is asked to count it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, f
     """Check that an upload is complete and matches its report, then fsync it. Blocks: call it from a worker thread.
 
     Args:
-        spool: where it lies.
-        upload: which one.
-        elements: how many the round asks for; the chunks must cover [first, first + elements) exactly once.
+        spool: the spool with the upload.
+        upload: the upload.
+        elements: number of elements that the round asks for; the chunks must cover [first, first + elements) exactly
+            once.
         digest: hex digest that the participant reported.
-        first: the first element that it asks for.
+        first: the first element that the round asks for.
 
     Raises:
-        InvalidRequestError: if chunks are missing or overlap, or the digest is another.
+        InvalidRequestError: if chunks are missing or overlap, or the digest differs.
         LimitExceededError: if the chunks are too scattered.
         StorageError: if the disk refuses.
         TooLateError: if the round's uploads have been removed.
@@ -52,10 +53,10 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, f
 
 
 def check_reported(headers: Sequence[ChunkHeader], elements: int, digest: str, first: int) -> None:
-    """Check that chunks make up the reported update; arguments as in ``commit_upload``.
+    """Check that chunks make up the reported update; arguments as for ``commit_upload``.
 
     Raises:
-        InvalidRequestError: if chunks are missing or overlap, or the digest is another.
+        InvalidRequestError: if chunks are missing or overlap, or the digest differs.
         LimitExceededError: if the chunks are too scattered.
     """
     _check_whole(headers, elements, first)

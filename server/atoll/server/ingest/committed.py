@@ -57,12 +57,12 @@ def pack_committed(upload_id: str, records: Iterable[Record]) -> bytes:
 
 @contextlib.contextmanager
 def open_committed(path: Path, digest: str) -> Iterator[Committed]:
-    """Open a committed upload by the path of its list; its data files are memory-mapped.
+    """Open a committed upload, given the path of its list; its data files are memory-mapped.
 
     Raises:
-        NotFoundError: if there is none.
-        CorruptDataError: if the list does not match ``digest``, or a data file is gone.
-        StorageError: if the disk refuses: nothing is known of the upload then.
+        NotFoundError: if it does not exist.
+        CorruptDataError: if the list does not match ``digest``, or a data file is missing.
+        StorageError: if the disk refuses; the upload may then be intact.
     """
     upload_id, records = _read(path, digest)
     folder = path.parent / upload_id
@@ -78,15 +78,15 @@ def open_committed(path: Path, digest: str) -> Iterator[Committed]:
 
 
 def map_segment(folder: Path, name: str) -> memoryview:
-    """The payloads of a segment as a memory map; while views of it live, the file is not overwritten.
+    """Map the payloads of a segment into memory; the file is not overwritten while there are views of it.
 
     Raises:
-        OSError: if it cannot be opened, or is just being removed.
+        OSError: if it cannot be opened or is being removed.
         ValueError: if it is empty.
     """
     path = folder / f"{name}{DATA}"
     with path.open("rb") as file:
-        # The lock belongs to the open file, which the map keeps open.
+        # the lock belongs to the open file, which the map keeps open
         if not share(file.fileno(), path):
             raise FileNotFoundError(errno.ENOENT, "it has just been removed", str(path))
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
@@ -100,7 +100,7 @@ def payload_in(data: memoryview, record: Record) -> memoryview | None:
 
 
 def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
-    """Upload id and records, checked against the digest that the file is named after."""
+    """Upload id and records, checked against the digest in the file's name."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -111,10 +111,10 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
 
 
 def read_committed(raw: bytes, digest: str, path: Path) -> tuple[str, list[Record]]:
-    """Upload id and records of what ``pack_committed`` gave.
+    """Upload id and records in a list by ``pack_committed``.
 
     Raises:
-        CorruptDataError: if they do not make up the update of that digest; ``path`` is for the message.
+        CorruptDataError: if they do not make up the update with that digest; ``path`` is for the message.
     """
     size = SEGMENT_NAME_CHARS + RECORD_BYTES
     records = []

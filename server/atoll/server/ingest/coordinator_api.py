@@ -1,4 +1,4 @@
-"""The interface of the coordinator that ingest nodes call, in the coordinator's process or in a worker's."""
+"""The coordinator's interface for ingest nodes, in the coordinator's process or in a worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll.wire.v1 import transfer_pb2
 class Caller:
     """An authenticated caller: its role and its name (participant id or operator name).
 
-    ``rights`` are None for a participant, and where an ingest worker asks, which needs none.
+    ``rights`` is None for a participant, and in an ingest worker, which does not need it.
     """
 
     role: Role
@@ -32,7 +32,7 @@ class Disposition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportReceipt:
-    """The answer to a report: durable when it is given, and the same whenever the report is repeated."""
+    """The answer to a report: durable before it is sent, and the same whenever the report is repeated."""
 
     disposition: Disposition
     digest: str
@@ -44,13 +44,13 @@ class UploadGrant:
 
     Attributes:
         elements: number of elements of the update: all N, or those of the fragment that the round updates.
-        max_abs: magnitude beyond which the update is rejected.
-        max_bytes: maximum payload bytes of the participant's uploads for the attempt together.
+        max_abs: magnitude above which the update is rejected.
+        max_bytes: maximum payload bytes of all the participant's uploads for the attempt.
         max_uploads: maximum number of uploads that the participant may begin for the attempt.
         max_weight: the largest weight that may be reported.
-        receipt: set if the participant has already reported: nothing more needs to be sent.
-        first: the update has the elements [first, first + elements); chunks with others are refused.
-        max_chunks: maximum number of chunks of the participant's uploads for the attempt together.
+        receipt: set if the participant has already reported, so that nothing more needs to be sent.
+        first: the update has the elements [first, first + elements); chunks with other elements are refused.
+        max_chunks: maximum number of chunks in all the participant's uploads for the attempt.
     """
 
     elements: int
@@ -73,9 +73,9 @@ class Commit:
         node: the ingest node that received it.
         payload_bytes: total bytes of the chosen payloads.
         norm: Euclidean norm of the update.
-        rejection: why the update is refused; empty if it is not.
-        late: the round no longer takes reports; the report is recorded as late, without an upload.
-        upload_at: epoch seconds at which the first byte of the update came; 0 if not known.
+        rejection: why the update is refused; empty if it is accepted.
+        late: whether the round no longer takes reports; the report is then recorded as late, without an upload.
+        upload_at: epoch seconds at which the first byte of the update arrived; 0 if unknown.
     """
 
     participant: str
@@ -113,7 +113,7 @@ class CoordinatorApi(Protocol):
         """Permission to read a blob.
 
         Raises:
-            ForbiddenError: if it is not the model of a round that the participant is a member of.
+            ForbiddenError: if the blob is not the model of a round of which the participant is a member.
         """
         ...
 

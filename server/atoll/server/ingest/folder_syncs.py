@@ -10,7 +10,7 @@ from threading import Lock
 from atoll.server.disk.space import fsync_path
 
 KEPT = 64
-"""Folders remembered: the one asked for longest ago goes first, and its next sync includes its parents."""
+"""Maximum number of folders to remember; a forgotten folder's next sync includes its parents."""
 
 
 @dataclass(eq=False, slots=True)
@@ -18,11 +18,12 @@ class _Folder:
     """Syncs of one folder.
 
     Attributes:
-        turn: held by the thread that syncs.
-        counting: held while ``begun`` or ``parents_due`` is read or changed.
-        begun: syncs so far, the one under way included.
-        succeeded: number of the newest sync that succeeded; under ``turn``.
-        parents_due: number of the first sync that must include the parents; None once they have the folder's name.
+        turn: lock of the thread that syncs.
+        counting: lock for ``begun`` and ``parents_due``.
+        begun: number of syncs so far, including the current one.
+        succeeded: number of the newest successful sync; guarded by ``turn``.
+        parents_due: number of the first sync that must include the parents; None once the folder's name in them is
+            durable.
     """
 
     turn: Lock = field(default_factory=Lock)
@@ -34,7 +35,7 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A sync that begins after the request was made."""
+    """A request for a sync that begins after the request."""
 
     _path: Path
     _parents: int
@@ -42,7 +43,7 @@ class SyncRequest:
     _number: int
 
     def finish(self) -> None:
-        """Return when such a sync has succeeded, in this thread or another.
+        """Return when such a sync has succeeded, in this thread or another one.
 
         Raises:
             OSError: if the disk refuses, or the folder is gone.
@@ -65,10 +66,10 @@ class SyncRequest:
 
 
 class FolderSyncs:
-    """Makes the names in folders durable, once for all threads that wait for the same folder (group commit).
+    """Makes names in folders durable, with one sync for all threads that wait for the same folder (group commit).
 
-    The first sync of a folder includes its parents, which hold its own name; so does the first one that succeeds after
-    ``before_making``.
+    The first sync of a folder includes its parents, which hold the folder's name, and so does the first successful one
+    after ``before_making``.
     """
 
     def __init__(self) -> None:
@@ -76,21 +77,21 @@ class FolderSyncs:
         self._folders: OrderedDict[Path, _Folder] = OrderedDict()
 
     def before_making(self, folder: Path) -> None:
-        """Have the next sync include the parents: the caller creates the folder now.
+        """Make the next sync include the parents, since the caller is about to create the folder.
 
-        Call this before the folder exists: its contents are then synced with the parents, also if its
-        creator is slower than another thread, or fails.
+        Call this before the folder exists: its contents are then synced with the parents, even if its creator fails or
+        is overtaken by another thread.
         """
         known = self._of(folder)
         with known.counting:
             known.parents_due = known.begun + 1
 
     def request(self, folder: Path, parents: int) -> SyncRequest:
-        """Ask for a sync of a folder, and of its nearest ``parents`` if they may lack its name.
+        """Request a sync of a folder, and of its nearest ``parents`` if they may lack its name.
 
         Args:
-            folder: what to sync.
-            parents: how many of its parents; always the same number for one folder.
+            folder: the folder.
+            parents: number of parents; always the same for one folder.
         """
         known = self._of(folder)
         with known.counting:

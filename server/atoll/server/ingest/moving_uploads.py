@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def put_uploads(spool: Spool) -> int:
     """Put every committed upload of a spool's folder into its bucket; returns their number.
 
-    One that is damaged is left out: its round finds it so.
+    A damaged upload is left out; its round will find it missing.
 
     Raises:
         StorageError: if bucket or disk refuses.
@@ -40,7 +40,7 @@ def put_uploads(spool: Spool) -> int:
 
 
 def fetch_uploads(spool: Spool) -> int:
-    """Have the spool's folder hold every upload that the bucket has; returns their number.
+    """Copy every upload in the bucket to the spool's folder; returns their number.
 
     Raises:
         StorageError: if bucket or disk refuses.
@@ -52,7 +52,7 @@ def fetch_uploads(spool: Spool) -> int:
 
 
 def held_here(spool: Spool) -> Iterator[CommittedKey]:
-    """The committed uploads in a spool's folder; small ones that are damaged are left out.
+    """The committed uploads in a spool's folder, without damaged small ones.
 
     Raises:
         OSError: if the disk refuses.

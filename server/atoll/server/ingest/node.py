@@ -23,7 +23,7 @@ from atoll.wire.chunks import ChunkHeader
 log = logging.getLogger(__name__)
 
 ROOMY = 2
-"""Spare memory is reused for a sum of at least 1/ROOMY of its elements: fragments differ a little in size."""
+"""Spare memory is reused for a sum of at least 1/ROOMY of its elements, since fragments differ slightly in size."""
 Chunk = tuple[ChunkHeader, memoryview]
 
 
@@ -41,7 +41,7 @@ class SumKey:
 
 @dataclass(frozen=True, slots=True)
 class FoldItem:
-    """One committed update: made by ``participant`` for an attempt of a round (an earlier one if it is carried)."""
+    """One committed update, made by ``participant`` for an attempt at a round (an earlier one if it is carried)."""
 
     run: str
     round: int
@@ -57,7 +57,7 @@ class FoldItem:
 
 
 class _Sum:
-    """The sum of one round. ``lock`` guards its accumulator, made on first use, and whether it was dropped."""
+    """The sum of one round. ``lock`` guards its accumulator, created on first use, and the flag that it was dropped."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -66,17 +66,17 @@ class _Sum:
 
 
 class IngestNode:
-    """Folds on demand. Thread-safe; every method blocks, so call it from a worker thread.
+    """Folds on demand. Thread-safe. Every method blocks, so call it from a worker thread.
 
     Holds one accumulator (8 bytes per element) per open round, and one spare for the next round.
 
     Args:
-        name: recorded with each update that comes to this node.
-        spool: where uploads lie.
-        folded: called with the seconds that it took to add each update.
+        name: recorded with each update that this node receives.
+        spool: the uploads.
+        folded: called with the duration in seconds of adding each update.
 
     Attributes:
-        steps: chunks folded and blocks of sums written; threads that count at the same moment may lose some.
+        steps: number of chunks folded and blocks of sums written; concurrent threads may lose some counts.
     """
 
     def __init__(self, name: str, spool: Spool, folded: Callable[[float], None] = ignore) -> None:
@@ -89,22 +89,22 @@ class IngestNode:
         self.steps = 0
 
     def fold(self, key: SumKey, items: Iterable[FoldItem]) -> None:
-        """Add the updates that are not in the sum yet.
+        """Add the updates that are not yet in the sum.
 
         Raises:
-            NotFoundError, CorruptDataError: if an upload is gone or damaged; the sum holds the others.
+            NotFoundError, CorruptDataError: if an upload is missing or damaged; the sum then contains the others.
             RejectedUpdateError: for a value that the grid does not admit.
         """
         with self._locked(key) as accumulator:
             self._add(accumulator, items)
 
     def partial(self, key: SumKey, items: Sequence[FoldItem]) -> Accumulator:
-        """The sum of exactly these updates: missing ones are folded; if it holds others, it is started anew.
+        """The sum of exactly these updates: folds missing ones, and starts over if it contains others.
 
-        The caller reads the sum without a lock, so it must not request anything else of this sum until it is done.
+        The caller reads the sum without a lock, so it must make no other request about this sum until it is done.
 
         Raises:
-            NotFoundError, CorruptDataError: if an upload is gone or damaged.
+            NotFoundError, CorruptDataError: if an upload is missing or damaged.
             RejectedUpdateError: for a value that the grid does not admit.
         """
         with self._locked(key) as accumulator:
@@ -115,7 +115,7 @@ class IngestNode:
         """Write the sum of exactly these updates to a file; returns their total weight.
 
         Raises:
-            StorageError: if the file cannot be written; else as ``partial``.
+            StorageError: if the file cannot be written. Other errors as for ``partial``.
         """
         with self._locked(key) as accumulator:
             self._make_exact(accumulator, key, items)
@@ -126,10 +126,10 @@ class IngestNode:
             return accumulator.total_weight
 
     def norms(self, items: Iterable[FoldItem]) -> list[float]:
-        """The L2 norms of these updates, as they were measured on arrival.
+        """The L2 norms of these updates, as measured on arrival.
 
         Raises:
-            NotFoundError, CorruptDataError: if an upload is gone or damaged.
+            NotFoundError, CorruptDataError: if an upload is missing or damaged.
         """
         return [self._norm(item) for item in items]
 
@@ -140,7 +140,7 @@ class IngestNode:
         )
 
     def drop_run(self, run: str) -> None:
-        """Drop every sum of a run; free the spare memory and what chunks have left in the heap."""
+        """Drop every sum of a run; free the spare memory and heap memory left by chunks."""
         self._drop(key for key in self._keys() if key.run == run)
         with self._lock:
             self._spare = None
@@ -183,7 +183,7 @@ class IngestNode:
         if spare is not None and key.elements <= spare.room <= ROOMY * key.elements:
             spare.reset(key.grid, key.first, key.elements)
             return spare
-        del spare  # before the new one is made: never two
+        del spare  # before the new one is created, so that there are never two
         return Accumulator(key.elements, key.grid, key.first)
 
     def _make_exact(self, accumulator: Accumulator, key: SumKey, items: Sequence[FoldItem]) -> None:
@@ -210,7 +210,7 @@ class IngestNode:
         return self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest)
 
     def _chunks(self, upload: Committed) -> Iterator[Chunk]:
-        """Yield every chunk, checked against its checksum: it may have changed on disk since it arrived."""
+        """Yield every chunk after comparing it with its checksum, since it may have changed on disk."""
         for record in upload.records:
             yield record.header, upload.payload(record)
             self._step()

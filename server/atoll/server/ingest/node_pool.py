@@ -24,30 +24,30 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
-"""Partial sums in files: ``NODE-RANDOM.partial``."""
+"""Suffix of files with partial sums: ``NODE-RANDOM.partial``."""
 SMALL_ELEMENTS = 1 << 13
-"""Updates of so many elements, which come within their reports, are folded together: a call for each costs more."""
+"""Updates up to this many elements, which arrive within their reports, are folded together to save calls."""
 GATEWAY = "gateway-"
-"""Names of nodes at aggregators begin so, and go on with the aggregator's id. No other node can read their uploads."""
+"""Prefix of the names of aggregators' nodes, followed by the aggregator's id. No other node can read their uploads."""
 STANDBY = "standby-"
-"""Names of nodes at servers that stand by, which are gateways too. Their uploads are in the bucket: any node can."""
+"""Prefix of the names of standbys' nodes, which are gateways too. Any node can read their uploads, in the bucket."""
 AWAY_S = 60.0
-"""Seconds for which a sum waits for a gateway that has part of it and is not connected, or to its round's deadline."""
+"""Seconds for which a sum waits for a disconnected gateway that has a part of it, or until its round's deadline."""
 SLOW = "node.slow"
-"""Code of the error for a gateway that is connected, and does nothing."""
+"""Error code for a gateway that is connected but makes no progress."""
 SLOW_S = 60.0
-"""Seconds for which such a gateway is asked for nothing else; sums do without it once their deadline is over."""
+"""Seconds for which such a gateway gets no other orders; after their deadline, sums do without it."""
 TOGETHER = 64
-"""Number of small updates that one call folds, unless the round is summed before so many have come."""
+"""Number of small updates that one call folds, unless the round is summed earlier."""
 
 
 class Node(Protocol):
-    """One node, as the coordinator sees it."""
+    """The coordinator's interface of a node."""
 
     name: str
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
-        """Add those updates that are not in the node's sum yet."""
+        """Add the updates that are not yet in the node's sum."""
         ...
 
     def partial(self, key: SumKey, items: Sequence[FoldItem]) -> contextlib.AbstractAsyncContextManager[PartialSum]:
@@ -68,9 +68,9 @@ class Node(Protocol):
 
 
 class GatewayNode(Node, Protocol):
-    """A node elsewhere, which keeps the uploads that it received.
+    """A node at a gateway, which keeps the uploads that it received.
 
-    Its ``drop_run`` deletes them too; ``drop`` does nothing, since ``drop_uploads`` drops the sums.
+    Its ``drop_run`` also deletes them; ``drop`` does nothing, since ``drop_uploads`` drops the sums.
     """
 
     async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
@@ -78,11 +78,11 @@ class GatewayNode(Node, Protocol):
         ...
 
     async def norms(self, items: Sequence[FoldItem]) -> list[float]:
-        """The L2 norms of updates that it received, in their order."""
+        """The L2 norms of updates that it received, in the same order."""
         ...
 
     async def flaw(self, item: FoldItem) -> str:
-        """How an acknowledged update is damaged; empty if it is intact."""
+        """The flaw of a damaged acknowledged update; empty if it is intact."""
         ...
 
 
@@ -114,11 +114,11 @@ class LocalNode:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._node.drop_run, run)
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
-        """See ``Node``: those that this process serves have ended already."""
+        """See ``Node``; calls that this process serves have already ended."""
 
 
 class FileNode:
-    """A node in another process: its partial sums come as files. ``calls`` does the remote calls."""
+    """A node in another process, whose partial sums are files. ``calls`` makes the remote calls."""
 
     def __init__(self, name: str, calls: RemoteCalls, folder: Path, executor: Executor) -> None:
         self.name = name
@@ -154,14 +154,14 @@ class FileNode:
 
 
 class RemoteCalls(Protocol):
-    """The calls that a worker process answers."""
+    """Calls to a worker process."""
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """Fold in the worker."""
         ...
 
     async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
-        """Have the worker write a partial sum."""
+        """Make the worker write a partial sum."""
         ...
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
@@ -178,9 +178,9 @@ class RemoteCalls(Protocol):
 
 
 class NodePool:
-    """The nodes by name; work for one that is gone goes to another, for any node can read any spool.
+    """The nodes by name. Work for a node that is gone goes to another, since any node can read any spool.
 
-    Aggregators are the exception: the sum of a round waits for them, then leaves out what they have.
+    Aggregators are the exception: a round's sum waits for them, and then leaves out their updates.
 
     Args:
         away_s: see ``AWAY_S``.
@@ -191,27 +191,27 @@ class NodePool:
         self._away_s = away_s
         self._clock = clock
         self._gateways: dict[str, GatewayNode] = {}
-        self._away: dict[str, float] = {}  # gateways that were asked for or left, since when
-        self._slow: dict[str, float] = {}  # gateways that did an order not in time, when that was
+        self._away: dict[str, float] = {}  # disconnected gateways, by the time since which they are missed
+        self._slow: dict[str, float] = {}  # gateways that did not finish an order in time, with the time
         self._nodes: dict[str, Node] = {}
-        self._small: dict[tuple[SumKey, str], list[FoldItem]] = {}  # that wait for others
+        self._small: dict[tuple[SumKey, str], list[FoldItem]] = {}  # waiting small updates
 
     def add(self, node: Node) -> None:
-        """A node is ready (again)."""
+        """Add a node that is ready (again)."""
         self._nodes[node.name] = node
 
     def remove(self, name: str) -> None:
-        """A node is gone; its sums are folded anew elsewhere."""
+        """Remove a node that is gone; its sums are folded again elsewhere."""
         self._nodes.pop(name, None)
 
     def add_gateway(self, node: GatewayNode) -> None:
-        """A gateway has connected."""
+        """Add a gateway that has connected."""
         self._gateways[node.name] = node
         self._away.pop(node.name, None)
         self.add(node)
 
     def remove_gateway(self, node: GatewayNode) -> None:
-        """A gateway has disconnected, unless it is back already."""
+        """Remove a gateway that has disconnected, unless it has already returned."""
         if self._gateways.get(node.name) is node:
             del self._gateways[node.name]
             if node.name.startswith(GATEWAY):
@@ -219,12 +219,12 @@ class NodePool:
             self.remove(node.name)
 
     async def drop_uploads(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """Have the gateways delete sums and uploads; one that is away does it with a later round, or when it returns.
+        """Make gateways delete sums and uploads; a disconnected one does so with a later round, or when it returns.
 
         Args:
-            run: whose attempts.
-            through: round and attempt of the last of them.
-            keep: uploads that stay, by round, attempt and participant.
+            run: the run.
+            through: round and attempt of the last attempt.
+            keep: uploads to keep, by round, attempt and participant.
         """
         gateways = set(self._gateways)
         await self._everywhere(
@@ -232,10 +232,10 @@ class NodePool:
         )
 
     async def flaw(self, node: str, item: FoldItem, wait_until: float = 0.0) -> str | None:
-        """How an update at an aggregator is damaged; empty if it is intact, None if other nodes can read it.
+        """The flaw of a damaged update at an aggregator; empty if it is intact, None if other nodes can read it.
 
         Raises:
-            UnavailableError: if the gateway is not connected, and may still come in time.
+            UnavailableError: if the gateway is disconnected, and may still return in time.
         """
         if not node.startswith(GATEWAY):
             return None
@@ -248,10 +248,10 @@ class NodePool:
         return str(error.detail)
 
     async def norms(self, items: Sequence[tuple[str, FoldItem]], wait_until: float = 0.0) -> dict[str, float]:
-        """The L2 norms of those updates that only their aggregators can read, by update id. Arguments as ``partials``.
+        """The L2 norms, by update id, of updates that only their aggregators can read. Arguments as for ``partials``.
 
         Raises:
-            UnavailableError, NotFoundError: as ``partials``.
+            UnavailableError, NotFoundError: as for ``partials``.
         """
         shares: dict[str, list[FoldItem]] = defaultdict(list)
         for name, item in items:
@@ -267,9 +267,9 @@ class NodePool:
         return found
 
     def due(self, key: SumKey, node: str, item: FoldItem) -> Sequence[FoldItem]:
-        """The updates to fold now that this one has come; none if it waits for others, at the latest for the sum.
+        """The updates to fold now that this one has arrived; empty if it waits for others, at most until the sum.
 
-        Only small updates wait. If one of them is damaged, the sum finds it.
+        Only small updates wait. If one is damaged, the sum detects it.
         """
         if key.elements > SMALL_ELEMENTS:
             return (item,)
@@ -280,13 +280,13 @@ class NodePool:
         return self._small.pop((key, node))
 
     async def fold(self, key: SumKey, node: str, items: Sequence[FoldItem]) -> Sequence[FoldItem]:
-        """Fold the updates that are ``due`` where they were received, if that node is still there.
+        """Fold the updates that are ``due`` at the node that received them, if that is still there.
 
         Returns:
-            The updates that are in the sum now: these, or none if the sum has to find the damaged one.
+            The updates that are now in the sum: these, or none if the sum must detect a damaged one.
 
         Raises:
-            UnavailableError: if no node is there.
+            UnavailableError: if there is no node.
             ServerError: if a large update can no longer be read.
         """
         chosen = self._choose(node)
@@ -298,7 +298,7 @@ class NodePool:
     async def _fold_together(self, node: Node, key: SumKey, items: Sequence[FoldItem]) -> Sequence[FoldItem]:
         try:
             await self._watched(node.name, node.fold(key, items))
-        except ServerError as error:  # which one is to blame is not known here; a secret draw's members are not named
+        except ServerError as error:  # the damaged one is unknown; members of a secret draw must not be named
             log.info("small updates of run %s are left to the sum: %s", key.run, error.detail.code)
             return []
         return items
@@ -307,16 +307,17 @@ class NodePool:
     async def partials(
         self, key: SumKey, items: Sequence[tuple[str, FoldItem]], wait_until: float = 0.0
     ) -> AsyncIterator[list[PartialSum]]:
-        """The partial sums that make up exactly these updates, given with the node that received each.
+        """The partial sums over exactly these updates, which are given with the node that received each.
 
         Args:
             key: the sum.
             items: the updates.
-            wait_until: until this second of the pool's clock, and for ``away_s``, gateways may be away.
+            wait_until: second of the pool's clock until which, and at least for ``away_s``, disconnected gateways are
+                waited for.
 
         Raises:
-            UnavailableError: if no node is there, or a gateway is away.
-            NotFoundError: if a gateway is away for too long.
+            UnavailableError: if there is no node, or a gateway is disconnected.
+            NotFoundError: if a gateway has been disconnected for too long.
             ServerError: if an update can no longer be read.
         """
         self._forget(lambda waiting: waiting == key)
@@ -328,7 +329,7 @@ class NodePool:
             entering = [
                 self._watched(node.name, stack.enter_async_context(node.partial(key, share))) for node, share in nodes
             ]
-            # All have ended, one way or the other, before the stack unwinds what they hold.
+            # all must have ended, in any way, before the stack closes what they use
             entered = await asyncio.gather(*entering, return_exceptions=True)
             yield [_sum_of(outcome) for outcome in entered]
 
@@ -351,7 +352,7 @@ class NodePool:
     async def _everywhere(
         self, call: Callable[[Node], Awaitable[None]], otherwise: str, among: Collection[str] | None = None
     ) -> None:
-        """Call every node, or those of ``among``, at once. One that does not answer is logged: it ``otherwise`` ..."""
+        """Call every node, or those in ``among``, concurrently; logs ``otherwise`` for one that does not answer."""
         nodes = [node for name, node in self._nodes.items() if among is None or name in among]
         for node, outcome in zip(nodes, await asyncio.gather(*map(call, nodes), return_exceptions=True), strict=True):
             if isinstance(outcome, ServerError):
@@ -360,7 +361,7 @@ class NodePool:
                 raise outcome
 
     def _forget(self, unwanted: Callable[[SumKey], bool]) -> None:
-        """Forget the small updates that wait for these sums."""
+        """Forget small updates that wait for these sums."""
         self._small = {at: items for at, items in self._small.items() if not unwanted(at[0])}
 
     def _choose(self, name: str, wait_until: float = math.inf) -> Node:
@@ -373,7 +374,7 @@ class NodePool:
         return self._nodes[min(others)] if found is None else found
 
     async def _watched(self, name: str, work: Awaitable[T]) -> T:
-        """Await work of a node, and note if it is slow."""
+        """Await a node's work, and note whether it is slow."""
         try:
             return await work
         except UnavailableError as error:
@@ -386,7 +387,7 @@ class NodePool:
         return since is not None and self._clock() < since + SLOW_S
 
     def _missing(self, name: str, wait_until: float) -> ServerError:
-        """The error for work of a gateway that is not connected, or does nothing."""
+        """The error for work of a gateway that is disconnected or makes no progress."""
         now = self._clock()
         who = f"aggregator {name.removeprefix(GATEWAY)}"
         if self._is_slow(name):
@@ -401,7 +402,7 @@ class NodePool:
 
 
 def _opened(path: Path) -> PartialSum:
-    """A partial sum that a worker has written; a torn one (it was killed) is written again."""
+    """Open a partial sum that a worker has written; a torn one, from a killed worker, is written again."""
     try:
         return PartialFile(path)
     except (PartialSumError, OSError) as error:

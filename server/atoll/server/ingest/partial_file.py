@@ -1,9 +1,9 @@
-"""Partial sums in files, for the processes that share a round: written once, memory-mapped, checked before use.
+"""Partial sums in files, shared by the processes of a round: written once, memory-mapped, checked before use.
 
 Little-endian: magic ``ATOLLSUM``, version (u32), bytes of metadata (u32), elements (u64), XXH3 of the sums (8 bytes),
 XXH3 of header and metadata (8 bytes), metadata (JSON: grid, total weight, update ids), zeros up to a
-multiple of 4096, sums (int64). The header is written last, so a file that was left half-way has none. The file is not
-fsynced: it can be made again from the round's spools, and a torn one fails its checksum.
+multiple of 4096, sums (int64). The header is written last, so an unfinished file has none. The file is not fsynced: it
+can be made again from the round's spools, and a torn one fails its checksum.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ITEM_BYTES = 8
 
 
 def write_partial(path: Path, partial: PartialSum, written: Callable[[], None] = lambda: None) -> None:
-    """Write a partial sum to ``path``; holds one block, and calls ``written`` after each.
+    """Write a partial sum to ``path``; holds one block at a time, and calls ``written`` after each.
 
     Raises:
-        PartialSumError: if the update ids do not fit the header.
+        PartialSumError: if the update ids do not fit in the header.
         OSError: if the file cannot be written.
     """
     metadata = _metadata_of(partial)
@@ -56,10 +56,10 @@ def write_partial(path: Path, partial: PartialSum, written: Callable[[], None] =
 
 
 class PartialFile:
-    """A partial sum in a file, memory-mapped; nothing of model size is held beyond the page cache.
+    """A partial sum in a memory-mapped file; nothing of the model's size is held besides the page cache.
 
-    Opening reads the whole file once and compares its checksum. The map goes when the last reference to it goes, so
-    the file may be unlinked as soon as this is made.
+    Opening reads the whole file once and compares its checksum. The map lives as long as the last reference to it, so
+    the file may be unlinked right after opening.
 
     Raises:
         PartialSumError: if the file is truncated, altered, or not a partial sum.

@@ -21,20 +21,20 @@ from atoll.wire.status import Recovery
 
 
 class RejectedUpdateError(InvalidRequestError):
-    """The update is unusable (not finite, or beyond the grid); the round has recorded its member as rejected."""
+    """The update is unusable (not finite, or beyond the grid); the round has recorded the member as rejected."""
 
     recovery = Recovery.NEXT_TASK
 
 
 class Receiver:
-    """Writes one stream's chunks in order. Holds at most two chunks: one being written, one being received.
+    """Writes one stream's chunks in order. Holds at most two chunks: one being written and one being received.
 
     Create it in a worker thread, because it reads the disk; use and close it in the event loop.
 
     Raises:
-        ConflictError: if the participant has reported already.
+        ConflictError: if the participant has already reported.
         InvalidRequestError: if the round takes no updates.
-        LimitExceededError: if the participant's uploads have reached a limit: streams, uploads begun, bytes or chunks.
+        LimitExceededError: if the participant's uploads have reached a limit of streams, uploads, bytes or chunks.
     """
 
     def __init__(self, spool: Spool, upload: UploadRef, grant: UploadGrant, executor: Executor) -> None:
@@ -51,10 +51,11 @@ class Receiver:
         self._quota = self._open_quota()
 
     async def add(self, chunk: Chunk) -> None:
-        """Take the next chunk; waits until the previous one is written.
+        """Take the next chunk; first waits until the previous one is written.
 
         Raises:
-            InvalidRequestError: for elements that the round does not want, or a chunk that does not match its digest.
+            InvalidRequestError: for elements that the round does not ask for, or a chunk that does not match its
+                digest.
             RejectedUpdateError: for a value that is not finite or beyond the grid.
             LimitExceededError: if the participant's uploads exceed the grant.
             StorageError: if the disk refuses.
@@ -70,13 +71,13 @@ class Receiver:
         self.payload_bytes += chunk.header.payload_bytes
 
     def take(self, chunk: Chunk) -> None:
-        """``add`` for callers in a worker thread: returns when the chunk is written. Raises as ``add``."""
+        """``add`` for worker threads: returns when the chunk is written. Raises what ``add`` raises."""
         self._write(chunk, self._charge(chunk.header))
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
     def close(self) -> None:
-        """Close the files once a write under way has ended; does not wait for it."""
+        """Close the files once the current write has ended, without waiting for it."""
         writing, self._writing = self._writing, None
         if writing is None or writing.cancel():
             self._close_segment()
@@ -84,7 +85,7 @@ class Receiver:
             writing.add_done_callback(lambda _: self._close_segment())
 
     async def finish(self) -> None:
-        """Wait for the write under way; may be called again after a cancellation. Raises as ``add``."""
+        """Wait for the current write; may be called again after a cancellation. Raises what ``add`` raises."""
         if self._writing is not None:
             await asyncio.wrap_future(self._writing)
             self._writing = None
@@ -111,7 +112,7 @@ class Receiver:
             self._recount()
 
     def _refund(self, charged: ChunkCost) -> None:
-        """Refund a chunk that is not stored; once there is a segment, its stream stays charged."""
+        """Refund a chunk that was not stored; once there is a segment, its stream stays charged."""
         self._quota.refund(charged, stream=self._segment is None)
 
     def _store(self, chunk: Chunk) -> None:
@@ -127,7 +128,7 @@ class Receiver:
             raise refused_by_disk(error, "the chunk could not be stored") from error
 
     def _open_quota(self) -> UploadQuota:
-        """The quota that this stream shares with its siblings; raises if it allows no further stream."""
+        """Open the quota that this stream shares with its siblings; raises if it allows no further stream."""
         self._spool.require_room()
         try:
             quota = self._spool.quota(self._upload)
@@ -145,10 +146,10 @@ class Receiver:
 
 
 def check_wanted(grant: UploadGrant) -> None:
-    """Check that the round wants an update of this participant.
+    """Check that the round wants an update from this participant.
 
     Raises:
-        ConflictError: if the participant has reported already.
+        ConflictError: if the participant has already reported.
         InvalidRequestError: if the round takes no updates.
     """
     if grant.receipt is not None:

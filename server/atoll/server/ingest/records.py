@@ -1,4 +1,4 @@
-"""The index of a segment: one fixed-size record per chunk payload, appended after the payload was written."""
+"""The index of a segment: one fixed-size record per chunk payload, appended after the payload."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Record:
         position: byte offset of the payload in the segment's data file.
         max_abs: largest magnitude in the payload.
         sum_squares: sum of the squares of its elements, in float64.
-        checksum: of the payload, by which damage on disk is found.
+        checksum: of the payload, to detect damage on disk.
     """
 
     header: ChunkHeader
@@ -66,8 +66,8 @@ class Record:
 def read_index(path: Path) -> list[Record]:
     """The intact records of a segment's index.
 
-    A torn last record (the writer was killed) is left out, and so is one that was changed on disk, with a warning: its
-    chunk counts as not received, and is sent again.
+    A torn last record (the writer was killed) is left out. So is, with a warning, a record that was altered on disk:
+    its chunk counts as not received, and is sent again.
     """
     raw = path.read_bytes()
     records = []
@@ -88,10 +88,10 @@ class Extent:
 
 
 def read_extent(path: Path) -> Extent:
-    """The size of a segment from the last whole record of its index: payloads lie one after another.
+    """The size of a segment, from the last complete record in its index, since payloads are consecutive.
 
-    The data file itself may be longer. An index that has gone holds nothing; a last record that is damaged leaves the
-    bytes untold, and its upload is refused when it is committed.
+    The data file itself may be longer. A missing index counts as empty. If the last record is damaged, the bytes are
+    unknown, and the upload is refused when it is committed.
 
     Raises:
         OSError: if the index cannot be read.
@@ -134,5 +134,5 @@ def unpack_record(raw: bytes, path: Path, segment: str) -> Record:
 
 
 def norm_of(records: list[Record]) -> float:
-    """Euclidean norm of the update that the records make up: independent of the order in which they arrived."""
+    """Euclidean norm of the update that the records make up, independent of the order in which they arrived."""
     return math.sqrt(math.fsum(record.sum_squares for record in records))

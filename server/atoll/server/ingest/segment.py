@@ -1,4 +1,4 @@
-"""A segment: the two files that one upload stream writes, payloads and their records."""
+"""A segment: the two files that an upload stream writes, payloads and their records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from atoll.wire.chunks import ChunkHeader
 DATA = ".data"
 INDEX = ".index"
 WRITE_OUT_BYTES = 8 << 20
-"""After this many bytes, writing to disk is started, so that the fsync of the commit has little left to do."""
+"""Number of bytes after which writing to disk is started, so that the commit's fsync has little left to do."""
 
 
 class Segment:
     """A segment being written. Not thread-safe: one writer, which holds the data file's lock until ``close``.
 
-    The data file may be one of ``free``, which is overwritten from its beginning; until ``close`` it then ends in old
-    bytes, which no record names.
+    The data file may be one of ``free``, which is overwritten from its beginning; until ``close`` it then ends with old
+    bytes, which no record refers to.
 
     Args:
         folder: folder of both files.
@@ -53,8 +53,8 @@ class Segment:
         """Write a payload and then its record, so that a record always has its payload.
 
         Raises:
-            OSError: if the disk refuses. The segment then ends at the last whole record, and the next append overwrites
-                the rest.
+            OSError: if the disk refuses. The segment then ends at the last complete record, and the next append
+                overwrites the rest.
         """
         record = Record(header, self.name, self._data_bytes, max_abs, sum_squares, stored_checksum(payload))
         write_at(self._data, payload, self._data_bytes)
@@ -68,7 +68,7 @@ class Segment:
 
     def close(self) -> None:
         """Close both files; cut off the old bytes of a recycled data file."""
-        with contextlib.suppress(OSError):  # no record names the rest, and it is deleted with the round
+        with contextlib.suppress(OSError):  # no record refers to the rest, which is deleted with the round
             os.ftruncate(self._data, self._data_bytes)
         os.close(self._data)
         os.close(self._index)

@@ -1,10 +1,10 @@
-"""Files of small updates, which arrive within their reports: one file each, written and synced at once.
+"""Files of small updates, which arrive within their reports: one file each, written and synced immediately.
 
 A file is one record and its payload. Its writer syncs it under a temporary name and then links it to its final name, so
-a file with a final name is whole and on the disk. It is not replaced, for it may have been acknowledged: a participant
-that sends another update for the same attempt gets the next of a few files. A file that its writer could not sync never
-gets a final name: after a failed fsync the page cache may hold bytes that the disk does not (fsync(2)). Files that a
-killed server has left under temporary names are never read, and are deleted with their round.
+a file with a final name is complete and on the disk. It is not replaced, since it may have been acknowledged: a
+participant that sends another update for the same attempt gets the next of a few files. A file that could not be synced
+never gets a final name, since after a failed fsync the page cache may hold bytes that are not on the disk (fsync(2)).
+Files that a killed server has left under temporary names are never read, and are deleted with their round.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ UNFINISHED = ".unfinished"
 MOST_FILES = 16
 """Maximum number of different small updates of one participant for one attempt."""
 MOST_KEPT = 4096
-"""Files that ``KeptSmallUpdates`` remembers; the one stored longest ago is forgotten first, and written again."""
+"""Number of files that ``KeptSmallUpdates`` remembers; the oldest is forgotten first, and would be written again."""
 
 
 class KeptSmallUpdates:
-    """Small updates that this process has made durable, with their folder. Thread-safe.
+    """Small updates that this process has made durable, including their folder. Thread-safe.
 
-    A report is repeated if its answer was lost, or if the database refused its row. Its update is then compared with
-    the file, and neither written nor synced again.
+    A report is repeated if its answer was lost, or if the database refused its row. Its update is then only compared
+    with the file, and not written or synced again.
     """
 
     def __init__(self) -> None:
@@ -44,21 +44,21 @@ class KeptSmallUpdates:
         self._paths: OrderedDict[tuple[Path, str, Record], Path] = OrderedDict()
 
     def add(self, folder: Path, participant: str, record: Record, path: Path) -> None:
-        """The update lies in this file, and file and folder are on the disk."""
+        """Note that the update is in this file, and that file and folder are on the disk."""
         with self._lock:
             self._paths[folder, participant, record] = path
             if len(self._paths) > MOST_KEPT:
                 self._paths.popitem(last=False)
 
     def has(self, folder: Path, participant: str, record: Record, payload: memoryview) -> bool:
-        """Whether the update is on the disk, as far as this process knows, and still whole."""
+        """Whether this process knows that the update is on the disk, and it is still intact."""
         with self._lock:
             path = self._paths.get((folder, participant, record))
         if path is None:
             return False
         try:
             return path.read_bytes() == content_of(record, payload)
-        except OSError:  # gone, or unreadable: writing it again says more
+        except OSError:  # missing or unreadable: writing it again gives the precise error
             return False
 
 
@@ -70,24 +70,24 @@ def whole_path(folder: Path, participant: str, number: int) -> Path:
 def write_small_update(
     folder: Path, participant: str, record: Record, payload: memoryview, before_making: Callable[[Path], None]
 ) -> Path:
-    """Write an update and sync it, but not its folder, which the caller syncs. An identical update is kept once.
+    """Write and sync an update, but not its folder, which the caller syncs. An identical update is stored once.
 
-    Every system call lets other threads have the interpreter's lock, and waits for it afterwards: so nothing is looked
-    up that the next call reports anyway.
+    Every system call releases the interpreter's lock and waits for it afterwards, so nothing is looked up that the next
+    call reports anyway.
 
     Args:
-        folder: of the attempt.
-        participant: whose update it is.
-        record: of its one chunk, at position ``RECORD_BYTES``.
-        payload: its bytes.
-        before_making: called with the folder if it has to be created, just before.
+        folder: the attempt's folder.
+        participant: the update's author.
+        record: record of its only chunk, at position ``RECORD_BYTES``.
+        payload: the chunk's payload.
+        before_making: called with the folder right before it is created, if it does not exist.
 
     Returns:
-        The file that holds the update.
+        The file with the update.
 
     Raises:
         LimitExceededError: if the participant has ``MOST_FILES`` others there.
-        OSError: if the disk refuses; the update is not stored then.
+        OSError: if the disk refuses; then the update is not stored.
     """
     content = content_of(record, payload)
     temporary = folder / f"{participant}.{secrets.token_hex(8)}{UNFINISHED}"
@@ -109,11 +109,11 @@ def write_small_update(
 
 
 def open_small_update(folder: Path, participant: str, digest: str, number: int) -> Committed | None:
-    """The participant's ``number``-th small update; None if there is none, or it has another digest.
+    """Open the participant's ``number``-th small update; None if it does not exist or has another digest.
 
     Raises:
         CorruptDataError: if its record does not match its checksum, or its payload does not match the record.
-        StorageError: if the disk refuses: nothing is known of the update then.
+        StorageError: if the disk refuses; the update may then be intact.
     """
     path = whole_path(folder, participant, number)
     try:
@@ -128,12 +128,12 @@ def open_small_update(folder: Path, participant: str, digest: str, number: int) 
     if update_digest([record.header]) != digest:
         return None
     update = Committed(folder, [record], {record.segment: memoryview(raw)})
-    update.payload(record)  # raises if it is damaged: another file may hold the same update intact
+    update.payload(record)  # raises if it is damaged, since another file may have the same update intact
     return update
 
 
 def content_of(record: Record, payload: memoryview) -> bytes:
-    """The content of the file of an update."""
+    """The content of an update's file."""
     return b"".join((record.pack(), payload))
 
 

@@ -1,4 +1,4 @@
-"""Small updates that arrive within their report: checked, stored and made durable with one fsync."""
+"""Commits small updates that arrive within their report: checked, stored and made durable with one fsync."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from atoll.wire.chunks import Chunk
 def commit_small_update(
     spool: Spool, upload: UploadRef, grant: UploadGrant, digest: str, chunk: Chunk
 ) -> DurableUpload:
-    """Take an upload of one chunk and commit it. Blocks; call it from a thread.
+    """Receive and commit an upload of one chunk. Blocks; call it from a thread.
 
     Raises:
         RejectedUpdateError: for a value that is not finite or beyond the grid.
-        ServerError: as ``Receiver`` and ``commit_upload`` raise them.
+        ServerError: what ``Receiver`` and ``commit_upload`` raise.
     """
     check_wanted(grant)
     check_range(chunk.header, grant)

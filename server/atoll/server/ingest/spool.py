@@ -60,16 +60,16 @@ class HeldFiles:
 
 
 class Spool:
-    """All uploads under one folder; every process of the server may open it at the same time.
+    """All uploads under one folder, which all processes of the server may open concurrently.
 
-    Segments that this object began carry its own prefix. What others wrote is compared with its digests before it is
-    relied on, once: after a power failure an index may name payloads that never reached the disk.
+    Segments that this object began have its own prefix. Other segments are compared with their digests once before they
+    are used, since after a power failure an index may refer to payloads that never reached the disk.
 
     Args:
         root: the folder.
-        room: of its disk.
-        bucket: has committed uploads too, for other machines; what is not here is fetched from it. None: the folder
-            is all there is.
+        room: the disk's free-space check.
+        bucket: also has committed uploads, for other machines; missing uploads are fetched from it. None if there is
+            only the folder.
     """
 
     def __init__(self, root: Path, room: Room | None = None, bucket: BucketUploads | None = None) -> None:
@@ -91,7 +91,7 @@ class Spool:
         return attempt / upload.participant / upload.upload_id
 
     def open_segment(self, upload: UploadRef, expected_bytes: int = 0) -> Segment:
-        """Begin a segment of an upload, for about ``expected_bytes``.
+        """Begin a segment of an upload, with room for about ``expected_bytes``.
 
         Raises:
             OSError: if the disk refuses.
@@ -105,7 +105,7 @@ class Spool:
         """Delete the files kept for overwriting, because the disk is full.
 
         Raises:
-            OSError: if it refuses.
+            OSError: if the disk refuses.
         """
         if self._room is None:
             self._free.clear()
@@ -122,34 +122,34 @@ class Spool:
             self._room.require("updates")
 
     def quota(self, upload: UploadRef) -> UploadQuota:
-        """The quota of the participant for that attempt, shared by the streams of this process.
+        """The participant's quota for the attempt, shared by the streams of this process.
 
         Raises:
-            OSError: if the disk cannot be looked at.
+            OSError: if the disk cannot be read.
         """
         quota = self._quotas.of(upload.quota_key)
         self.recount(quota, upload)
         return quota
 
     def recount(self, quota: UploadQuota, upload: UploadRef) -> None:
-        """Update a quota from disk. Raises as ``quota``.
+        """Update a quota from disk. Raises what ``quota`` raises.
 
-        All of it the first time. Later only what other processes have stored, and of that only what has grown: a
-        participant that opens thousands of streams has each of its segments read once.
+        The first time everything is counted. Later only growing segments of other processes are read, so that each
+        segment is read once even if a participant opens thousands of streams.
         """
         quota.recount(self._tally(upload, quota.extents, mine=not quota.counted))
 
     def usage(self, upload: UploadRef) -> Shares:
-        """Usage of all uploads of the participant for that attempt. Raises as ``quota``."""
+        """The usage of all the participant's uploads for the attempt. Raises what ``quota`` raises."""
         return self._tally(upload, Extents(), mine=True)
 
     def _tally(self, upload: UploadRef, extents: Extents, *, mine: bool) -> Shares:
-        """As ``usage``, reading of segments of other processes what ``extents`` does not know yet.
+        """Like ``usage``, but reads only those parts of other processes' segments that ``extents`` does not have.
 
         Args:
             upload: one of the uploads.
-            extents: what is known of segments of other processes; changed.
-            mine: whether to look at segments of this process too.
+            extents: known sizes of other processes' segments; updated here.
+            mine: whether to include segments of this process.
         """
         found = Shares(Usage(), Usage())
         for path in index_files(self.folder(upload).parent):
@@ -162,8 +162,8 @@ class Spool:
     def received(self, upload: UploadRef) -> list[Record]:
         """The received chunks of an upload, as records ordered by range.
 
-        A chunk that arrived twice (a stream broke before its answer) counts once; two different chunks for the same
-        range are both listed and fail the coverage check. A chunk whose payload is not whole is left out.
+        A chunk that arrived twice (a stream broke before its answer) counts once. Two different chunks for the same
+        range are both listed and fail the coverage check. A chunk with an incomplete payload is left out.
 
         Raises:
             OSError: if the disk refuses.
@@ -178,8 +178,8 @@ class Spool:
         """Make an upload durable: its segments, the list of chosen records, and the folders. Returns its digest.
 
         Raises:
-            OSError: if the disk refuses; the upload is then not committed. Segments that could not be synced are
-                removed, for the kernel may have dropped what it failed to write, and would not say so twice.
+            OSError: if the disk refuses; then the upload is not committed. Segments that could not be synced are
+                removed, since the kernel may have dropped data that it failed to write, and reports this only once.
         """
         folder = self.folder(upload)
         digest = update_digest([record.header for record in records])
@@ -203,15 +203,15 @@ class Spool:
         return digest
 
     def keep_small_update(self, upload: UploadRef, record: Record, payload: memoryview) -> None:
-        """Store an update of one chunk durably; its upload counts as committed then.
+        """Store an update of one chunk durably; its upload is then committed.
 
         Args:
-            upload: whose it is.
-            record: of its chunk, at position ``RECORD_BYTES``.
-            payload: of its chunk.
+            upload: the update's upload.
+            record: record of its chunk, at position ``RECORD_BYTES``.
+            payload: payload of its chunk.
 
         Raises:
-            LimitExceededError: if the participant has sent too many other updates for the attempt.
+            LimitExceededError: if the participant has sent too many different updates for the attempt.
             OSError: if the disk refuses; the update is then not stored.
         """
         folder = self._attempt_folder(upload.run, upload.round, upload.attempt)
@@ -232,8 +232,8 @@ class Spool:
 
         Raises:
             NotFoundError: if it is not committed here.
-            CorruptDataError: if its list of records does not match ``digest``, or a data file is gone.
-            StorageError: if the disk refuses or is not there: nothing is known of the upload then.
+            CorruptDataError: if its list of records does not match ``digest``, or a data file is missing.
+            StorageError: if the disk refuses or is missing; the upload may then be intact.
         """
         if not _DIGEST.fullmatch(digest):
             raise InvalidRequestError("upload.digest", f"digest {digest[:80]!r}: needs 64 hexadecimal digits")
@@ -250,10 +250,10 @@ class Spool:
             yield upload
 
     def flaw(self, run: str, round_number: int, attempt: int, participant: str, digest: str) -> str:
-        """How a committed upload is damaged; empty if it is intact.
+        """The flaw of a damaged committed upload; empty if it is intact.
 
         Raises:
-            StorageError: if the disk refuses or is not there: nothing is known of the upload then.
+            StorageError: if the disk refuses or is missing; the upload may then be intact.
         """
         key = CommittedKey(run, round_number, attempt, participant, digest)
         found = self._flaw(key)
@@ -268,14 +268,14 @@ class Spool:
                 for record in upload.records:
                     upload.payload(record)
         except (CorruptDataError, NotFoundError) as error:
-            # The file's name has the participant's, which the log of a secret draw must not have.
+            # the file's name includes the participant's, which must not be in the log of a secret draw
             log.warning("an acknowledged update cannot be read: %s", error.detail.code, extra={"run": key.run})
             log.debug("%s", error.logged, extra={"run": key.run})
             return str(error.detail)
         return ""
 
     def _forget(self, key: CommittedKey) -> None:
-        """Have an upload fetched from the bucket when it is opened; others of the participant too, if it is small."""
+        """Delete a local copy, so that it is fetched from the bucket; if small, the participant's other copies too."""
         folder = self._attempt_folder(key.run, key.round, key.attempt)
         remove_files(folder / key.participant / f"{key.digest}{COMMITTED}")
         remove_files(*(whole_path(folder, key.participant, number) for number in range(MOST_FILES)))
@@ -319,7 +319,7 @@ class Spool:
         return HeldFiles(len(files), sum(map(size_of, files)))
 
     def runs(self) -> list[str]:
-        """The runs that have uploads here or in the bucket, for sweeping after a restart."""
+        """The runs with uploads here or in the bucket, for the sweep after a restart."""
         found = set(self.runs_here())
         if self.bucket is not None:
             found |= {key.run for key, _ in self.bucket.listed()}
@@ -332,7 +332,7 @@ class Spool:
     def _remove(self, folders: Iterable[Path]) -> None:
         """Remove folders; keep their large files for later uploads to overwrite.
 
-        Files that cannot be removed, or that are written meanwhile, are logged and removed by the next sweep.
+        Files that cannot be removed, or that are being written, are logged and removed by the next sweep.
         """
         for folder in folders:
             for path in folder.rglob(f"*{DATA}"):
@@ -346,18 +346,18 @@ class Spool:
                 log.warning("%s could not be removed; it is tried again when the next round ends", folder)
 
     def close(self) -> None:
-        """Remove the files kept for later uploads; no other process may begin uploads from now on."""
+        """Remove the files kept for later uploads; no process may begin uploads from now on."""
         self._free.close()
 
     def _check_disk(self) -> None:
-        """Raise if the disk is gone: its uploads are then unreachable, but not lost."""
+        """Raise if the disk is missing: its uploads are then unreachable, but not lost."""
         try:
             self.root.stat()
         except OSError as error:
             raise storage_error("storage.spool", "the stored updates cannot be reached", error) from error
 
     def _reliable(self, index: Path) -> list[Record]:
-        """The records of a segment whose payloads are on disk.
+        """Those records of a segment whose payloads are on disk.
 
         Raises:
             OSError: if the disk refuses.

@@ -1,4 +1,4 @@
-"""The files of the spool: how they are listed, written durably and removed, and what a failing disk means."""
+"""Lists, writes and removes the spool's files, and translates errors of a failing disk."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def refused_by_disk(error: OSError, what: str) -> ServerError:
 
 
 def participant_of(path: Path) -> str:
-    """The participant whose uploads lie at a path in an attempt's folder; participant ids have no dot."""
+    """The participant whose uploads are at a path in an attempt's folder; participant ids contain no dot."""
     return path.name.partition(".")[0]
 
 
 def small_update_of(folder: Path, participant: str, digest: str) -> Committed | None:
-    """The participant's small update of that digest; None if there is none.
+    """The participant's small update with that digest, or None.
 
     Raises:
-        CorruptDataError: if it is not found and another one is damaged.
+        CorruptDataError: if it is not found and another update is damaged.
         StorageError: if the disk refuses.
     """
     damage: CorruptDataError | None = None
@@ -50,7 +50,7 @@ def small_update_of(folder: Path, participant: str, digest: str) -> Committed | 
 
 
 def index_files(folder: Path) -> Iterator[Path]:
-    """The index files of all uploads in a participant's folder; empty if the folder is gone."""
+    """The index files of all uploads in a participant's folder; empty if the folder does not exist."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as uploads:
         for upload in uploads:
             if upload.is_dir(follow_symlinks=False):
@@ -74,7 +74,7 @@ def write_durably(path: Path, temporary: Path, content: bytes) -> None:
 def remove_files(*paths: Path) -> None:
     """Remove files, as far as the disk allows."""
     for path in paths:
-        with contextlib.suppress(OSError):  # the disk is failing already; leftovers are deleted with the round
+        with contextlib.suppress(OSError):  # the disk is already failing; leftovers are deleted with the round
             path.unlink(missing_ok=True)
 
 

@@ -15,16 +15,16 @@ def ignore(_: float | str) -> None:
 
 @dataclass(eq=False, slots=True)
 class TransferMeter:
-    """Plain numbers, so that a chunk costs an addition only. Used from the event loop.
+    """Plain numbers, so that a chunk costs only an addition. Only the event loop uses it.
 
     Attributes:
-        uploaded_bytes: payload bytes received, repeated chunks included.
-        downloaded_bytes: bytes of chunk messages sent, repeated chunks included.
+        uploaded_bytes: payload bytes received, including repeated chunks.
+        downloaded_bytes: bytes of chunk messages sent, including repeated chunks.
         uploads_open: open upload streams; ``downloads_open`` and ``check_ins_open`` likewise.
-        last_upload_at: second of the monotonic clock at which one ended last.
-        committed: called with the seconds that making an upload durable took.
-        folded: called with the seconds that adding an update to a sum took; from any thread.
-        refused: called with the code of each error that a caller gets.
+        last_upload_at: second of the monotonic clock at which an upload last ended.
+        committed: called with the duration in seconds of making an upload durable.
+        folded: called with the duration in seconds of adding an update to a sum; from any thread.
+        refused: called with the code of every error that is sent to a caller.
     """
 
     uploaded_bytes: int = 0
@@ -54,7 +54,7 @@ class TransferMeter:
 
     @contextlib.contextmanager
     def watched(self, watcher: Callable[[], None]) -> Iterator[None]:
-        """Call the watcher whenever an upload stream ends; there is one watcher at a time."""
+        """Call the watcher whenever an upload stream ends; there is only one watcher at a time."""
         self._watcher = watcher
         try:
             yield

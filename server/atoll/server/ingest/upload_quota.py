@@ -15,34 +15,34 @@ from atoll.server.ingest.records import Extent, read_extent
 from atoll.wire.status import Recovery
 
 MAX_SEGMENTS = 4096
-"""Maximum number of streams that feed the uploads of one participant for one attempt."""
+"""Maximum number of streams of all uploads of one participant for one attempt."""
 SPARE_CHUNKS = 1 << 10
 TENSOR_PARTS = 1 << 8
 MAX_SMALL_CHUNKS = 1 << 16
 MEAN_CHUNK_BYTES = 1 << 16
 MAX_QUOTAS = 1024
-"""Quotas that are kept while no stream holds them."""
+"""Number of quotas to keep that no stream holds."""
 RECOUNT_BYTES = 64 << 20
-"""After writing this many bytes, a process reads again how much other processes have stored."""
+"""Number of written bytes after which a process rereads how much other processes have stored."""
 
 
 def most_chunks(tensors: int, max_bytes: int) -> int:
     """Maximum number of chunks in all uploads of one participant for one attempt.
 
-    One chunk per 64 KiB (clients cut at 2 MiB), and small chunks for the parts into which the ranks of a silo cut each
-    tensor: 256 a tensor plus 1,024, at most 65,536. Without a limit, chunks of one element each would cost the server
-    a thousand times what they cost the sender.
+    One chunk per 64 KiB (clients cut at 2 MiB), plus small chunks for the parts into which a silo's ranks cut each
+    tensor: 256 per tensor plus 1,024, at most 65,536. Without a limit, chunks of one element each would cost the server
+    a thousand times as much as the sender.
 
     Args:
         tensors: number of tensors in the model.
-        max_bytes: maximum payload bytes of the uploads together.
+        max_bytes: maximum payload bytes of all uploads.
     """
     return min(MAX_SMALL_CHUNKS, SPARE_CHUNKS + TENSOR_PARTS * tensors) + max_bytes // MEAN_CHUNK_BYTES
 
 
 @dataclass(slots=True)
 class Usage:
-    """Totals of one participant's uploads for one attempt, repeated chunks included.
+    """Totals of one participant's uploads for one attempt, including repeated chunks.
 
     Attributes:
         payload_bytes: bytes of all payloads.
@@ -68,7 +68,7 @@ class Usage:
 
 
 class Shares(NamedTuple):
-    """Usage by streams of this process and by those of other processes."""
+    """Usage by streams of this process and of other processes."""
 
     mine: Usage
     elsewhere: Usage
@@ -100,7 +100,7 @@ class QuotaKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkCost:
-    """The cost of one chunk; the first chunk of a stream also costs a stream of upload ``begins``."""
+    """The cost of one chunk; for the first chunk of a stream, including one stream of upload ``begins``."""
 
     payload_bytes: int
     begins: str | None = None
@@ -113,7 +113,7 @@ class Extents:
         self._known: dict[Path, tuple[int, Extent]] = {}
 
     def of(self, index: Path) -> Extent:
-        """The size of the segment with this index; zero if it is gone.
+        """The size of the segment with this index; zero if it no longer exists.
 
         Raises:
             OSError: if the index cannot be read.
@@ -132,8 +132,8 @@ class UploadQuota:
     """The quota of one participant for one attempt, shared by its streams in this process. Thread-safe.
 
     A chunk is charged before it is written, so that parallel streams cannot exceed a limit together. The usage of other
-    processes is known as of the last ``recount``: together, processes may exceed a limit by what each takes between two
-    recounts, about ``RECOUNT_BYTES``.
+    processes is known as of the last ``recount``, so processes together may exceed a limit by the amount that each
+    takes between two recounts, about ``RECOUNT_BYTES``.
 
     Attributes:
         counted: whether the earlier usage of this process is known.
@@ -148,7 +148,7 @@ class UploadQuota:
         self._uncounted_bytes = 0
 
     def take_recount(self) -> bool:
-        """Whether a recount is due; answers True to one caller only, which then makes it."""
+        """Whether a recount is due; returns True to one caller only, which then makes it."""
         with self._lock:
             due = self._uncounted_bytes >= RECOUNT_BYTES
             if due:
@@ -159,7 +159,7 @@ class UploadQuota:
         """Charge one chunk.
 
         Raises:
-            LimitExceededError: if that exceeds the grant; nothing is charged then.
+            LimitExceededError: if it would exceed the grant; then nothing is charged.
         """
         with self._lock:
             if charge.begins is not None:
@@ -189,13 +189,13 @@ class UploadQuota:
             self._stored = Shares(self._stored.mine, found.elsewhere)
 
     def check_stream(self, upload_id: str, grant: UploadGrant) -> None:
-        """Whether one more stream may feed an upload. Raises as ``charge``."""
+        """Check that another stream may belong to an upload. Raises what ``charge`` raises."""
         with self._lock:
             _check_stream(self._stored.streams, upload_id, grant)
 
 
 class UploadQuotas:
-    """The quotas that streams hold, and the latest ones; a forgotten quota is counted again from disk."""
+    """The quotas that streams hold, and recent ones; a forgotten quota is counted again from disk."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -218,7 +218,7 @@ class UploadQuotas:
 
 
 def _check_stream(streams: Counter[str], upload_id: str, grant: UploadGrant) -> None:
-    """An upload that has begun may always continue, even if processes together began more than was granted."""
+    """Check the limits on streams and uploads; an upload that has begun may always continue."""
     if streams.total() >= MAX_SEGMENTS:
         raise LimitExceededError(
             "upload.streams",

@@ -1,4 +1,4 @@
-"""The name of an upload: run, attempt at a round, participant and id, from which its folder follows."""
+"""The name of an upload: run, attempt at a round, participant and id, which determine its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class UploadRef:
-    """One upload of one participant for one attempt of a round. Every part is used as a folder name.
+    """One upload of one participant for one attempt at a round. Every part is used as a folder name.
 
     Raises:
         InvalidRequestError: for a part that cannot be a folder name.
@@ -50,7 +50,7 @@ class UploadRef:
 
     @property
     def quota_key(self) -> QuotaKey:
-        """The key of what the participant may upload for the attempt."""
+        """The key of the participant's quota for the attempt."""
         return QuotaKey(self.run, self.round, self.attempt, self.participant)
 
     def committed_key(self, digest: str) -> CommittedKey:
@@ -64,7 +64,7 @@ def is_name(text: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a run or participant, which becomes a folder's.
+    """Return the name of a run or participant, after checking that it can be a folder's name.
 
     Raises:
         InvalidRequestError: if it cannot name a folder.

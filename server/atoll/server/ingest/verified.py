@@ -1,4 +1,4 @@
-"""Which payloads written by other processes this process has checked against their digests."""
+"""Tracks which payloads by other processes this process has checked against their digests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_SEGMENTS = 4096
 
 @dataclass(eq=False, slots=True)
 class _Seen:
-    """Guarded by ``lock``: records of file ``inode`` that end by ``through`` are checked; those at ``bad`` failed.
+    """Records of file ``inode`` that end by ``through`` are checked, and those at ``bad`` failed; guarded by ``lock``.
 
-    A segment only grows: what follows is all that a later look has to read.
+    A segment only grows, so a later check reads only the rest.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -32,7 +32,7 @@ class _Seen:
 class Verified:
     """Checks each payload once, however often it is requested. Thread-safe.
 
-    Later changes on disk are found when the committed upload is read: its payloads are checked again.
+    Later changes on disk are found when the committed upload is read, since its payloads are then checked again.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Job files: TOML becomes one frozen, valid ``JobSpec``, or one error that lists every problem.
+"""Job files: parses TOML into one frozen, valid ``JobSpec``, or raises one error that lists every problem.
 
 Read ``tables`` for the tables of the file and their rules, ``spec`` for rules between tables, ``refusals`` for jobs
-without a valid privacy account, ``convert`` for the engine's policies, and ``job`` for jobs written in Python. What
-depends on a model or on the server's state is refused by ``runs.submission``.
+without a valid privacy account, ``convert`` for the engine's policies, and ``job`` for jobs written in Python.
+``runs.submission`` refuses jobs that do not fit the model or the server's state.
 """
 
 from atoll.server.jobs.aggregation_section import Aggregation

@@ -13,7 +13,7 @@ from atoll.settings.section import Hint
 from atoll.wire.encoding import Encoding
 
 MAX_FROZEN = 256
-"""As many patterns as participants take."""
+"""Maximum number of patterns, equal to the limit of participants."""
 MAX_FRAGMENTS = 64
 
 _QUANTISED = {"int8": Encoding.INT8_BLOCK, "int4": Encoding.INT4_BLOCK}
@@ -41,30 +41,30 @@ class Aggregation(JobTable):
         Field(
             ge=2.0**-24,
             le=2.0**20,
-            description="Largest magnitude of an element of an update; a larger element rejects the whole update. A "
-            "smaller value makes the sum finer.",
+            description="Maximum magnitude of an element of an update; an update with a larger element is rejected. A "
+            "smaller value makes the sum more precise.",
         ),
         Hint(allowed="a power of two from 2^-24 to 2^20"),
     ] = 32.0
     averaged: Annotated[
         tuple[str, ...],
         Field(
-            strict=False,  # TOML has lists
+            strict=False,  # TOML gives lists
             max_length=256,
             description="Tensors (names, with `*` and `?`) that take the plain mean under any server optimiser: "
-            "statistics such as batch norm's, which must not gather momentum. A private job is "
-            "refused if its model has any: noise would ruin them.",
+            "statistics such as batch norm's, which must not accumulate momentum. A private job is refused if its "
+            "model has any, since noise would ruin them.",
         ),
         Hint(allowed="a list of names or patterns"),
     ] = ("*running_mean", "*running_var")
     frozen: Annotated[
         tuple[str, ...],
         Field(
-            strict=False,  # TOML has lists
+            strict=False,  # TOML gives lists
             max_length=MAX_FROZEN,
-            description="Tensors (names, with `*` and `?`) that are handed out with the model and never changed: "
-            "participants neither train nor send them, and they get no noise. They come last in the run's models. A "
-            "pattern that matches no tensor, or all of them together, is refused when the job is submitted.",
+            description="Tensors (names, with `*` and `?`) that are sent with the model and never changed: "
+            "participants neither train nor send them, and they get no noise. They are last in the run's models. At "
+            "submission, a pattern that matches no tensor is refused, and so are patterns that together match all.",
         ),
         Hint(allowed="a list of names or patterns", default="none"),
     ] = ()
@@ -73,19 +73,19 @@ class Aggregation(JobTable):
         Field(
             ge=1,
             le=MAX_FRAGMENTS,
-            description="Parts of the model of which each training round updates one, in turn (streaming DiLoCo): "
-            "participants train the whole model and send that part of the update. Parts are whole tensors in the order "
-            "of the file, with nearly equal numbers of elements; there are at most as many parts as tensors. Weights "
-            "and server optimiser state of the other parts stay as they are.",
+            description="Number of parts of the model, of which each training round updates one, in turn (streaming "
+            "DiLoCo): participants train the whole model and send that part of the update. Parts are whole tensors in "
+            "the order of the file, with nearly equal numbers of elements, so there are at most as many parts as "
+            "tensors. Weights and server optimiser state of the other parts do not change.",
         ),
     ] = 1
     encoding: Annotated[
         Literal["float32", "bfloat16", "float16", "float64", "int8", "int4"],
         Field(
             description="Encoding of updates on the wire. 16-bit encodings halve the bytes and round the update. "
-            "`int8` and `int4` send integers with a scale for every 128 elements, 8.25 and 4.25 bits each: an element "
-            "is off by at most 1/254 and 1/14 of its block's largest magnitude. Participants that do not support the "
-            "encoding are not invited.",
+            "`int8` and `int4` send integers with a scale for every 128 elements, which is 8.25 and 4.25 bits per "
+            "element; the error of an element is at most 1/254 and 1/14 of its block's largest magnitude. "
+            "Participants that do not support the encoding are not invited.",
         ),
     ] = "float32"
 
@@ -102,6 +102,6 @@ class Aggregation(JobTable):
         return _QUANTISED.get(self.encoding) or Encoding[self.encoding.upper()]
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """No weight bound without weights."""
+        """Refuse a weight bound without weights."""
         if self.weighting == "uniform":
             yield from self.unused(("max_weight",), 'aggregation.weighting is "uniform"')

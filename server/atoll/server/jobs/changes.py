@@ -1,4 +1,4 @@
-"""Jobs that differ from another one in some keys: for sweeps."""
+"""Jobs that differ from another job in some keys, for sweeps."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from atoll.server.jobs.spec import JobSpec
 from atoll.settings import Section, described, given
 
 _FREE = "training"
-"""The section whose keys are free, and may have dots."""
+"""The section whose keys are free and may contain dots."""
 
 
 def changed(job: JobSpec, changes: Mapping[str, object], source: str = "Job") -> Job:
-    """A job with other values; what follows from a changed key (``cohort.quorum`` from ``cohort.size``) follows anew.
+    """A job with changed values; dependent defaults (``cohort.quorum`` of ``cohort.size``) are derived again.
 
     Args:
-        job: the job as it is.
+        job: the original job.
         changes: values by dotted key, for example ``{"optimiser.lr": 0.01}``; a whole section by its name.
-        source: what errors call these values.
+        source: the name of these values in errors.
 
     Raises:
-        JobFileError: listing every problem with its key, value and what is allowed.
+        JobFileError: lists every problem with its key, value and what is allowed.
     """
     tables: dict[str, Any] = {name: as_table(item) for name, item in given(job).items()}
     for key, value in changes.items():
@@ -37,7 +37,7 @@ def changed(job: JobSpec, changes: Mapping[str, object], source: str = "Job") ->
 
 
 def as_table(value: object) -> Any:
-    """A section as a file would have it; other values as they are."""
+    """A section as the table that a file would have; other values unchanged."""
     if isinstance(value, Section):
         return given(value)
     return {key: as_table(item) for key, item in value.items()} if isinstance(value, Mapping) else value
@@ -49,7 +49,7 @@ def _put(tables: dict[str, Any], key: str, value: object) -> None:
         tables[first] = value
         return
     inner = tables.setdefault(first, {})
-    if not isinstance(inner, dict):  # a key above that is no section: the validation refuses it by its name
+    if not isinstance(inner, dict):  # a parent key that is not a section: the validation refuses it by name
         tables[first] = inner = {}
     if first == _FREE:
         inner[rest] = value

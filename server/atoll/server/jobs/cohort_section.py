@@ -51,8 +51,8 @@ class Cohort(JobTable):
         Field(
             description="How participants are drawn. `uniform`: without replacement, all with the same probability. "
             "`poisson`: each independently with the same probability. `weighted`: in proportion to declared examples. "
-            "`least_recent`: those drawn longest ago. `availability`: in proportion to the probability of reporting "
-            "in time, estimated from past hours and speed."
+            "`least_recent`: the ones drawn longest ago. `availability`: in proportion to the probability of "
+            "reporting in time, estimated from past online hours and report times."
         ),
     ] = "uniform"
     rate: Annotated[
@@ -79,8 +79,8 @@ class Cohort(JobTable):
         Field(
             ge=0,
             le=MAX_COHORT,
-            description="Fewest reports of a valid round; with fewer the round is tried again. 0 only with "
-            '`sampler = "poisson"` or a `[privacy]` section: the round then waits for every member.',
+            description="Minimum reports of a valid round; with fewer, the round is tried again. 0 is allowed only "
+            'with `sampler = "poisson"` or a `[privacy]` section; the round then waits for every member.',
         ),
         Hint(
             default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`; 0 with `[privacy]` and `poisson`'
@@ -88,18 +88,20 @@ class Cohort(JobTable):
     ] = Field(default_factory=_default_quorum)
     min_available: Annotated[
         int,
-        Field(ge=1, le=MAX_COHORT, description="Participants that must be connected before a cohort is drawn."),
+        Field(
+            ge=1, le=MAX_COHORT, description="Number of participants that must be connected before a cohort is drawn."
+        ),
         Hint(default="`size`"),
     ] = Field(default_factory=lambda found: found.get("size", 1))
     required: Annotated[
         SkipValidation[tuple[str, ...] | Literal["all"]],
         BeforeValidator(_check_required),
         Field(
-            description="Participants without which no round counts, evaluations included: organisations or "
-            "participants' ids, or `all` for every member of each cohort. A round waits until those that are named are "
-            "connected, and always draws them. If one of them declines, fails or does not report in time, the round is "
-            "tried again; after `straggler.max_attempts`, or if it fails twice with the same error, the run fails and "
-            "says who was missing and why. Not with `[privacy]`."
+            description="Participants that must report in every round, including evaluations: organisations or "
+            "participants' ids, or `all` for every member of each cohort. A round waits until the named ones are "
+            "connected, and always draws them. If one of them declines, fails or does not report in time, the round "
+            "is tried again. After `straggler.max_attempts`, or if it fails twice with the same error, the run fails "
+            "and says who was missing and why. Not with `[privacy]`."
         ),
         Hint(allowed='a list of different names, or "all"'),
     ] = ()
@@ -108,29 +110,29 @@ class Cohort(JobTable):
         Field(
             ge=0,
             lt=2**63,
-            description="Makes the draws reproducible. Leave it out in production: the server then chooses a secret "
-            "seed and records it.",
+            description="Seed that makes the draws reproducible. Leave it out in production: the server then chooses "
+            "a secret seed and records it.",
         ),
         Hint(default="drawn by the server"),
     ] = None
 
     @property
     def invited(self) -> int:
-        """Participants invited to a round: ``ceil(size * over_selection)``."""
+        """Number of participants invited to a round: ``ceil(size * over_selection)``."""
         return math.ceil(self.size * self.over_selection)
 
     @property
     def requires_all(self) -> bool:
-        """Whether every member of each cohort must count."""
+        """Whether every member of each cohort must report."""
         return self.required == "all"
 
     @property
     def required_names(self) -> tuple[str, ...]:
-        """Organisations and ids of the participants that must count; none where every member must."""
+        """Organisations and ids of the participants that must report; empty if every member must."""
         return () if isinstance(self.required, str) else self.required
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Check quorum and availability against the size, and settings that Poisson sampling excludes."""
+        """Check quorum and availability against the size, and refuse settings that Poisson sampling excludes."""
         if len(self.required_names) > self.size:
             yield "required", f"names {len(self.required_names)} participants; cohort.size {self.size} has no room"
         if self.sampler == "poisson" and self.required_names:

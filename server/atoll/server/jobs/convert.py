@@ -1,4 +1,4 @@
-"""Conversion of a job into the policies of engine and aggregation."""
+"""Converts a job to the policies of engine and aggregation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _patience_of(spec: JobSpec) -> Patience:
 
 
 def participation_limit_of(spec: JobSpec) -> ParticipationLimit | None:
-    """The bound on participation that the draw must enforce; None if there is none."""
+    """The participation bound that the draw must enforce, or None."""
     privacy = spec.privacy
     if privacy is None or privacy.max_participations is None:
         return None

@@ -1,4 +1,4 @@
-"""`[evaluation]`, `[retention]` and `[stop]`: how models are measured, and what the measures decide."""
+"""`[evaluation]`, `[retention]` and `[stop]`: how models are measured, and what the results decide."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Evaluation(JobTable):
         bool,
         Field(
             description="Participants also evaluate the model that they receive, before they train from it, and send "
-            "both in one report: costs no extra transfer."
+            "both results in one report, which costs no extra transfer."
         ),
         Hint(default="true; false with `[privacy]`"),
     ] = True
@@ -31,8 +31,8 @@ class Evaluation(JobTable):
         Field(
             ge=0,
             le=MAX_ROUNDS,
-            description="After this many training rounds, a separate round in which participants evaluate the new "
-            "model; 0: never.",
+            description="Number of training rounds between separate rounds in which participants evaluate the new "
+            "model; 0 for none.",
         ),
     ] = 0
     final: Annotated[
@@ -52,14 +52,14 @@ class Evaluation(JobTable):
 
 
 class Retention(JobTable):
-    """Which models the server keeps. The first and the last are always kept."""
+    """The models that the server keeps. The first and the last are always kept."""
 
     models: Annotated[
         int | None,
         Field(
             ge=1,
             le=MAX_ROUNDS,
-            description="Newest models kept while the run is active, and for a while after.",
+            description="Number of newest models to keep while the run is active, and for a while afterwards.",
         ),
         Hint(default="the server's `keep_models`"),
     ] = None
@@ -67,8 +67,8 @@ class Retention(JobTable):
         str | None,
         Field(
             pattern=METRIC_PATTERN,
-            description="The metric that decides which model is the best; that model is kept too. `eval/NAME`: of the "
-            "participants' evaluations. `server/NAME`: of the server's evaluator.",
+            description="The metric that decides which model is the best; that model is also kept. `eval/NAME`: of "
+            "the participants' evaluations. `server/NAME`: of the server's evaluator.",
         ),
         Hint(allowed=METRIC_FORM, default="`stop.metric`, if there is a `[stop]` section; else none"),
     ] = None
@@ -80,11 +80,11 @@ class Retention(JobTable):
 
     @property
     def criterion(self) -> tuple[str, str] | None:
-        """The metric that decides and its mode; None if this section names no metric."""
+        """The deciding metric and its mode; None if this section names no metric."""
         return None if self.best is None or self.mode is None else (self.best, self.mode)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A metric and its mode go together."""
+        """Check that a metric and its mode are given together."""
         if self.best is None:
             yield from self.unused(("mode",), "retention.best names no metric")
         elif self.mode is None:
@@ -92,7 +92,7 @@ class Retention(JobTable):
 
 
 class Stop(JobTable):
-    """Early stopping: the run ends before `job.rounds` once its models get no better.
+    """Early stopping: the run ends before `job.rounds` when its models stop improving.
 
     A model is measured by the evaluations of the round that hands it out (`eval/NAME`), or by the server when it is
     released (`server/NAME`). The final evaluation still takes place.
@@ -117,12 +117,14 @@ class Stop(JobTable):
         Field(
             ge=1,
             le=MAX_ROUNDS,
-            description="Measured models in a row without an improvement after which the run ends.",
+            description="Number of measured models in a row without an improvement after which the run ends.",
         ),
     ]
     min_delta: Annotated[
         float,
         Field(
-            ge=0, le=1e9, description="A model is an improvement if it is better than the best one by more than this."
+            ge=0,
+            le=1e9,
+            description="A model is an improvement if its metric is better than the best so far by more than this.",
         ),
     ] = 0.0

@@ -1,8 +1,8 @@
 """Fragments: parts of the model of which each train round updates one, in turn.
 
-Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.2) with its sequential pattern: neighbours in the
-layout, which mostly are neighbours in the network, share a fragment. Which fragment a round has follows from the job,
-the layout and the number of train rounds released before it, so it is stored nowhere.
+This is streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.2) with its sequential pattern: neighbours
+in the layout, which mostly are neighbours in the network, share a fragment. A round's fragment follows from the job,
+the layout and the number of train rounds released before it, so it is not stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """Consecutive ranges of elements, cut at tensor borders, that cover [0, N) of the N that are trained."""
+    """Consecutive ranges of elements, cut at tensor borders, that cover the N trained elements [0, N)."""
 
     parts: tuple[ElementRange, ...]
 
@@ -31,7 +31,7 @@ class Fragments:
         return len(self.parts)
 
     def of_round(self, version: int) -> ElementRange:
-        """The fragment of the train round after ``version`` released ones; a retry has the same."""
+        """The fragment of the train round after ``version`` released ones; retries have the same."""
         return self.parts[version % len(self.parts)]
 
     @property
@@ -41,18 +41,18 @@ class Fragments:
 
 
 def fragments_of(spec: JobSpec, layout: Layout) -> Fragments:
-    """The fragments of the tensors that a job trains, which come first in ``layout``. Raises as ``deal``."""
+    """The fragments of the tensors that a job trains, which are first in ``layout``. Raises what ``deal`` raises."""
     return deal(trained_layout(spec, layout), spec.aggregation.fragments)
 
 
 def deal(layout: Layout, count: int) -> Fragments:
     """Cut a layout into ``count`` fragments of whole tensors, each at least one, of nearly equal numbers of elements.
 
-    Cut k lies at the tensor border nearest to k/count of the elements, so none has more than N/count elements and those
-    of the largest tensor together.
+    Cut k is at the tensor border nearest to k/count of the elements, so no fragment has more than N/count elements plus
+    those of the largest tensor.
 
     Raises:
-        InvalidRequestError: if there are fewer tensors than that.
+        InvalidRequestError: if there are fewer than ``count`` tensors.
     """
     tensors = len(layout.tensors)
     if not 1 <= count <= tensors:

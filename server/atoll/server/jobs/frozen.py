@@ -1,7 +1,7 @@
-"""Frozen tensors: handed out with the model, and changed by no round.
+"""Frozen tensors: sent with the model, and changed by no round.
 
-A round updates one range of the model's elements. So in the layout of a run the tensors that are trained come
-first and frozen ones after them, each kind in the order of the file.
+A round updates one range of the model's elements. So in the layout of a run trained tensors are first and frozen ones
+last, each kind in the order of the file.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def frozen_tensors(spec: JobSpec, layout: Layout) -> frozenset[str]:
 
 
 def trained_layout(spec: JobSpec, layout: Layout) -> Layout:
-    """The tensors that are trained, in order; a job that freezes all of them is refused before (``check_frozen``)."""
+    """The trained tensors, in order; a job that freezes all tensors has been refused (``check_frozen``)."""
     frozen = frozen_tensors(spec, layout)
     return Layout(tuple(tensor for tensor in layout.tensors if tensor.name not in frozen)) if frozen else layout
 
 
 def trained_first(spec: JobSpec, layout: Layout) -> Layout:
-    """The layout of the run: the same tensors, those that are trained before the frozen ones."""
+    """The layout of the run: the same tensors, with the trained ones before the frozen ones."""
     frozen = frozen_tensors(spec, layout)
     return Layout(tuple(sorted(layout.tensors, key=lambda tensor: tensor.name in frozen))) if frozen else layout
 
 
 def check_frozen(spec: JobSpec, layout: Layout) -> None:
-    """Refuse a pattern that matches no tensor, and patterns that leave none to train.
+    """Refuse a pattern that matches no tensor, and patterns that leave no tensor to train.
 
     Raises:
-        InvalidRequestError: naming the pattern and the model's tensors.
+        InvalidRequestError: shows the pattern and the model's tensors.
     """
     names = [tensor.name for tensor in layout.tensors]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

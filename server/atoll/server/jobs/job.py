@@ -1,4 +1,4 @@
-"""Jobs written in Python: the job file's own sections, in the short form that a script wants.
+"""Jobs written in Python, with the sections of a job file in a short form for scripts.
 
 ::
 
@@ -47,31 +47,31 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "job"
 _SOURCE = "Job"
-"""The name in errors of a job that comes from no file."""
+"""The name, in errors, of a job without a file."""
 
 
 class Job(JobSpec):
     """A whole job, valid and frozen: the model of the job file (docs/job-reference.md has each section's keys).
 
     Args:
-        rounds: number of models released after the initial one; None with ``statistics``, whose query decides it.
+        rounds: number of models released after the initial one; None with ``statistics``, whose query determines it.
         cohort: the participants of a round.
         name: shown in lists, logs and reports.
-        seed: participants' random numbers (``task.seed``) follow from it; None: the server draws one and records it.
-        initial: safetensors file with the initial weights, where they are not given as arrays.
+        seed: seeds participants' random numbers (``task.seed``); None if the server is to draw and record one.
+        initial: safetensors file with the initial weights, unless they are given as arrays.
         straggler: how long a round waits, and what happens to late reports.
         aggregation: how updates are combined.
         optimiser: how the server applies the mean update: ``FedAvg()``, ``FedAvgM()``, ``FedAdam()``, ...
-        training: free settings for the participants' trainers, which read them as ``task.settings``.
+        training: free settings for the participants' trainers, available as ``task.settings``.
         evaluation: how models are evaluated.
         retention: which models the server keeps.
         stop: early stopping, by a metric.
-        iterate_averaging: a mean of the released models, kept beside the newest one.
+        iterate_averaging: a mean of the released models, kept in addition to the newest one.
         privacy: central differential privacy of participants.
-        statistics: columns and figures to find, instead of a model to train.
+        statistics: columns and figures to compute, instead of a model to train.
 
     Raises:
-        JobFileError: listing every problem with its key, for example ``cohort.quorum``.
+        JobFileError: lists every problem with its key, for example ``cohort.quorum``.
     """
 
     def __init__(  # noqa: PLR0913  # one keyword for each section of the file
@@ -108,22 +108,22 @@ class Job(JobSpec):
             "privacy": privacy,
             "statistics": statistics,
         }
-        # The tables that a file would have: what follows from several of them is worked out in one place, for both.
+        # The tables that a file would have, so that defaults across tables are derived in one place for both.
         tables: dict[str, Any] = {key: _as_table(section) for key, section in sections.items() if section is not None}
         try:
             super().__init__(**tables)
         except ValidationError as error:
             raise JobFileError(described(error, JobSpec, tables, _SOURCE, {})) from None
 
-    # Has pydantic's `model_validate` take the tables of a file, as `model_dump` gives them, not the keywords above.
+    # Makes pydantic's `model_validate` take the tables of a file, as from `model_dump`, and not the keywords above.
     __init__.__dict__["__pydantic_base_init__"] = True
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The job of a file; the path of its initial weights, relative to the file, becomes relative to where you are.
+        """Load a job file; the path of its initial weights becomes relative to the current folder.
 
         Raises:
-            JobFileError: if the file cannot be read, or has problems: every one with its line and key.
+            JobFileError: if the file cannot be read or has problems, which are listed with line and key.
         """
         file = Path(path)
         try:
@@ -137,17 +137,17 @@ class Job(JobSpec):
 
     @classmethod
     def of(cls, spec: JobSpec) -> Self:
-        """A job that was validated before."""
+        """Make a job from a validated one."""
         values: dict[str, Any] = {key: getattr(spec, key) for key in type(spec).model_fields}
         return cls.model_construct(_fields_set=set(spec.model_fields_set), **values)
 
     def to_toml(self) -> str:
-        """The job file, with the keys that were given."""
+        """The job file, with the given keys."""
         return to_toml(self)
 
 
 def _as_table(section: object) -> object:
-    """The table that a file would have; a value that is no section stays, for the validation to refuse it."""
+    """The table that a file would have; a value that is not a section stays, and the validation refuses it."""
     if isinstance(section, Section):
         return given(section)
     return {key: item for key, item in section.items() if item is not None} if isinstance(section, Mapping) else section

@@ -17,7 +17,7 @@ def parse_job(data: bytes | str, file: str = "job.toml") -> JobSpec:
         file: its name, for messages only.
 
     Raises:
-        JobFileError: listing every problem: file, line, key, value and what is allowed.
+        JobFileError: lists every problem with file, line, key, value and what is allowed.
     """
     try:
         return parse(data, JobSpec, file)

@@ -1,4 +1,4 @@
-"""`[optimiser]` and `[iterate_averaging]`: what becomes of the mean update."""
+"""`[optimiser]` and `[iterate_averaging]`: how the mean update is applied."""
 
 from __future__ import annotations
 
@@ -42,23 +42,24 @@ class Optimiser(JobTable):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The parameters of this optimiser, without those of the others."""
+        """The parameters of this optimiser, without those of others."""
         return {"lr": self.lr} | {key: getattr(self, key) for key, names in _USED_BY.items() if self.name in names}
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """No parameter of another optimiser."""
+        """Refuse parameters of another optimiser."""
         for key, optimisers in _USED_BY.items():
             if self.name not in optimisers:
                 yield from self.unused((key,), f"it belongs to {', '.join(optimisers)}, not to {self.name}")
 
 
 class IterateAveraging(JobTable):
-    """A mean of the released models, kept beside the newest one (`atoll run model --averaged`).
+    """A mean of the released models, kept in addition to the newest one (`atoll run model --averaged`).
 
-    It costs no privacy and averages the noise; whether it is better than the last model depends on the job.
-    Participants train on the models themselves. The server's evaluator evaluates both; its metrics of the mean are
-    named `server/averaged/...`. Only the newest mean is kept, as long as the last model. All models weigh the same
-    until there are 1 / (1 - decay); then each release multiplies the weights of earlier ones by `decay`.
+    It costs no privacy and averages out noise; whether it is better than the last model depends on the job.
+    Participants train from the models, not from the mean. The server's evaluator evaluates both; its metrics of the
+    mean are named `server/averaged/...`. Only the newest mean is kept, as long as the last model. All models weigh the
+    same until their number reaches 1 / (1 - decay); from then on each release multiplies the weights of earlier ones by
+    `decay`.
     """
 
     decay: Annotated[

@@ -1,4 +1,4 @@
-"""The server optimisers by name, for jobs that are written in Python (Reddi et al. 2021, arXiv:2003.00295).
+"""The server optimisers by name, for jobs written in Python (Reddi et al. 2021, arXiv:2003.00295).
 
 Each makes the ``[optimiser]`` section of the job file, which documents the parameters.
 """

@@ -11,13 +11,13 @@ from atoll.server.jobs.section import MAX_ROUNDS, JobTable
 from atoll.settings.section import Hint
 
 MIN_DELTA, MAX_DELTA = 1e-15, 1e-2
-"""Below, floats are not precise enough; above, the guarantee is empty."""
+"""Bounds: below the first, floats are not precise enough; above the second, the guarantee is empty."""
 POPULATION_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 MAX_BANDS = 64
 DEFAULT_BANDS = 32
 
 MAX_BUFFERS = 5
-"""As ``privacy.mechanisms.strategy``, which jobs are read without."""
+"""As in ``privacy.mechanisms.strategy``, which is not imported to read jobs."""
 
 MAX_CLIP = 1e9
 """Largest clip norm."""
@@ -29,7 +29,7 @@ Unit = Literal["participant", "row"]
 class AdaptiveClip(JobTable):
     """A clip norm that follows a quantile of the updates' norms (Andrew et al. 2021, arXiv:1905.03871).
 
-    Each round releases how many updates were within the norm, with noise, and the norm moves towards the quantile. The
+    Each round releases, with noise, how many updates were within the norm, and the norm moves towards the quantile. The
     count has a privacy cost, so the noise on the updates is larger.
     """
 
@@ -52,16 +52,16 @@ class Privacy(JobTable):
     """Central differential privacy of participants: the server adds noise, and charges each release to a ledger.
 
     The unit is one participant, with everything that it sends in all rounds; with `[statistics]` it may be a row.
-    Sensitivity follows from sampler, weighting and clipping; it is not a setting. Combinations without a valid account
-    are refused.
+    The sensitivity follows from sampler, weighting and clipping; it is not a setting. Combinations without a valid
+    account are refused.
     """
 
     population: Annotated[
         str,
         Field(
             pattern=POPULATION_PATTERN,
-            description="The population whose budget the run uses: runs that may draw the same participants name "
-            "the same population, and their costs add up.",
+            description="The population whose budget the run spends. Runs that may draw the same participants must "
+            "name the same population, and their costs add up.",
         ),
         Hint(allowed="1 to 63 lower-case letters, digits, dots, dashes or underscores, the first a letter or digit"),
     ]
@@ -70,8 +70,8 @@ class Privacy(JobTable):
         Field(
             gt=0,
             le=1000,
-            description="Target over all planned rounds; the least noise that meets it is computed. Alternative: "
-            "`noise_multiplier`.",
+            description="Target epsilon over all planned rounds; the server computes the least noise that meets it. "
+            "Alternative: `noise_multiplier`.",
         ),
         Hint(default="none"),
     ] = None
@@ -80,8 +80,8 @@ class Privacy(JobTable):
         Field(
             ge=1e-6,
             le=1e6,
-            description="Noise instead of a target: its standard deviation on the sum, over the largest norm that one "
-            "participant can have there.",
+            description="Noise instead of a target: its standard deviation on the sum, divided by the largest norm of "
+            "one participant's contribution.",
         ),
         Hint(default="follows from `epsilon`"),
     ] = None
@@ -90,16 +90,16 @@ class Privacy(JobTable):
         Field(
             ge=MIN_DELTA,
             le=MAX_DELTA,
-            description="Probability with which the guarantee may fail: well below 1 / (size of the population).",
+            description="Probability that the guarantee fails; choose it well below 1 / (size of the population).",
         ),
     ]
     mechanism: Annotated[
         Mechanism,
         Field(
             description="`gaussian`: fresh noise every round. `blt` (buffered linear Toeplitz), `banded` (matrix "
-            "factorisation) and `tree` (DP-FTRL): noise that cancels in part from round to round, for cohorts that "
-            "cannot be drawn at random; they need `max_participations`, and all but `blt` need `min_separation`. Of "
-            "these `blt` has the least noise in long runs, and keeps the fewest vectors."
+            "factorisation) and `tree` (DP-FTRL): noise that partly cancels from round to round, for cohorts that "
+            "cannot be drawn at random. These three need `max_participations`, and all but `blt` need "
+            "`min_separation`; `blt` has the least noise in long runs and keeps the fewest vectors."
         ),
         Hint(
             default="`blt` with `max_participations`, a sampler other than `poisson`, `clip` and one fragment; else "
@@ -111,14 +111,14 @@ class Privacy(JobTable):
         Field(
             gt=0,
             le=MAX_CLIP,
-            description="L2 norm to which the server clips every update. Alternative: `adaptive`. With `[statistics]` "
-            "it follows: leave it out.",
+            description="L2 norm to which the server clips every update. Alternative: `adaptive`. Leave it out with "
+            "`[statistics]`, from which it follows.",
         ),
         Hint(default="none"),
     ] = None
     adaptive: Annotated[
         AdaptiveClip | None,
-        Field(description="A norm that follows the updates' norms, e.g. `adaptive = { initial = 1.0 }`."),
+        Field(description="A clip norm that follows the updates' norms, e.g. `adaptive = { initial = 1.0 }`."),
         Hint(allowed="a table, see below", default="none"),
     ] = None
     report_noise: Annotated[
@@ -126,10 +126,10 @@ class Privacy(JobTable):
         Field(
             ge=2**-4,
             le=1e6,
-            description="With `poisson` and `gaussian`: each round also releases how many reported, with noise of this "
-            "standard deviation in participants, and the run pauses once it is clear that less than half of "
-            "`cohort.size` report. More noise on the updates pays for it: about 0.5 % at ten times the "
-            "noise multiplier. Without it, rounds without reports are released and charged until an operator "
+            description="With `poisson` and `gaussian`: each round also releases the number of reports, with noise of "
+            "this standard deviation in participants, and the run pauses once it is clear that less than half of "
+            "`cohort.size` report. The updates get more noise to compensate: about 0.5 % more if this is ten times "
+            "the noise multiplier. Without it, rounds without reports are released and charged until an operator "
             "pauses the run.",
         ),
         Hint(default="not counted"),
@@ -137,14 +137,14 @@ class Privacy(JobTable):
     unit: Annotated[
         Unit,
         Field(
-            description="What is protected. `row`: one row of one participant's table, with `[statistics]` alone; the "
-            "participants' figures themselves are not hidden. Runs of one population have one unit."
+            description="The unit of privacy. `row`: one row of one participant's table, only with `[statistics]`; "
+            "the participants' figures themselves are not hidden. All runs of a population have the same unit."
         ),
     ] = "participant"
     accountant: Annotated[
         Literal["prv", "rdp"] | None,
         Field(
-            description="`prv` adds up privacy loss distributions numerically, and is the tighter one; `rdp` adds up "
+            description="`prv` composes privacy loss distributions numerically and is the tighter one; `rdp` adds up "
             "Rényi divergences."
         ),
         Hint(default="`prv`"),
@@ -154,8 +154,8 @@ class Privacy(JobTable):
         Field(
             ge=1,
             le=MAX_ROUNDS,
-            description="Largest number of rounds for which one participant is drawn; enforced by the draw. Needed "
-            "wherever the account does not rely on a random draw.",
+            description="Maximum number of rounds for which one participant is drawn; enforced by the draw. Needed "
+            "whenever the account does not rely on a random draw.",
         ),
         Hint(default="none"),
     ] = None
@@ -164,8 +164,8 @@ class Privacy(JobTable):
         Field(
             ge=1,
             le=MAX_ROUNDS,
-            description="Fewest rounds from one participation to the next of the same participant, e.g. 3: in round 1, "
-            "then 4 at the earliest; enforced by the draw.",
+            description="Minimum number of rounds from one participation to the next of the same participant. With 3, "
+            "a participant of round 1 is next drawn in round 4 at the earliest. Enforced by the draw.",
         ),
         Hint(default="1; needed by `banded` and `tree`"),
     ] = None
@@ -174,8 +174,8 @@ class Privacy(JobTable):
         Field(
             ge=1,
             le=MAX_BANDS,
-            description="With `banded`: rounds over which noise cancels, at most `min_separation`. The server keeps "
-            "one vector of noise less than that.",
+            description="With `banded`: number of rounds over which noise cancels, at most `min_separation`. The "
+            "server keeps one noise vector fewer.",
         ),
         Hint(default=f"`min_separation`, at most {DEFAULT_BANDS}"),
     ] = None
@@ -185,7 +185,7 @@ class Privacy(JobTable):
         Field(
             ge=1,
             le=MAX_BUFFERS,
-            description="With `blt`: vectors that the server keeps, 8 bytes for each parameter.",
+            description="With `blt`: number of vectors that the server keeps, with 8 bytes per parameter.",
         ),
         Hint(default="the fewest with which noise is within half a percent of the least"),
     ] = None
@@ -195,15 +195,15 @@ class Privacy(JobTable):
         """The clip norm of the first round; of all rounds unless it is adaptive."""
         if self.adaptive is not None:
             return self.adaptive.initial
-        return self.clip or 0.0  # a valid section has one of them
+        return self.clip or 0.0  # a valid section has one of the two
 
     @property
     def bands_used(self) -> int:
-        """Bands of the banded mechanism."""
+        """Number of bands of the banded mechanism."""
         return self.bands or min(self.min_separation or 1, DEFAULT_BANDS)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """One target, one clip, and the keys of the mechanism."""
+        """Check that there is one target, one clip, and the mechanism's keys."""
         if (self.epsilon is None) == (self.noise_multiplier is None):
             yield "epsilon", "give exactly one of epsilon and noise_multiplier"
         if self.clip is not None and self.adaptive is not None:

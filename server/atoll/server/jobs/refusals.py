@@ -1,7 +1,7 @@
-"""Refusals of jobs without a valid privacy account, found before anything is calibrated or sent.
+"""Refuses jobs without a valid privacy account, before anything is calibrated or sent.
 
-Each rule follows from what the server really does: a combination that no theorem covers is refused with the
-reason and what to change, never approximated.
+Each rule follows from the server's actual behaviour. A combination that no theorem covers is never approximated, but
+refused with the reason and the remedy.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from atoll.server.jobs.tables import JobTables
 
 Refusal = tuple[str, str]
-"""The job's key, and what is wrong with it and what to do."""
+"""The job's key, and its problem with the remedy."""
 
 COUNT_NOISE_SHARE = 1 / 20
-"""Noise on adaptive clipping's count, of the cohort's size (Andrew et al. 2021, section 3.1)."""
+"""Default noise on adaptive clipping's count, as a share of the cohort's size (Andrew et al. 2021, section 3.1)."""
 
 
 def counts_on_sampling(spec: JobTables) -> bool:
-    """Whether a private job's account counts on amplification by sampling: an independent draw with fresh noise."""
+    """Whether a private job's account relies on amplification by sampling: an independent draw with fresh noise."""
     fresh_noise = spec.privacy is None or spec.privacy.mechanism == "gaussian"
     return fresh_noise and sampler_named(spec.cohort.sampler).independent
 
 
 def has_secret_draw(spec: JobTables) -> bool:
-    """Whether the account assumes that the draw stays secret; then nothing but the sums may depend on it."""
+    """Whether the account assumes a secret draw, on which nothing but the sums may depend."""
     return spec.privacy is not None and counts_on_sampling(spec)
 
 
@@ -41,7 +41,7 @@ def count_noise(spec: JobTables, section: Privacy) -> float | None:
 
 
 def refusals(spec: JobTables) -> Iterator[Refusal]:
-    """Everything about the job that leaves its privacy section without a valid account; nothing without a section."""
+    """Yield the settings that leave the privacy section without a valid account; nothing without a section."""
     section = spec.privacy
     if section is None:
         return
@@ -124,7 +124,7 @@ def _budget(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
 
 
 def _secret_draw(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
-    """Conditions of Poisson sampling: one known rate, a secret draw, and releases that depend on nothing else."""
+    """Check Poisson sampling's conditions: a known rate, a secret draw, releases that depend on nothing else."""
     cohort = spec.cohort
     if cohort.rate is None:
         yield (

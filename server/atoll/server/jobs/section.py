@@ -1,4 +1,4 @@
-"""The base class of a job's tables, whose errors in Python are those of a job file, and limits that several share."""
+"""The base class of a job's tables, with the same errors in Python as in a job file, and shared limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JobTable(Section):
     """A table of a job.
 
     Raises:
-        JobFileError: if it is made with values that are not allowed: every problem with its key.
+        JobFileError: if values are not allowed; lists every problem with its key.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -29,5 +29,5 @@ class JobTable(Section):
         except ValidationError as error:
             raise JobFileError(described(error, type(self), values, type(self).__name__, {})) from None
 
-    # Has pydantic validate tables within tables itself, as it does those of a file.
+    # Makes pydantic itself validate tables within tables, as for a file.
     __init__.__dict__["__pydantic_base_init__"] = True

@@ -1,4 +1,4 @@
-"""A whole job file: what its tables demand of each other, and defaults that follow from several of them."""
+"""A whole job file: rules between its tables, and defaults that depend on several of them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from atoll.server.jobs.tables import JobTables
 EVALUATED = "eval/"
 """Prefix of the names of metrics that participants measure."""
 GRID_WEIGHT_BITS = 46
-"""Bits that a round's total weight and ``max_abs`` may take together: 62 of the sum less 16 for the fraction."""
+"""Maximum bits of a round's total weight and ``max_abs`` together: 62 of the sum minus 16 for the fraction."""
 
 
 class JobSpec(JobTables):
-    """A whole job file, valid."""
+    """A whole valid job file."""
 
     @model_validator(mode="before")
     @classmethod
     def _private_defaults(cls, tables: object) -> object:
-        """Keys that the file leaves out: the only values that privacy allows, and the mechanism that fits."""
+        """Values for keys that are left out: the only ones that privacy allows, and the fitting mechanism."""
         if not isinstance(tables, dict) or "privacy" not in tables:
             return tables
         found = {name: tables.get(name, {}) for name in ("cohort", "evaluation", "aggregation", "privacy")}
@@ -39,22 +39,22 @@ class JobSpec(JobTables):
     @model_validator(mode="before")
     @classmethod
     def _statistics_defaults(cls, tables: object) -> object:
-        """Keys of a run of statistics that its file leaves out."""
+        """Values of keys that a job of statistics leaves out."""
         return with_statistics_defaults(tables)
 
     @property
     def best(self) -> tuple[str, str] | None:
-        """The metric that decides which model is the best, and its mode; None if none does."""
+        """The metric that decides which model is the best, and its mode, or None."""
         if self.stop is None or self.retention.criterion is not None:
             return self.retention.criterion
         return self.stop.metric, self.stop.mode
 
     def seeded(self, seed: int | None) -> Self:
-        """The job with the seed of its run, which the server drew if the job has none."""
+        """The job with the seed of its run, which the server has drawn if the job has none."""
         return self.model_copy(update={"job": self.job.model_copy(update={"seed": seed})})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Refuse what privacy excludes, quorum 0 without it, fragments with late reports, sums that may overflow."""
+        """Refuse conflicts with privacy, quorum 0 without it, fragments with late reports, overflowing sums."""
         yield from refusals(self)
         yield from statistics_conflicts(self)
         if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
@@ -64,7 +64,7 @@ class JobSpec(JobTables):
         yield from self._mode_conflicts()
 
     def _metric_conflicts(self) -> Iterator[tuple[str, str]]:
-        """No metric of participants decides if they do not evaluate."""
+        """Refuse a deciding metric of participants that do not evaluate."""
         if self._evaluates:
             return
         named = {"retention.best": self.retention.best, "stop.metric": None if self.stop is None else self.stop.metric}
@@ -73,7 +73,7 @@ class JobSpec(JobTables):
                 yield key, self._never_measured(metric)
 
     def _mode_conflicts(self) -> Iterator[tuple[str, str]]:
-        """One metric is not better when it is higher and better when it is lower."""
+        """Refuse two modes for the same metric."""
         kept, stop = self.retention, self.stop
         if stop is not None and stop.metric == kept.best and stop.mode != kept.mode:
             modes = f'is "{stop.mode}" for {stop.metric} and retention.mode is "{kept.mode}"'
@@ -112,7 +112,7 @@ class JobSpec(JobTables):
 
 
 def _default_mechanism(found: dict[str, dict[str, Any]]) -> str:
-    """BLT where it can account for capped participation, otherwise fresh noise; by the tables of a private job."""
+    """A private job's default: BLT where it can account for capped participation, otherwise fresh noise."""
     privacy = found["privacy"]
     fits = "adaptive" not in privacy and found["aggregation"].get("fragments", 1) == 1
     capped = "max_participations" in privacy and found["cohort"].get("sampler") != "poisson"

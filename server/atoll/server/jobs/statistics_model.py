@@ -1,4 +1,4 @@
-"""The model of a run of statistics, which follows from its query: layout, first values, and how a round changes it."""
+"""The model of a run of statistics, which follows from its query: layout, initial values, and updates by rounds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Rewrite = Callable[[int, MutableMapping[str, Floats], int, float], None]
-"""Changes a model before it is released: takes the number of models released before, the tensors with the mean update
-in them, the number of updates, and the standard deviation of the noise on each element of their sum."""
+"""Changes a model before its release: takes the number of models released before, the tensors with the mean update
+applied, the number of updates, and the standard deviation of the noise on each element of their sum."""
 
 
 def statistics_layout(section: Statistics) -> Layout:
@@ -34,10 +34,10 @@ def first_model(section: Statistics) -> dict[str, Floats]:
 
 
 def check_statistics_layout(spec: JobTables, layout: Layout) -> None:
-    """Check that a run of statistics begins with its own model.
+    """Check that a run of statistics begins with its query's model.
 
     Raises:
-        InvalidRequestError: if it begins with another one.
+        InvalidRequestError: if it begins with another model.
     """
     if spec.statistics is not None and layout != statistics_layout(spec.statistics):
         raise InvalidRequestError(
@@ -48,7 +48,7 @@ def check_statistics_layout(spec: JobTables, layout: Layout) -> None:
 
 
 def release_of(spec: JobTables) -> Rewrite | None:
-    """How a round changes the model before it is released; None if the mean update is the release.
+    """The function that changes the model before its release; None if the mean update is the release.
 
     It raises ``InvalidRequestError`` if the round contradicts an earlier one.
     """

@@ -1,4 +1,4 @@
-"""``[statistics]`` beside ``[privacy]``: the keys that follow, and what cannot be had with noise."""
+"""``[statistics]`` with ``[privacy]``: derived keys, and refusals of statistics without a noised version."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def norm_of(section: Statistics, unit: object) -> float:
-    """Bound on the L2 norm of what the unit of privacy sends: a row, or a participant of ``max_rows`` rows."""
+    """Bound on the L2 norm of the contribution of a unit of privacy: a row, or a participant with ``max_rows`` rows."""
     norm = row_norm(section.query)
     return norm if unit == "row" else norm * (section.max_rows or 1)
 
 
 def max_abs_of(section: Statistics) -> float:
-    """The magnitude that no element of an answer passes, a power of two."""
+    """Upper bound on the magnitude of an answer's elements, a power of two."""
     return 2.0 ** math.ceil(math.log2(norm_of(section, "participant")))
 
 
 def with_privacy_defaults(section: Statistics | None, table: object) -> object:
-    """The keys of ``[privacy]`` that follow: the clip norm, and fresh noise in the only round."""
+    """Derive keys of ``[privacy]``: the clip norm, and fresh noise in the only round."""
     if not isinstance(table, Mapping):
         return table
     norm = 1.0 if section is None else min(norm_of(section, table.get("unit", "participant")), MAX_CLIP)
@@ -36,7 +36,7 @@ def with_privacy_defaults(section: Statistics | None, table: object) -> object:
 
 
 def noise_conflicts(spec: JobTables, section: Statistics) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together in statistics with noise, or need it."""
+    """Yield conflicts of keys in statistics with noise, and keys that need noise."""
     if spec.privacy is None:
         for key in ("bounds", "max_rows"):
             if key in section.model_fields_set:
@@ -54,7 +54,7 @@ def noise_conflicts(spec: JobTables, section: Statistics) -> Iterator[tuple[str,
 
 
 def _without_noise(section: Statistics) -> Iterator[tuple[str, str]]:
-    """Refuse statistics that have no version with noise."""
+    """Refuse statistics that have no noised version."""
     given = section.model_fields_set
     if section.minimum_and_maximum:
         yield (

@@ -1,4 +1,4 @@
-"""Demands of ``[statistics]`` on a job's other tables, and the keys that follow from it."""
+"""Rules of ``[statistics]`` for a job's other tables, and the keys that follow from it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from atoll.server.jobs.tables import JobTables
 
 MAX_ANSWER = 1 << 23
-"""Maximum number of elements of an answer: 64 MiB, which server and participants hold in memory."""
+"""Maximum number of elements of an answer, 64 MiB, which server and participants hold in memory."""
 _EVALUATION = {"before_training": False, "final": False}
 
 
 def with_statistics_defaults(tables: object) -> object:
-    """The tables with the only values that statistics allow, where the file leaves keys out."""
+    """Fill keys that the file leaves out with the only values that statistics allow."""
     if not isinstance(tables, dict) or tables.get("statistics") is None:
         return tables
     found = {name: tables.get(name, {}) for name in ("job", "cohort", "aggregation", "evaluation")}
@@ -44,13 +44,13 @@ def with_statistics_defaults(tables: object) -> object:
 
 
 def _sums(section: Statistics | None) -> dict[str, object]:
-    """How answers are summed."""
+    """The aggregation settings with which answers are summed."""
     most = MAX_ABS if section is None or section.max_rows is None else max_abs_of(section)
     return {"weighting": "uniform", "max_abs": most, "encoding": "float64"}
 
 
 def statistics_conflicts(spec: JobTables) -> Iterator[tuple[str, str]]:
-    """Keys that do not go with ``[statistics]``; nothing without that section."""
+    """Yield keys that conflict with ``[statistics]``; nothing without that section."""
     section = spec.statistics
     if section is None:
         return
@@ -92,7 +92,7 @@ def _other_tables(spec: JobTables, why: str) -> Iterator[tuple[str, str]]:
 
 
 def _every_member(spec: JobTables, section: Statistics, why: str) -> Iterator[tuple[str, str]]:
-    """Rules that make each round count the same rows."""
+    """Yield violations of the rules that make each round count the same rows."""
     cohort = spec.cohort
     if cohort.sampler != "uniform":
         yield "cohort.sampler", f'is "{cohort.sampler}": each round must count the same participants; leave it out'
@@ -116,7 +116,7 @@ def _elements(section: Statistics) -> int:
 
 
 def _section(table: object) -> Statistics | None:
-    """The section; None if it is not valid, so that its own problems alone are reported."""
+    """The section; None if it is invalid, so that only its own problems are reported."""
     if isinstance(table, Statistics):
         return table
     try:

@@ -27,11 +27,11 @@ _Bounds = Annotated[tuple[float, float], Field(strict=False)]
 
 
 class Statistics(JobTable):
-    """Figures of the participants' tables instead of a model: counts, moments, histograms, quantiles, categories.
+    """Statistics of the participants' tables instead of a model: counts, moments, histograms, quantiles, categories.
 
-    With this section `job.rounds`, `[aggregation]`, `[optimiser]` and `[evaluation]` follow from it and are left out,
-    every member of the cohort must answer (`cohort.required = "all"`), and there is no section `[model]`.
-    [Statistics](statistics.md) says what the figures are, what leaves a participant, and what the server sees.
+    With this section, leave out `job.rounds`, `[aggregation]`, `[optimiser]` and `[evaluation]`, which follow from it,
+    and `[model]`. Every member of the cohort must answer (`cohort.required = "all"`). [Statistics](statistics.md)
+    describes the figures, the data that leaves a participant, and the data that the server sees.
     """
 
     numeric: Annotated[
@@ -46,16 +46,16 @@ class Statistics(JobTable):
     categories: Annotated[
         Mapping[str, _Texts],
         Field(
-            description="Columns of categories with the values that are counted, for example labels; rows with other "
-            'values count together: `categories = { label = ["benign", "malignant"] }`.'
+            description="Columns of categories, such as labels, with the values to count: `categories = { label = "
+            '["benign", "malignant"] }`. Rows with other values are counted together.'
         ),
         Hint(allowed="a table: a list of values for each column", default="none"),
     ] = Field(default_factory=dict)
     by: Annotated[
         str,
         Field(
-            description="One of `categories`: also count, mean and variance of each column of numbers for each of its "
-            "values. Not with `[privacy]`."
+            description="One of `categories`, for each of whose values the count, mean and variance of each column of "
+            "numbers are also computed. Not with `[privacy]`."
         ),
         Hint(default="none"),
     ] = ""
@@ -64,7 +64,8 @@ class Statistics(JobTable):
         Field(
             ge=2,
             le=MAX_BINS,
-            description="Cells of a histogram over the column's range, and parts into which a refinement cuts a cell.",
+            description="Number of cells of a histogram over the column's range, and of parts into which a refinement "
+            "cuts a cell.",
         ),
     ] = 32
     quantiles: Annotated[
@@ -72,7 +73,7 @@ class Statistics(JobTable):
         Field(
             strict=False,
             max_length=MAX_QUANTILES,
-            description="Shares of the rows whose quantiles are found in a cell.",
+            description="Quantiles to locate in a cell, as shares of the rows.",
         ),
         Hint(allowed="a list of numbers above 0 and below 1"),
     ] = (0.25, 0.5, 0.75)
@@ -81,15 +82,15 @@ class Statistics(JobTable):
         Field(
             ge=0,
             le=MAX_REFINEMENTS,
-            description="Further rounds, each of which makes the cell of a quantile narrower: by the factor `bins` if "
-            "that leaves `min_rows` rows in it.",
+            description="Number of further rounds, each of which narrows the cell of a quantile, by the factor `bins` "
+            "if that leaves `min_rows` rows in it.",
         ),
     ] = 2
     minimum_and_maximum: Annotated[
         bool,
         Field(
-            description="Also find the lowest and the highest value, in cells as narrow as those of quantiles. Each is "
-            "the value of one row: allow it where that is no secret."
+            description="Also find the lowest and the highest value, in cells as narrow as those of quantiles. Each "
+            "is the value of a single row, so use this only if that is not secret."
         ),
     ] = False
     min_rows: Annotated[
@@ -97,9 +98,9 @@ class Statistics(JobTable):
         Field(
             ge=1,
             le=MAX_CELL,
-            description="A cell (column, category, part of a histogram) of fewer rows, but not of "
-            "0, is not released; neither is a quantile with fewer rows on one side, and its cell has at least so many. "
-            "Participants decline values below their own, 5 unless they set another.",
+            description="Minimum number of rows of a released cell (column, category, part of a histogram) that is "
+            "not empty. A quantile needs at least this many rows on either side and in its cell. Participants decline "
+            "values below their own minimum, which is 5 by default.",
         ),
     ] = 5
     min_participants: Annotated[
@@ -107,16 +108,16 @@ class Statistics(JobTable):
         Field(
             ge=1,
             le=MAX_CELL,
-            description="A cell (column, category, part of a histogram) with rows of fewer participants is not "
-            "released; `cohort.size` must be at least this. Participants decline values below their own, 3 unless they "
-            "set another.",
+            description="Minimum number of participants with rows in a released cell (column, category, part of a "
+            "histogram); `cohort.size` must be at least this. Participants decline values below their own minimum, "
+            "which is 3 by default.",
         ),
     ] = 3
     bounds: Annotated[
         Mapping[str, _Bounds],
         Field(
-            description="With `[privacy]`: lower and upper bound of each column of numbers, from knowledge and never "
-            "from the rows: `bounds = { age = [0.0, 120.0] }`. Values beyond count as the bound."
+            description="With `[privacy]`: lower and upper bound of each column of numbers, from prior knowledge and "
+            "never from the rows: `bounds = { age = [0.0, 120.0] }`. Values beyond a bound count as the bound."
         ),
         Hint(allowed="a table: two numbers for each column", default="none"),
     ] = Field(default_factory=dict)
@@ -125,16 +126,16 @@ class Statistics(JobTable):
         Field(
             ge=1,
             le=MAX_NOISED_ROWS,
-            description="With `[privacy]`: most rows of one participant. Where the unit is a participant it decides "
-            "the noise, and the answer of one with more rows may be scaled down; where it is a row, a participant "
-            "with more rows fails.",
+            description="With `[privacy]`: maximum number of rows of one participant. If the unit is a participant, "
+            "this determines the noise, and the answer of a participant with more rows may be scaled down. If the "
+            "unit is a row, a participant with more rows fails.",
         ),
         Hint(default="none"),
     ] = None
 
     @property
     def query(self) -> StatisticsQuery:
-        """The query that participants get."""
+        """The query that is sent to participants."""
         return StatisticsQuery(
             self.numeric,
             tuple(CategoryColumn(name, tuple(levels)) for name, levels in self.categories.items()),
@@ -155,7 +156,7 @@ class Statistics(JobTable):
         return NoisedStatistics(tuple(self.bounds[name] for name in self.numeric if name in self.bounds), self.max_rows)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Refusals of the query itself: no columns, names that come twice, shares out of range, missing bounds."""
+        """Refuse invalid queries: no columns, duplicate names, shares out of range, missing bounds."""
         for name in self.bounds:
             if name not in self.numeric:
                 yield "bounds", f"{name!r} is no column of statistics.numeric; leave it out"

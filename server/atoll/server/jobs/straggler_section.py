@@ -24,7 +24,7 @@ class LearnedWindow(JobTable):
     initial_s: Annotated[Seconds, Field(description="Window before any report times are known.")] = 600.0
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """The bounds must be in order."""
+        """Check that the bounds are in order."""
         if self.min_s > self.max_s:
             yield "min_s", f"is above max_s {self.max_s:g}"
         elif not self.min_s <= self.initial_s <= self.max_s:
@@ -57,10 +57,20 @@ class Straggler(JobTable):
         int, Field(ge=1, le=1000, description="With `carry`: number of rounds after which a late report is dropped.")
     ] = 2
     exponent: Annotated[
-        float, Field(ge=0, le=10, description="With `carry`: how fast a late report loses weight; with 0 it does not.")
+        float,
+        Field(
+            ge=0,
+            le=10,
+            description="With `carry`: exponent with which a late report loses weight; with 0 it loses none.",
+        ),
     ] = 0.5
     max_attempts: Annotated[
-        int, Field(ge=1, le=1000, description="Attempts at one round before the run fails without a quorum.")
+        int,
+        Field(
+            ge=1,
+            le=1000,
+            description="Maximum number of attempts at a round before the run fails for lack of a quorum.",
+        ),
     ] = 5
     retry_delay_s: Annotated[
         float, Field(ge=0, le=MAX_SECONDS, description="Seconds between a missed quorum and the next attempt.")
@@ -68,11 +78,11 @@ class Straggler(JobTable):
 
     @property
     def carried_rounds(self) -> int:
-        """Number of rounds in which a late report may still count; 0 if late reports are dropped."""
+        """Number of later rounds in which a report may still count; 0 if late reports are dropped."""
         return self.max_staleness if self.late == "carry" else 0
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """One kind of window; no carry settings when late reports are dropped."""
+        """Check that there is one kind of window, and no carry settings if late reports are dropped."""
         if self.learned is not None:
             yield from self.unused(("report_window_s",), "straggler.learned sets the window")
         if self.late == "drop":

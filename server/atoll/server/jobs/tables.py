@@ -1,7 +1,7 @@
 """The tables of a job file as frozen values; the field descriptions are the job reference.
 
-A table of more than a few keys has a module of its own, ``..._section``. ``docs/job-reference.md`` is generated from
-all of them (``python -m atoll.server.jobs.reference``).
+Tables with more than a few keys are in modules of their own, ``..._section``. ``docs/job-reference.md`` is generated
+from all of them (``python -m atoll.server.jobs.reference``).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class JobSection(JobTable):
         Field(
             ge=1,
             le=MAX_ROUNDS,
-            description="Number of models released after the initial one. With `[statistics]` it follows: leave it "
-            "out.",
+            description="Number of models released after the initial one. Leave it out with `[statistics]`, from "
+            "which it follows.",
         ),
     ]
     seed: Annotated[
@@ -46,8 +46,8 @@ class JobSection(JobTable):
         Field(
             ge=0,
             lt=2**63,
-            description="Participants' random numbers follow from it: `task.seed` is a hash of this seed, the round "
-            "and the participant. Noise and the draw of a cohort never do.",
+            description="Seed of the participants' random numbers: `task.seed` is a hash of this seed, the round and "
+            "the participant. Noise and the draw of a cohort never depend on it.",
         ),
         Hint(default="drawn by the server and kept with the run"),
     ] = None
@@ -61,16 +61,16 @@ class ModelSection(JobTable):
         Field(
             min_length=1,
             max_length=4096,
-            description="safetensors file with the initial weights, relative to the job file. Read by `atoll run "
-            "submit`, which sends it; the server never opens a path from a job. From Python the weights may be given "
-            "as arrays instead, and the section left out.",
+            description="safetensors file with the initial weights, relative to the job file. `atoll run submit` "
+            "reads and sends it; the server never opens a path from a job. From Python the weights may be given as "
+            "arrays instead, without this section.",
         ),
         Hint(allowed="the path of a .safetensors file"),
     ]
 
 
 class JobTables(Section):
-    """A job file of which each table is valid. ``JobSpec`` is valid as a whole."""
+    """A job file with valid tables. ``JobSpec`` is valid as a whole."""
 
     job: JobSection
     model: ModelSection | None = None
@@ -88,5 +88,5 @@ class JobTables(Section):
 
     @model_serializer
     def _tables(self) -> dict[str, object]:
-        """The file: the keys that were given. A default that does not apply to the job is refused where it is given."""
+        """The given keys only: a key that does not apply to the job is refused even at its default value."""
         return {name: dict(table) if isinstance(table, Mapping) else table for name, table in given(self).items()}

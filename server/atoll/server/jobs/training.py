@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class Settings(Mapping[str, SettingValue]):
-    """Settings by name, read-only; equal to a dict with the same ones, hashable, and picklable."""
+    """Settings by name: read-only, equal to a dict with the same items, hashable and picklable."""
 
     __slots__ = ("_found",)
 
@@ -43,10 +43,10 @@ class Settings(Mapping[str, SettingValue]):
 
 
 def check_settings(found: object) -> Mapping[str, SettingValue]:
-    """The settings, each a number, whole number, flag or text.
+    """Check settings; each must be a number, a whole number, a flag or a text.
 
     Raises:
-        SectionProblems: for anything else, naming every key.
+        SectionProblems: for anything else; names every key.
     """
     if not isinstance(found, Mapping):
         raise SectionProblems((("", "allowed is a table of numbers, whole numbers, flags and texts"),))

@@ -1,7 +1,7 @@
-"""An audit: sends canaries through a run's releases, guesses which were in, and compares the bound with the claim.
+"""An audit: sends canaries through a run's releases, guesses which took part, and compares the bound with the claim.
 
-Canaries come in groups, each in a separate run: runs on disjoint participants are together as private as one of them,
-so the guesses on all groups are evidence about one run.
+Canaries are split into groups, each in a separate run. Runs on disjoint participants are together as private as one of
+them, so the guesses on all groups are evidence about one run.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from atoll.wire.layout import Dtype, Layout, TensorSpec
 Doubles = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
-"""Called with the number of finished groups and of all groups."""
+"""Called with the number of finished groups and the total number of groups."""
 
 GROUP = 4096
 MIN_CANARIES = 64
 MAX_CANARIES = 1 << 17
 LITTLE_NOISE = 0.1
-"""Share of the contract's noise with which the audit must fail."""
+"""Share of the contract's noise at which the audit must fail."""
 MARGIN = 1.05
-"""A run with next to no noise must be expected to show this multiple of the claimed epsilon."""
+"""A run with almost no noise must be expected to show at least this multiple of the claimed epsilon."""
 _KEPT = 1 << 22
-"""Number of noise values that are tested, or ``MIN_CANARIES`` in each round."""
+"""Number of noise values to test, at least ``MIN_CANARIES`` in each round."""
 _SMALLER_DELTAS = (1.0, 0.1, 0.01, 0.001)
 
 
@@ -52,11 +52,11 @@ class Design:
     Attributes:
         contract: the audited contract.
         canaries: number of canaries in all groups.
-        delta: at which the claim is tested; it may be smaller than the contract's, where that leaves nothing to see.
-        claimed: epsilon at that delta, by the contract's accountant.
-        shows: the bound that a run with next to no noise is expected to show: the audit can fail.
+        delta: delta at which the claim is tested; smaller than the contract's if that one leaves nothing to detect.
+        claimed: the contract's epsilon at this delta, by its accountant.
+        shows: the bound expected of a run with almost no noise, which proves that the audit can fail.
         reaches: the attacks: for sound releases, for missing noise, for missing clipping.
-        confidence: of the bound.
+        confidence: confidence of the bound.
     """
 
     contract: Contract
@@ -87,7 +87,7 @@ class Finding:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is refuted; wrong with probability 1 - confidence by the guesses, 1e-6 by the noise."""
+        """Whether the claim is refuted; wrong with probability 1 - confidence for the guesses, 1e-6 for the noise."""
         return self.epsilon_at_least > self.design.claimed or self.noise.refuted
 
 
@@ -96,14 +96,14 @@ def design(
 ) -> Design:
     """Choose canaries, delta and guesses such that the audit would fail without noise.
 
-    With adaptive clipping, the cost of the updates at the first norm is audited: the noised count is left out of the
-    releases and of the claim.
+    With adaptive clipping, only the cost of the updates at the first norm is audited: releases and claim leave out the
+    noised count.
 
     Args:
-        contract: which is audited.
+        contract: the contract to audit.
         canaries: a power of two; None for the fewest that suffice.
-        delta: at which the claim is tested; None for the contract's, or down to a thousandth of it.
-        confidence: of the bound.
+        delta: delta at which to test the claim; None for the contract's, or down to a thousandth of it.
+        confidence: confidence of the bound.
 
     Raises:
         InvalidRequestError: if no run could refute the claim.
@@ -133,7 +133,7 @@ def audit(
 
     Args:
         plan: the audit's parameters.
-        directions: of the canaries.
+        directions: the canaries' directions.
         safeguards: which safeguards are on.
         progress: called after each group.
     """
@@ -177,7 +177,7 @@ def _run(
 
 
 class _Draw:
-    """The members of each round: drawn by the run's sampler, or the worst case that the participation bounds allow."""
+    """Draws the members of each round: by the run's sampler, or the worst case under the participation bounds."""
 
     def __init__(self, attack: Attack, count: int) -> None:
         self._attack, self._secret = attack, secrets.randbits(63)

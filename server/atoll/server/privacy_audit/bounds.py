@@ -1,9 +1,9 @@
 """A lower bound on epsilon from correct guesses about one run (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846).
 
 Each of m canaries is in or out of the training data by a fair coin. The attacker sees the releases, guesses some of the
-coins and abstains from the others. If the training is (epsilon, delta)-DP, a guess is right with probability q =
-e^epsilon / (1 + e^epsilon) at most, so many right guesses are evidence against that. The number of guesses must be
-chosen before the coins are known; which canaries are guessed may depend on all releases.
+coins and abstains from the others. If the training is (epsilon, delta)-DP, a guess is right with probability at most q
+= e^epsilon / (1 + e^epsilon), so many right guesses are evidence against it. The number of guesses must be chosen
+before the coins are known; which canaries are guessed may depend on all releases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEAR = 64
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """Outcome of the guessing.
+    """The outcome of guessing.
 
     Attributes:
         canaries: m, each in or out by its own fair coin.
@@ -28,7 +28,7 @@ class Guesses:
         right: v, the number of right guesses.
 
     Raises:
-        ValueError: unless 0 <= right <= made <= canaries and there are canaries.
+        ValueError: unless 0 <= right <= made <= canaries and canaries > 0.
     """
 
     canaries: int
@@ -41,13 +41,13 @@ class Guesses:
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Upper bound on the probability of so many right guesses if the training is (epsilon, delta)-DP: Theorem 5.2.
+    """Upper bound on the probability of this many right guesses under (epsilon, delta)-DP: Theorem 5.2.
 
-    ``P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i`` with B binomial(r, q), over i from 1 to m. The largest is
-    among the first v: a higher i divides the same probability by more.
+    ``P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i`` with B binomial(r, q), over i from 1 to m. The maximum is
+    among the first v, since a higher i divides the same probability by more.
 
     Raises:
-        ValueError: for a negative epsilon or a delta that is no probability.
+        ValueError: for a negative epsilon or a delta that is not a probability.
     """
     from scipy.stats import binom  # noqa: PLC0415  # half a second that only audits need
 
@@ -64,7 +64,7 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def _steepest(right: int, steps: int, made: int, q: float) -> float:
-    """The largest ``P[v > B >= v - i] / i``, among the first ``steps`` and, if it may lie beyond, all."""
+    """The largest ``P[v > B >= v - i] / i``: among the first ``steps`` or, if it may be beyond, all."""
     from scipy.stats import binom  # noqa: PLC0415  # half a second that only audits need
 
     below = np.cumsum(binom.pmf(np.arange(right - 1, right - 1 - steps, -1), made, q))
@@ -75,10 +75,10 @@ def _steepest(right: int, steps: int, made: int, q: float) -> float:
 def epsilon_at_least(
     guesses: Guesses, delta: float, confidence: float = CONFIDENCE, halvings: int = _HALVINGS
 ) -> float:
-    """Lower bound on epsilon at this delta, which is wrong with probability 1 - ``confidence`` at most.
+    """Lower bound on epsilon at this delta, wrong with probability at most 1 - ``confidence``.
 
-    The p-value grows with epsilon as long as it is below 1/2, so that the crossing is found by bisection; after fewer
-    ``halvings`` the bound is lower.
+    The p-value grows with epsilon while it is below 1/2, so bisection finds the crossing; with fewer ``halvings`` the
+    bound is lower.
 
     Raises:
         ValueError: for a delta or confidence out of range.

@@ -1,4 +1,4 @@
-"""Canaries: participants whose updates have separate directions, each in or out by a coin.
+"""Canaries: participants whose updates have separate directions, each in or out by a coin toss.
 
 The directions are orthogonal, so that canaries do not disturb each other's evidence. Updates are far larger than the
 clip norm, so that a release that does not clip is detected.
@@ -23,11 +23,11 @@ OVERSIZE = 16.0
 class Canaries:
     """Orthogonal directions in a model of ``size`` elements.
 
-    ``dirac``: one element each (the gradient canaries of Nasr et al. 2023). ``signs``: all elements, with the signs of
-    a row of the Hadamard matrix: half of them negative, each small.
+    ``dirac``: one element each (the gradient canaries of Nasr et al. 2023). ``signs``: all elements, each small, with
+    the signs of a row of the Hadamard matrix, half of them negative.
 
     Attributes:
-        count: canaries; a power of two.
+        count: number of canaries, a power of two.
         clip: L2 norm that updates are clipped to.
         directions: see above.
     """
@@ -42,7 +42,7 @@ class Canaries:
 
     @property
     def size(self) -> int:
-        """Elements of the model."""
+        """Number of elements of the model."""
         return self.count
 
     def update(self, number: int) -> Floats:
@@ -58,7 +58,7 @@ class Canaries:
         return row * np.float32(norm / np.sqrt(self.size))
 
     def found_in(self, sums: Doubles) -> Doubles:
-        """A sum's component in each canary's direction, (count,), in clip norms: 1 for a canary that is in it."""
+        """A sum's component in each canary's direction, (count,), in clip norms: 1 for a canary in the sum."""
         if self.directions == "dirac":
             return np.divide(sums, self.clip)
         return _hadamard(sums) / float(np.sqrt(self.size) * self.clip)

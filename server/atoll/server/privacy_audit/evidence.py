@@ -1,4 +1,4 @@
-"""The evidence of each release about each canary, for an attacker who knows everything except the coins and the noise.
+"""The evidence of each release about each canary, for an attacker who knows everything but the coins and the noise.
 
 Scores are logarithms of likelihood ratios, "in" against "out": the sign is the best guess, and the magnitude its
 certainty. ``y`` is the component of a round's noised sum in a canary's direction, in clip norms: 1 or 0, plus noise of
@@ -6,8 +6,9 @@ z.
 
 - Fresh noise, drawn at random with rate q: the attacker does not know who was drawn. Each round adds
   ``log(1 - q + q exp((y - 1/2) / z^2))``.
-- No random draw: the attacker knows the rounds S that canaries are in, the worst that the participation bounds allow.
-  The noise of the rounds has z^2 times the mechanism's covariance V: the score is ``e_S^T V^-1 (y - e_S / 2) / z^2``.
+- No random draw: the attacker knows the rounds S of the canaries, which are the worst case under the participation
+  bounds. The noise of the rounds has the covariance z^2 V, with the mechanism's V, and the score is ``e_S^T V^-1 (y -
+  e_S / 2) / z^2``.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Attack:
-    """An attacker on runs under a contract.
+    """An attack on runs under a contract.
 
     Attributes:
-        contract: of the runs.
+        contract: the runs' contract.
         unit: assumed norm of a canary in a sum, in clip norms: 1, or more if clipping may be missing.
         noise_share: assumed share of the contract's noise: 1, or less if noise may be missing.
     """
@@ -46,13 +47,13 @@ class Attack:
 
     @cached_property
     def schedule(self) -> frozenset[int]:
-        """The rounds of every canary, without a random draw: as early, as often and as close as allowed."""
+        """The rounds of every canary without a random draw: as early, as often and as close together as allowed."""
         contract = self.contract
         return frozenset(range(0, contract.rounds, contract.min_separation)[: contract.max_participations])
 
     @property
     def information(self) -> float:
-        """Without a random draw: the distance between "in" and "out" over all releases, in squared deviations."""
+        """The distance between "in" and "out" over all releases without a random draw, in squared deviations."""
         return sum(float(self._weights[version]) for version in self.schedule) / self.noise**2
 
     @property
@@ -100,7 +101,7 @@ def tree_covariance(rounds: int) -> Doubles:
 
 
 def _toeplitz_filter(present: Doubles, first: Doubles) -> Doubles:
-    """``C^T C present`` with the first column of C, as far as it is not 0: the noise is ``C^-1 z``."""
+    """``C^T C present``, given the non-zero part of C's first column; the noise is ``C^-1 z``."""
     rounds = present.size
     matrix = np.zeros((rounds, rounds))
     for offset, coefficient in enumerate(first[:rounds]):

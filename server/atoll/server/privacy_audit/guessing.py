@@ -1,7 +1,7 @@
-"""The number of canaries to guess, which must be chosen before any coin is drawn for the bound to hold.
+"""Chooses the number of canaries to guess, which must happen before the coins are drawn for the bound to hold.
 
-With noise as claimed only the surest scores are worth a guess, with next to none nearly all are, and without clipping
-canaries are longer than assumed: so there are three attacks, each at a third of the allowed error. One audit is thus
+With noise as claimed, only the surest scores are worth a guess; with almost none, nearly all are; and without clipping,
+canaries are longer than assumed. So there are three attacks, each with a third of the allowed error. One audit is thus
 strong for sound releases, and still fails if noise or clipping is missing.
 """
 
@@ -23,12 +23,12 @@ _IMAGINED = 16384
 _WORLDS = 4
 _SHARES = np.geomspace(2**-9, 1.0, 37)
 _ROUGHLY = 8
-"""Number of halvings: reaches are compared to a hundredth."""
+"""Number of halvings, with which reaches are compared to 1%."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many canaries to guess: those with an attack's surest scores.
+    """The number of canaries to guess, which are those with an attack's surest scores.
 
     Attributes:
         attack: the attack that gives the scores.
@@ -47,7 +47,7 @@ class Reach:
         return Guesses(scores.size, made, int(np.count_nonzero((scores[surest] > 0) == coins[surest])))
 
     def expected(self, canaries: int) -> Guesses:
-        """The expected guesses on so many canaries."""
+        """The expected guesses on this many canaries."""
         made = int(self.share * canaries)
         return Guesses(canaries, made, int(self.right * made))
 
@@ -58,13 +58,13 @@ def best_reach(attack: Attack, canaries: int, delta: float, confidence: float, r
     Args:
         attack: the attack, in runs with the noise and clipping that it assumes.
         canaries: number of canaries.
-        delta: at which the claim is tested: the more canaries, the more right guesses it takes to outweigh it.
+        delta: delta at which the claim is tested; the more canaries, the more right guesses are needed to outweigh it.
         confidence: of the bound.
-        rng: for the simulated runs.
+        rng: random numbers for the simulated runs.
     """
     found = np.mean([_right(*_imagine(attack, rng)) for _ in range(_WORLDS)], axis=0)
     right = np.minimum(found / _SHARES, 1.0)
-    surely = right - 2 * np.sqrt(right * (1 - right) / (_SHARES * _IMAGINED * _WORLDS))  # otherwise chance would choose
+    surely = right - 2 * np.sqrt(right * (1 - right) / (_SHARES * _IMAGINED * _WORLDS))  # otherwise chance would decide
     cautious = [Reach(attack, float(share), float(part)) for share, part in zip(_SHARES, surely, strict=True)]
     bounds = [epsilon_at_least(one.expected(canaries), delta, confidence, _ROUGHLY) for one in cautious]
     best = int(np.argmax(bounds))
@@ -72,7 +72,7 @@ def best_reach(attack: Attack, canaries: int, delta: float, confidence: float, r
 
 
 def strongest(guesses: Sequence[Guesses], delta: float, confidence: float) -> tuple[Guesses, float]:
-    """The guesses with the highest bound, and that bound; each attack gets its part of the error."""
+    """The guesses with the highest bound, and that bound; each attack gets its share of the error."""
     each = 1.0 - (1.0 - confidence) / len(guesses)
     return max(((one, epsilon_at_least(one, delta, each)) for one in guesses), key=lambda pair: pair[1])
 
@@ -86,7 +86,7 @@ def _right(scores: Doubles, coins: Coins) -> Doubles:
 
 
 def _imagine(attack: Attack, rng: np.random.Generator) -> tuple[Doubles, Coins]:
-    """Scores and coins of a run with canaries that do not disturb each other and Gaussian noise."""
+    """Simulated scores and coins of a run with independent canaries and Gaussian noise."""
     coins = rng.random(_IMAGINED) < 0.5
     contract = attack.contract
     if contract.sampling is Sampling.NONE:

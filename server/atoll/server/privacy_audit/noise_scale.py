@@ -1,10 +1,11 @@
-"""Tests whether releases have as much noise as their contract says, by the variance of released minus known sums.
+"""Tests whether releases have as much noise as the contract says, by the variance of released minus known sums.
 
-Canaries show what a whole run leaks, with a margin in which half of the noise can be missing. If the sums are known, so
-is the noise. After whitening (``whitened``), the squares of n values over their claimed deviation add up to a
-chi-square variable with n degrees of freedom. Too small a sum refutes the claim: with 200,000 values a noise of 0.985
-of the claim, with 400 values one of 0.75. Three tests share the probability of a false alarm: over all values; over
-each round, for noise that one release lacks; over differences of neighbouring rounds, for noise that is drawn twice.
+Canaries show what a whole run leaks, with a margin within which half of the noise can be missing. If the sums are
+known, so is the noise. After whitening (``whitened``), the squares of n values over their claimed deviation add up to a
+chi-square variable with n degrees of freedom. A sum that is too small refutes the claim: with 200,000 values a noise of
+0.985 of the claim is detected, with 400 values a noise of 0.75. Three tests share the probability of a false alarm:
+over all values; over each round, for noise missing in one release; and over differences of neighbouring rounds, for
+noise that is drawn twice.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class NoiseFound:
 
     Attributes:
         values: number of noise values, over all rounds.
-        share: standard deviation found, over what the contract claims.
+        share: measured standard deviation divided by the contract's.
         share_at_most: upper bound on the share, wrong with probability ``FALSE_ALARM``.
-        missing: where noise is too small: "all rounds", "round 3", "differences of rounds"; empty if nowhere.
+        missing: where noise is too small: "all rounds", "round 3" or "differences of rounds"; empty if nowhere.
     """
 
     values: int
@@ -51,8 +52,8 @@ def noise_found(contract: Contract, noise: Doubles) -> NoiseFound:
     """Compare noise with its claim.
 
     Args:
-        contract: of the releases, which are the first ones of the run.
-        noise: released less known sums over clip norm and largest weight, (rounds, elements).
+        contract: contract of the releases, which are the first ones of the run.
+        noise: released minus known sums, divided by clip norm and largest weight, (rounds, elements).
     """
     independent = whitened(contract, noise) / contract.noise_multiplier
     rounds = len(independent)
@@ -93,7 +94,7 @@ def _filtered(noise: Doubles, coefficients: Doubles) -> Doubles:
 
 
 def _largest_share(values: Doubles, chance: float) -> float:
-    """Upper bound on the share of noise, wrong with a small probability."""
+    """Upper bound on the share of noise, with a small error probability."""
     from scipy.stats import chi2  # noqa: PLC0415  # half a second that only audits need
 
     return math.sqrt(float(np.sum(np.square(values))) / float(chi2.ppf(chance, values.size)))

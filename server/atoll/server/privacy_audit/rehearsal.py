@@ -1,6 +1,6 @@
-"""A run's private releases in this process, clipped, summed, noised and released by the daemon's own parts.
+"""Plays a run's private releases in this process: the daemon's own parts clip, sum, add noise and release.
 
-No participants, no transport, no database: updates come as arrays. The contract gives the cost of a release
+There are no participants, transport or database; updates are arrays. The contract gives the cost of a release
 (``Contract.cost``), as in a real run.
 """
 
@@ -47,8 +47,8 @@ before_training = false
 final = false
 every = 0
 """
-"""Part of a job file: each update weighs the same, and no round evaluates."""
-_ANY_DIGEST = bytes(DIGEST_BYTES)  # payloads are digested where they arrive, before they are folded
+"""Part of a job file: all updates weigh the same, and no round evaluates."""
+_ANY_DIGEST = bytes(DIGEST_BYTES)  # in a server, payloads are digested on arrival, before they are folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class Rehearsal:
 
     Args:
         contract: gives mechanism, noise and clip norm.
-        layout: of the model, all float32.
-        model: its first weights, (N,).
-        most: members of one round, at most.
+        layout: the model's layout, all float32.
+        model: initial weights, (N,).
+        most: maximum number of members of a round.
         optimiser: the server optimiser.
         max_abs: largest admissible magnitude of an update's value, a power of two.
         safeguards: which safeguards are on.
 
     Raises:
-        GridError: if noise and sum do not fit the grid.
+        GridError: if noise and sum do not fit in the grid.
     """
 
     def __init__(
@@ -140,14 +140,14 @@ class Rehearsal:
 
 
 class _Keeping:
-    """Noise that later rounds need, sealed piece by piece as it is drawn."""
+    """Noise that later rounds need, encrypted piece by piece as it is drawn."""
 
     def __init__(self, noise: RoundNoise) -> None:
         self._noise = noise
         self._pieces: list[Integers] = []
 
     def keep(self, piece: Integers, start: int) -> None:
-        """Takes the noise in order."""
+        """Take the noise in order."""
         if self._noise.keeps:
             self._pieces.append(self._noise.seal(piece, start))
 
@@ -157,7 +157,7 @@ class _Keeping:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Sealed noise; an ``atoll.server.aggregation.next_model.Readable``."""
+    """Encrypted noise; an ``atoll.server.aggregation.next_model.Readable``."""
 
     data: bytes
 

@@ -1,7 +1,7 @@
-"""Measures the noise in the releases of a short private run with known updates through a real daemon.
+"""Measures the noise in a real daemon's releases, by a short private run with known updates.
 
 The coordinator, its database, spool, folding and release are those of ``atoll server``, in a temporary folder; only
-participants and transport are simulated. So noise that is lost anywhere between a job and its models is detected.
+participants and transport are simulated. Noise that is lost anywhere between a job and its models is thus detected.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def _measured(contract: Contract, rounds: int, elements: int, folder: Path
 
 
 def known_update(elements: int, clip: float) -> Floats:
-    """The update of every participant: values of both signs, of half the clip norm together."""
+    """The update of every participant: values of both signs, with a total norm of half the clip norm."""
     update = np.full(elements, clip / (2 * math.sqrt(elements)), np.float32)
     update[::2] *= -1
     return update
@@ -109,7 +109,7 @@ min_separation = {contract.min_separation}
 
 @dataclass
 class _Daemon:
-    """The parts of one server process, and a run's models by round."""
+    """The parts of a server process, and a run's models by round."""
 
     store: Store
     services: Services
@@ -117,7 +117,7 @@ class _Daemon:
     models: list[Floats] = field(default_factory=list)
 
     async def play(self, job: bytes, elements: int, clip: float, members: int) -> tuple[Contract, list[Floats]]:
-        """Run a job to its end; returns its contract, and its models from the first to the last."""
+        """Run a job to its end; returns its contract and all its models, in order."""
         layout = Layout((TensorSpec("audited", (elements,), Dtype.FLOAT32),))
         with self.store.blobs.create() as writer:
             writer.write(bytes(layout.size_bytes))

@@ -1,4 +1,4 @@
-"""Renders runs side by side as one HTML file, like the report of one run."""
+"""Renders a comparison of runs as one HTML file, like the report of one run."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from atoll.server.report.svg import drawing, stand_in, to_svg
 from atoll.text.figures import counted
 
 COLOURS = ("#0f766e", "#b8741a", "#3b6fd4", "#b3304a", "#7d5ba6", "#5b6875", "#6a9a1f", "#c2529b")
-"""One for each variant, as on the page; beyond them the same again with other lines."""
+"""Colours of the variants, as on the page; further variants reuse them with other line styles."""
 _LINES = ("-", "--", ":", "-.")
 _STAND_INS = tuple(stand_in(64 + index) for index in range(len(COLOURS)))
 _VARIABLES = {colour: f"--v{index}" for index, colour in enumerate(_STAND_INS)}
 _BAND_OPACITY = 0.16
 _NAMED_IN_LEGEND = 24
 _NARROW_UP_TO = 3
-"""Variants whose legend fits below a plot of half the page's width."""
+"""Number of variants whose legend fits below a plot of half the page's width."""
 
 
 def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
-    """Runs side by side as one HTML page.
+    """Render a comparison of runs as one HTML page.
 
     Args:
-        runs: at least one; those of one variant are repeats.
+        runs: at least one; runs of one variant are repeats.
         now: seconds since the epoch, UTC; shown at the foot of the page.
     """
     metrics = compared_metrics(runs)
@@ -70,10 +70,10 @@ def render_comparison(runs: Sequence[ComparedRun], *, now: float) -> str:
 
 @as_written
 def comparison_plot(runs: Sequence[ComparedRun], metrics: Sequence[ComparedMetric]) -> Plot:
-    """Draw metrics over the rounds, each in axes of its own: a curve for each variant, a band over its repeats.
+    """Draw metrics over the rounds, each in separate axes: a curve for each variant, with a band over its repeats.
 
     Args:
-        runs: all runs, whose order decides the colours.
+        runs: all runs, whose order determines the colours.
         metrics: at least one.
     """
     figure, every = panel_axes(len(metrics))
@@ -98,7 +98,7 @@ def _figure(metric: ComparedMetric, places: Mapping[str, int], name: str, *, wid
 def _draw(
     axes: Axes, metric: ComparedMetric, places: Mapping[str, int], colours: Sequence[str]
 ) -> Mapping[str, Line2D]:
-    """Draw a curve for each variant; the lines by variant, for the legend: matplotlib leaves some labels out itself."""
+    """Draw a curve for each variant; returns the lines for the legend, from which matplotlib would omit some labels."""
     lines = {}
     for band in metric.bands:
         place = places[band.variant]
@@ -122,7 +122,7 @@ def _draw_band(axes: Axes, band: Band, colour: str, line: str) -> Line2D:
 
 
 def _keys_to_show(variants: Sequence[VariantSummary]) -> list[str]:
-    """The keys of the job in which variants differ, if their names leave some of them out."""
+    """The job's keys in which variants differ, if their names omit some of them."""
     keys = list(dict.fromkeys(key for one in variants for key in one.settings))
     return keys if any(key not in one.variant for one in variants for key in one.settings) else []
 

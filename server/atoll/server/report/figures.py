@@ -1,4 +1,4 @@
-"""The report's plots: metrics over rounds, round times, who reported."""
+"""The report's plots: metrics over rounds, round times, and who reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATUSES = (
     "invited",
     "training",
 )
-"""Statuses in the order of legends; each has a colour ``--s-NAME`` on the page."""
+"""Statuses in legend order; each has a colour ``--s-NAME`` on the page."""
 
 _SOURCES = {source: stand_in(index) for index, source in enumerate(Source)}
 _SOURCE_COLOURS = {colour: f"--{source.value}" for source, colour in _SOURCES.items()}
@@ -49,7 +49,7 @@ _CELL_GAP = 0.06
 
 @dataclass(frozen=True)
 class Grid:
-    """Participants by attempts: ``cells[row][column]`` is a status, or empty where the participant was not drawn."""
+    """Participants by attempts: ``cells[row][column]`` is a status, or empty if the participant was not drawn."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -87,7 +87,7 @@ def draw_panel(axes: Axes, panel: Panel, colours: Mapping[Source, str]) -> None:
 
 
 def time_figure(rounds: Sequence[RoundSummary], size: tuple[float, float] = FULL_IN) -> str:
-    """Seconds per round: open, waiting between rounds, and spent on attempts that were abandoned."""
+    """Seconds per round: open, waiting between rounds, and spent on abandoned attempts."""
     numbers, parts = _time_parts(rounds)
     with drawing():
         figure, axes = new_figure(size)
@@ -123,7 +123,7 @@ def presence_figure(grid: Grid) -> str:
 
 
 def new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """A figure of so many inches with one axes, whose x axis counts."""
+    """A figure with one axes, of the given size in inches, whose x axis has integer ticks."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -152,7 +152,7 @@ def _time_parts(rounds: Sequence[RoundSummary]) -> tuple[list[int], dict[str, np
 
 
 def _fill(axes: Axes, grid: Grid, status: str, colour: str) -> None:
-    """All cells of one status as one path, neighbours in one box where cells are narrow: the file stays small."""
+    """Draw all cells of a status as one path, and narrow neighbours as one box, to keep the file small."""
     dense = len(grid.columns) > DENSE_COLUMNS
     gap = 0.0 if dense else _CELL_GAP
     boxes = [

@@ -20,11 +20,11 @@ _COLOURS = {Source.SERVER: "#0f766e", Source.EVALUATION: "#3b6fd4", Source.TRAIN
 
 
 as_written = rc_context({"text.parse_math": False})
-"""A decorator of functions that draw: names of metrics and runs are drawn as text, not as formulas."""
+"""A decorator for drawing functions, so that names of metrics and runs are drawn as text and not as formulas."""
 
 
 class Plot(Figure):
-    """A figure that belongs to no window: a notebook shows it where it is the value of a cell."""
+    """A figure without a window: a notebook shows it as the value of a cell."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -34,7 +34,7 @@ class Plot(Figure):
 
 @as_written
 def metrics_plot(panels: Sequence[Panel]) -> Plot:
-    """Draw metrics over the rounds behind the model, each in axes of its own.
+    """Draw metrics over the rounds behind the model, each in separate axes.
 
     Args:
         panels: at least one.

@@ -1,4 +1,4 @@
-"""Renders a run as one HTML file without scripts, and without fonts or pictures from elsewhere."""
+"""Renders a run as one HTML file without scripts and without external fonts or images."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ MAX_METRIC_PLOTS = 8
 MAX_SPREADS = 4
 """Maximum number of metrics whose spread between participants is shown."""
 MAX_SPREADS_ROWS = 20
-"""Maximum number of rounds for each of them: the last ones."""
+"""Maximum number of rounds for each of these metrics; the last ones are shown."""
 
 
 def render(detail: RunDetail, *, now: float, elements: int = 0, findings: Findings | None = None) -> str:
-    """The report of a run as one HTML page.
+    """Render the report of a run as one HTML page.
 
     Args:
         detail: the run with its rounds and their members.
         now: seconds since the epoch, UTC; shown at the foot of the page.
         elements: size of the model, for the traffic of plain data parallelism.
-        findings: the figures of a run of statistics; None for a run that trains, or has not finished.
+        findings: the figures of a run of statistics; None for a training run, or a run that has not finished.
     """
     found = panels(detail.rounds)
     loss = next((panel for panel in found if panel.metric == "loss"), None)
@@ -85,7 +85,7 @@ def _legend(detail: RunDetail) -> list[tuple[str, int]]:
 
 
 def template(name: str) -> jinja2.Template:
-    """A page's template, with the filters that pages use."""
+    """A page's template, with the filters for pages."""
     return _environment().get_template(name)
 
 

@@ -19,13 +19,13 @@ _PAGE_COLOURS = {colour: f"--t-{step}" for step, colour in _COLOURS.items()}
 
 
 def slowest_round(rounds: Sequence[RoundSummary]) -> RoundSummary | None:
-    """The released round, of those with known members, that took longest from invitation to close; None without any."""
+    """The released round with known members that took longest from invitation to close, or None."""
     timed = [item for item in rounds if item.released and any(step_spans(member) for member in item.members)]
     return max(timed, key=lambda item: item.duration_s or 0.0, default=None)
 
 
 def timeline_figure(item: RoundSummary) -> str:
-    """The steps of the slowest ``MAX_BARS`` members of a round, in seconds from the invitation on."""
+    """The steps of the slowest ``MAX_BARS`` members of a round, in seconds since the invitation."""
     shown, names = [member for member in slowest_first(item) if step_spans(member)][:MAX_BARS], names_of((item,))
     with drawing(axes__grid=True, axes__grid__axis="x"):
         figure = Figure(figsize=(WIDTH_IN, 1.15 + 0.19 * len(shown)), layout="constrained")

@@ -22,7 +22,7 @@ MAX_NAMED = 6
 
 @dataclass(frozen=True)
 class Absence:
-    """One reason for which participants did not count."""
+    """A reason why participants did not count."""
 
     status: str
     detail: str
@@ -79,7 +79,7 @@ def attendance(rounds: Sequence[RoundSummary]) -> tuple[Attendance, ...]:
 
 
 def absences(rounds: Sequence[RoundSummary]) -> tuple[Absence, ...]:
-    """The reasons for which participants did not count, the most frequent first."""
+    """The reasons why participants did not count, the most frequent first."""
     found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     names = names_of(rounds)
     for item in rounds:
@@ -100,7 +100,7 @@ def absences(rounds: Sequence[RoundSummary]) -> tuple[Absence, ...]:
 
 
 def presence(rounds: Sequence[RoundSummary]) -> Grid:
-    """The grid of reports, cut to the ``MAX_ROWS`` that missed most and the latest ``MAX_COLUMNS`` attempts."""
+    """The grid of reports, cut to the ``MAX_ROWS`` rows with most misses and the last ``MAX_COLUMNS`` attempts."""
     shown = [item for item in rounds if item.members][-MAX_COLUMNS:]
     rows = attendance(shown)
     if len(rows) > MAX_ROWS:

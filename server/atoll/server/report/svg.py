@@ -1,4 +1,4 @@
-"""Figures as inline SVG with the page's fonts and colours (light or dark), and with separate ids."""
+"""Converts figures to inline SVG with the page's fonts and colours (light or dark), and separate ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INK = "#000001"
 LINE = "#000002"
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # names come from participants
+    "text.parse_math": False,  # participants choose these names
     "svg.hashsalt": "atoll",
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -46,14 +46,14 @@ _STYLE: dict[str, Any] = {
 
 
 def drawing(**settings: object) -> AbstractContextManager[None]:
-    """A context in which matplotlib draws in the page's style (and with ``settings``), not with the user's settings."""
+    """A context in which matplotlib uses the page's style (and ``settings``) instead of the user's settings."""
     return style.context(
         [_STYLE, {name.replace("__", "."): value for name, value in settings.items()}], after_reset=True
     )
 
 
 def stand_in(index: int) -> str:
-    """A colour to draw with that ``to_svg`` replaces by one of the page's."""
+    """A placeholder colour that ``to_svg`` replaces by one of the page's."""
     return f"#0000{0x10 + index:02x}"
 
 
@@ -61,10 +61,10 @@ def to_svg(figure: Figure, name: str, label: str, colours: Mapping[str, str]) ->
     """The figure as an ``<svg>`` element.
 
     Args:
-        figure: drawn within ``drawing()``, where this must be called too.
+        figure: drawn within ``drawing()``, within which this must also be called.
         name: unique on the page, letters and digits; prefixes all ids.
         label: text for screen readers.
-        colours: stand-in colour → CSS custom property, e.g. ``{stand_in(0): "--c1"}``.
+        colours: placeholder colour → CSS custom property, e.g. ``{stand_in(0): "--c1"}``.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -14,20 +14,20 @@ from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
 from atoll.text.figures import in_bytes
 
 INNER_STEPS = "inner_steps"
-"""The training setting of a job of silos for the steps of each participant in a round."""
+"""The training setting of silo jobs with the number of steps of each participant in a round."""
 GRADIENT_BYTES = 4
-"""Bytes of an element: float32."""
+"""Bytes per float32 element."""
 _SENT, _PLAIN = stand_in(48), stand_in(49)
 _COLOURS = {_SENT: "--server", _PLAIN: "--train"}
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that all participants together had sent when each model was released, from the first model on.
+    """Total bytes that all participants had sent when each model was released, starting with the first model.
 
     Attributes:
         sent: in updates, including those that did not count.
-        plain: by plain data parallelism with as many steps; empty if the job does not give the number of steps.
+        plain: by plain data parallelism with the same number of steps; empty if the job does not give that number.
     """
 
     sent: tuple[int, ...]
@@ -37,8 +37,9 @@ class Traffic:
 def traffic_of(detail: RunDetail, elements: int) -> Traffic:
     """The traffic of a run.
 
-    A ring all-reduce of float32 gradients among P participants has each send 2 (P - 1) / P * 4 * elements in a step
-    (Patarasuk and Yuan 2009), so all of them 2 (P - 1) * 4 * elements; P is how many reported in the round.
+    In a ring all-reduce of float32 gradients among P participants, each sends 2 (P - 1) / P * 4 * elements bytes in a
+    step (Patarasuk and Yuan 2009), so all of them send 2 (P - 1) * 4 * elements. P is the number that reported in the
+    round.
 
     Args:
         detail: with the rounds' members.
@@ -58,7 +59,7 @@ def traffic_of(detail: RunDetail, elements: int) -> Traffic:
 
 
 def traffic_figure(panel: Panel, traffic: Traffic) -> str:
-    """The most trustworthy curve of a metric over the bytes sent; empty if there is nothing to compare them with."""
+    """The most trustworthy curve of a metric over the bytes sent; empty if there is nothing to compare with."""
     points = [(version, value) for version, value in panel.best_curve.points if 0 < version <= len(traffic.plain)]
     if not points or not traffic.sent[0]:
         return ""

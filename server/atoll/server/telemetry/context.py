@@ -17,13 +17,13 @@ def known() -> Mapping[str, object]:
 
 
 def remember(**facts: object) -> None:
-    """Set fields for the rest of this task and for the tasks that it starts; None is left out."""
+    """Set fields for the rest of this task and for the tasks that it starts; None values are ignored."""
     _known.set(_with(facts))
 
 
 @contextmanager
 def about(**facts: object) -> Iterator[None]:
-    """As ``remember``, within a block."""
+    """Like ``remember``, within a block."""
     token = _known.set(_with(facts))
     try:
         yield

@@ -1,4 +1,4 @@
-"""How long an attempt at a round spent in each phase."""
+"""The time that an attempt at a round spent in each phase."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from atoll.server.rounds import RoundState
 
 
 def phase_seconds(state: RoundState) -> dict[str, float]:
-    """Seconds that an attempt spent in each of ``PHASES`` that is over, in order.
+    """Seconds that an attempt spent in each finished phase of ``PHASES``, in order.
 
-    An attempt that was abandoned spent the rest in the phase that it was in. A clock that was set back gives 0.
+    For an abandoned attempt, the remaining time belongs to its current phase. A clock that was set back gives 0.
     """
     ends = (state.sampled_at, state.opened_at, state.closed_at, state.aggregated_at, state.charged_at, state.ended_at)
     found, began = {}, state.created_at

@@ -1,4 +1,4 @@
-"""The port for metrics and health: plain HTTP in its own threads, which also answer while the event loop is busy."""
+"""The port for metrics and health: plain HTTP in separate threads, which answer even if the event loop is busy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from atoll.server.errors import ServerError, SetupError
 log = logging.getLogger(__name__)
 
 IDLE_S = 5.0
-"""Seconds of silence after which a connection is closed."""
+"""Seconds without data after which a connection is closed."""
 TOTAL_S = 20.0
-"""Maximum seconds of a connection; half of them are for making the page."""
+"""Maximum seconds of a connection, half of which are for making the page."""
 MAX_CONNECTIONS = 8
 """Maximum number of connections; further ones are closed at once."""
 TEXT = "text/plain; charset=utf-8"
@@ -36,7 +36,7 @@ class Page:
 
 
 class Endpoint:
-    """Serves ``pages`` by path; each is made in a thread when it is asked for.
+    """Serves ``pages`` by path; each is made in a thread on request.
 
     Raises:
         SetupError: if the port cannot be opened.
@@ -79,7 +79,7 @@ class _Server(Endable, ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread was started that would free the place
+        except BaseException:  # no thread was started that would free the slot
             self._places.release()
             raise
 
@@ -105,7 +105,7 @@ class _Server(Endable, ThreadingHTTPServer):
 
 
 def _cut_off(connection: socket.socket) -> None:
-    """End reads and writes of another thread."""
+    """End another thread's reads and writes."""
     with contextlib.suppress(OSError):  # the peer closed it first
         connection.shutdown(socket.SHUT_RDWR)
 

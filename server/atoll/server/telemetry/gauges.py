@@ -1,4 +1,4 @@
-"""Gauges, measured on request: connected participants, queues, disk, ends of certificates."""
+"""Gauges, measured on request: connected participants, queues, disk, expiry of certificates."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Gauges:
 
     Attributes:
         connected: participants with an open check-in stream, by kind.
-        runs: runs that have not ended, by status; ``BROKEN`` if the run's log cannot be read.
-        members: members of open rounds, by status; without rounds with secret draws.
-        queues: waiting items by queue: events of runs, writes to the database, calls for its threads, instructions to
+        runs: number of runs that have not ended, by status; ``BROKEN`` if the log is unreadable.
+        members: members of open rounds, by status, except rounds with secret draws.
+        queues: waiting items by queue: events of runs, database writes, calls for its threads, instructions to
             participants.
         stored_bytes: bytes on disk of models, uploads, database.
         certificate_ends: epoch seconds at which certificates expire, by holder.
-        workers: ingest worker processes that serve; ``worker_restarts`` counts unexpected ends.
+        workers: number of serving ingest workers; ``worker_restarts`` counts unexpected exits.
         disk_free_bytes: free space of the data directory's file system, which has ``disk_bytes``; with less than
             ``disk_reserve_bytes`` the server accepts no more work.
         oldest_round_s: age of the oldest open round; 0 without one.
-        standbys: other servers that would take over.
+        standbys: number of other servers that can take over.
     """
 
     connected: Mapping[str, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def families(now: Gauges) -> Iterator[Metric]:
 
 
 def standing_by(value: int) -> Metric:
-    """The metric of a server's role: 1 stands by, 0 is at work."""
+    """The metric of a server's role: 1 as a standby, 0 at work."""
     return GaugeMetricFamily("atoll_standing_by", "1 while this server waits for another one to fail.", value)
 
 

@@ -1,4 +1,4 @@
-"""Whether the server can do its work: the answer of ``/readyz``."""
+"""Checks whether the server can do its work, for ``/readyz``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from atoll.server.telemetry.recent import Recent
 DATABASE_S = 5.0
 """Seconds after which a test write counts as failed."""
 BLOBS_S = 4.0
-"""Seconds after which a question to the store of models counts as failed."""
+"""Seconds after which a query to the blob store counts as failed."""
 FRESH_S = 1.0
-"""Minimum seconds between two checks of disk and database, however many probes ask."""
+"""Minimum seconds between two checks of disk and database, regardless of the number of probes."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Checks:
     Attributes:
         serving: whether ports are open and the server is neither starting nor stopping.
         write: makes a small durable write to the database.
-        shortage: why the disk has no room for more work; empty if it has.
-        workers: number that serve, number wanted.
-        blobs: why models cannot be stored or read now; empty if they can.
+        shortage: why the disk has no room for more work; empty if it has room.
+        workers: number of serving and of configured workers.
+        blobs: why models cannot currently be stored or read; empty if they can.
     """
 
     serving: Callable[[], bool]
@@ -41,14 +41,14 @@ class Checks:
 
 
 class Readiness:
-    """The problems that make the server not ready."""
+    """Finds the problems that make the server not ready."""
 
     def __init__(self, checks: Checks, clock: Callable[[], float] = time.monotonic) -> None:
         self._checks = checks
         self._found = Recent(self._look, FRESH_S, clock)
 
     async def problems(self) -> dict[str, str]:
-        """Problems by check; empty if the server is ready. At most ``FRESH_S`` old, but a stop shows at once."""
+        """Problems by check, at most ``FRESH_S`` old; empty if the server is ready. A stop shows at once."""
         if not self._checks.serving():
             return {"serving": "the server is starting or stopping"}
         return await self._found()
@@ -80,7 +80,7 @@ class Readiness:
 
 
 def page_of(found: dict[str, str]) -> Page:
-    """The answer of ``/readyz``: 200, or 503 with what is wrong."""
+    """The answer of ``/readyz``: 200, or 503 with the problems."""
     body = json.dumps({"ready": not found, "problems": found}) + "\n"
     status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
     return Page(body.encode(), "application/json", status)

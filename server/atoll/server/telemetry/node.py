@@ -14,7 +14,7 @@ WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 LAG_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 LAG_INTERVAL_S = 1.0
 MAX_CODES = 256
-"""Maximum number of error codes with a series; the source has fewer."""
+"""Maximum number of error codes with their own series; the source has fewer."""
 _OTHER = "other"
 
 
@@ -51,7 +51,7 @@ class NodeFigures:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure the running event loop."""
+        """Start to measure the running event loop."""
         loop = asyncio.get_running_loop()
         due = loop.time() + LAG_INTERVAL_S
 
@@ -62,7 +62,7 @@ class NodeFigures:
         self._timer = loop.call_at(due, fire)
 
     def stop(self) -> None:
-        """End the measurement."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,4 +1,4 @@
-"""The interface for metrics, log and traces: it is called when events of runs have become durable."""
+"""The interface for metrics, log and traces, which is called when events of runs have become durable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StoredEvent(Protocol):
 
 
 class StoredEvents(Protocol):
-    """Events of one run that became durable together."""
+    """Events of a run that became durable together."""
 
     @property
     def run(self) -> str:
@@ -49,18 +49,18 @@ class StoredEvents(Protocol):
 
     @property
     def logged(self) -> Sequence[StoredEvent]:
-        """The events that changed the run, and so belong to its log."""
+        """The events that changed the run, and therefore are in its log."""
         ...
 
 
 class Observer:
-    """Observes runs and changes nothing; its methods must not raise. This base ignores everything."""
+    """Observes runs without changing them; its methods must not raise. This base class ignores everything."""
 
     def stored(self, stored: StoredEvents) -> None:
         """Called when events of a run have become durable."""
 
     def working(self, run: str, step: str, key: RoundKey | None, what: str) -> contextlib.AbstractContextManager[None]:
-        """A context in which a step of a run is carried out.
+        """A context in which a step of a run is performed.
 
         Args:
             run: its id.
@@ -77,7 +77,7 @@ class Observer:
         return ""
 
     def retried(self, step: str) -> None:
-        """Called when disk, database or a worker refused a step, which will be repeated."""
+        """Called when disk, database or a worker has refused a step, which will be retried."""
 
 
 NO_OBSERVER = Observer()

@@ -1,11 +1,11 @@
-"""Spans of rounds by OpenTelemetry's SDK; needs the extra ``otel``.
+"""Spans of rounds with OpenTelemetry's SDK; needs the extra ``otel``.
 
-An attempt at a round is one trace. Its root span and those of its phases and members are made when it has ended, with
-the times that the engine recorded, so they are complete even if the server was restarted in between. Invitations and
-folds are separate spans, made when they are done.
+An attempt at a round is one trace. Its root span and the spans of its phases and members are created when it has ended,
+with the times recorded by the engine, so they are complete even if the server was restarted in between. Invitations and
+folds are separate spans, created when they are done.
 
-If the draw is secret, a trace has the round and its phases, but nothing that names or counts members: more people read
-traces than use an operator's commands.
+For a secret draw, a trace has the round and its phases, but nothing that names or counts members, since more people
+read traces than use the operators' commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 
 SERVICE = "atoll-server"
 CLOSE_S = 3.0
-"""Seconds that the end of the process waits for a collector."""
+"""Seconds that the exiting process waits for a collector."""
 STEPS = frozenset({"fold"})
 _LEFT = frozenset({MemberStatus.FAILED, MemberStatus.REJECTED, MemberStatus.SILENT, MemberStatus.TIMED_OUT})
 
@@ -40,7 +40,7 @@ Facts = Mapping[str, str | int | float]
 
 
 class _ChosenIds(RandomIdGenerator):
-    """Random ids, except for a span that is begun within ``choose``."""
+    """Generates random ids, except for a span that is started within ``choose``."""
 
     def __init__(self) -> None:
         self._chosen: ContextVar[tuple[int, int] | None] = ContextVar("atoll_chosen_span", default=None)
@@ -63,7 +63,7 @@ class _ChosenIds(RandomIdGenerator):
 
 
 class RoundTracer(Observer):
-    """Makes the traces of rounds, and sends them as OpenTelemetry's environment variables say."""
+    """Creates the traces of rounds, and sends them according to OpenTelemetry's environment variables."""
 
     def __init__(self) -> None:
         self._ids = _ChosenIds()
@@ -88,7 +88,7 @@ class RoundTracer(Observer):
 
     @contextlib.contextmanager
     def working(self, run: str, step: str, key: RoundKey | None, what: str) -> Iterator[None]:
-        """See ``Observer``; the step's span records what it raises."""
+        """See ``Observer``; the step's span records exceptions."""
         if key is None or step not in STEPS:
             yield
             return
@@ -101,7 +101,7 @@ class RoundTracer(Observer):
         return traceparent(run, key, participant, sampled=self._is_sampled(run, key))
 
     def close(self) -> None:
-        """Send the waiting spans; takes at most ``CLOSE_S`` seconds."""
+        """Send the pending spans; takes at most ``CLOSE_S`` seconds."""
         ending = Thread(target=self._provider.shutdown, name="traces", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -146,13 +146,13 @@ class RoundTracer(Observer):
             span.end(_ns(max(ended.opened_at, member.at)))
 
     def _root(self, run: str, key: RoundKey) -> Context:
-        """A context whose current span is the attempt's, which is made when it has ended."""
+        """A context whose current span is the attempt's, which is created after the attempt has ended."""
         flags = TraceFlags(TraceFlags.SAMPLED if self._is_sampled(run, key) else TraceFlags.DEFAULT)
         root = SpanContext(trace_id(run, key), span_id(run, key), is_remote=True, trace_flags=flags)
         return trace.set_span_in_context(NonRecordingSpan(root), Context())
 
     def _is_sampled(self, run: str, key: RoundKey) -> bool:
-        """Whether the sampler takes the trace; by its id, so that the answer is always the same."""
+        """Whether the sampler takes the trace; decided by the id, so the answer is always the same."""
         said = self._provider.sampler.should_sample(None, trace_id(run, key), "round")
         return said.decision is Decision.RECORD_AND_SAMPLE
 

@@ -1,4 +1,4 @@
-"""Caches an answer for a short time, however often it is requested."""
+"""Caches an answer for a short time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Keeps the result of ``make`` for ``fresh_s`` seconds. For one event loop.
+    """Caches the result of ``make`` for ``fresh_s`` seconds. For one event loop.
 
-    Callers that come while a result is being made wait for it. Errors are not kept.
+    Concurrent callers wait for the same result. Errors are not cached.
 
     Args:
         make: makes the result.

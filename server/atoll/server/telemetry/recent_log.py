@@ -1,8 +1,7 @@
 """The newest lines of the server's log, for operators who cannot read the log of its machine.
 
-An operator sees less over the network than the log has: the text of Atoll's own errors without the files
-that they are about, of other errors their type alone, of paths the last part, and no traceback. Lines of other
-libraries are left out.
+Over the network an operator sees less than the log has: the text of Atoll's own errors without file names, only the
+type of other errors, only the last part of paths, and no traceback. Lines of other libraries are left out.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from atoll.server.errors import LogText, ServerError
 from atoll.server.telemetry.refusal_log import one_line
 
 MAX_KEPT = 500
-"""Lines that are kept of each severity: neither a busy run's notices nor participants that fail displace an error."""
+"""Number of lines kept per severity, so that neither a busy run's notices nor failing participants displace errors."""
 MAX_MESSAGE_CHARS = 500
 MAX_FACT_CHARS = 100
 LOGGER = "atoll"
-"""The logger whose lines are kept, with those below it."""
+"""The logger whose lines, and those of its children, are kept."""
 SEVERITIES: Mapping[str, int] = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FACTS = ("run", "participant", "operator", "code")
 
 
 class RecentLog(logging.Handler):
-    """Keeps the newest lines, from notices (``info``) on. Safe to use from several threads."""
+    """Keeps the newest lines at level ``info`` and above. Thread-safe."""
 
     def __init__(self, kept: int = MAX_KEPT) -> None:
         super().__init__(logging.INFO)
@@ -36,7 +35,7 @@ class RecentLog(logging.Handler):
         self._kept: Mapping[str, deque[LogLine]] = {level: deque(maxlen=kept) for level in SEVERITIES}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line; see ``logging.Handler``, whose lock is held."""
+        """Store a line; see ``logging.Handler``, whose lock is held."""
         try:
             line = _line(next(self._numbers), record)
         except Exception:  # noqa: BLE001 - as every handler: a line that cannot be made must not stop its caller
@@ -45,12 +44,12 @@ class RecentLog(logging.Handler):
         self._kept[line.level].append(line)
 
     def newest(self, *, severity: str, before: int | None, limit: int | None) -> list[LogLine]:
-        """The newest lines of at least a severity of ``SEVERITIES``, the newest first.
+        """The newest lines of at least the given severity, newest first.
 
         Args:
             severity: info, warning or error.
-            before: only lines with a smaller number; None: all.
-            limit: how many at most; None: all.
+            before: only lines with a smaller number; None for all.
+            limit: maximum number of lines; None for all.
         """
         self.acquire()
         try:
@@ -79,7 +78,7 @@ def _line(number: int, record: logging.LogRecord) -> LogLine:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The line's text as it may travel."""
+    """The line's text for the network."""
     arguments = record.args
     if isinstance(arguments, tuple) and arguments:
         text = str(record.msg) % tuple(_travels(one) for one in arguments)
@@ -92,7 +91,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _travels(value: object) -> object:
-    """A value of a line without what only the machine's own people should see."""
+    """A value of a line, without parts that must not leave the machine."""
     match value:
         case LogText():
             return value.travels

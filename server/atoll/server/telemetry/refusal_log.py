@@ -1,4 +1,4 @@
-"""Logging for the audit trail: other parties' text on one line, and a limit on lines about refusals."""
+"""Safe logging of other parties' text on one line, and a limit on lines about refusals."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MAX_CHARS = 200
 
 
 def one_line(text: str, most: int = _MAX_CHARS) -> str:
-    """Text of another party for the log: characters that do not print are escaped."""
+    """Another party's text for the log, with unprintable characters escaped."""
     return printable(text[:most])
 
 
 class RefusalLog:
-    """Warns of refused callers, once per subject and ``REFUSAL_INTERVAL_S``; remembers the most recent subjects.
+    """Warns of refused callers, once per subject and ``REFUSAL_INTERVAL_S``; tracks the most recent subjects.
 
     Args:
-        log: where the warnings go.
+        log: logger for the warnings.
         clock: seconds, monotonic.
     """
 

@@ -1,7 +1,7 @@
-"""Log lines about rounds: one for each round that ends, one for each member that could not do its part.
+"""Log lines about rounds: one for each ended round, and one for each member that failed.
 
-At the default level, lines about a round with a secret draw neither name nor count its members: more people read logs
-than use an operator's commands, which show both.
+At the default level, lines about a round with a secret draw neither name nor count its members, since more people read
+logs than use the operators' commands, which show both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAVING: dict[type[Event], tuple[int, str]] = {
 
 
 def log_stored(stored: StoredEvents) -> None:
-    """Log what became durable, each line with its run, round and participant."""
+    """Log events that became durable; each line has its run, round and participant."""
     secret = stored.after.policy.secret_draw
     for played in stored.logged:
         level, what = _LEAVING.get(type(played.event), (0, ""))

@@ -28,7 +28,7 @@ COMMIT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class RoundFigures:
-    """Counts into its own registry. Labels have only values that the engine defines."""
+    """Counts into its own registry. Labels only have values that the engine defines."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -92,7 +92,7 @@ class RoundFigures:
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
-        """Create all series at 0: alerts would miss the rise of a series that appears with its first event."""
+        """Create all series at 0: alerts would miss the increase of one that appears with its first event."""
         for status in RunStatus:
             if status.ended:
                 self._runs.labels(status.value)
@@ -112,7 +112,7 @@ class RoundFigures:
                 self._count(effect, secret=stored.after.policy.secret_draw)
 
     def retried(self, effect: str) -> None:
-        """Count a step that is tried again."""
+        """Count a step that is retried."""
         self._retries.labels(effect).inc()
 
     def committed(self, writes: int, seconds: float, failed: bool) -> None:

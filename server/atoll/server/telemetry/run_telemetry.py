@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RunTelemetry(Observer):
-    """See ``Observer``. An error in metrics, log or traces is logged and harms no run."""
+    """See ``Observer``. An error in metrics, log or traces is logged and does not affect runs."""
 
     def __init__(self, rounds: RoundFigures, tracer: Observer | None = None) -> None:
         self._rounds = rounds

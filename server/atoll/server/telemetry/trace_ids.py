@@ -1,4 +1,4 @@
-"""Ids of traces and spans, derived from run, round and participant: a restarted server uses the same ones."""
+"""Ids of traces and spans, derived from run, round and participant, so that a restarted server uses the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether traces are made: OpenTelemetry's own environment variables say so."""
+"""Decides whether to create traces, by OpenTelemetry's environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def tracer_of(environment: Mapping[str, str] = os.environ) -> RoundTracer | None:
-    """The tracer that the environment asks for; None if it asks for none, or OpenTelemetry is not installed."""
+    """The tracer that the environment configures; None if there is none, or OpenTelemetry is not installed."""
     if not traces_wanted(environment):
         return None
     try:
