@@ -36,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--seeds is a number from 1, and diloco's alone")
     if given.row and given.names != ["gpu"]:
         parser.error("--row is gpu's alone")
-    if given.row and (unknown := set(given.row) - (rows := set(import_module("benchmarks.silo.gpu.rows").ROWS))):
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(sorted(rows))}")
+    rows = set(import_module("benchmarks.silo.gpu.rows").ROWS) if given.row else set()
+    if missing := set(given.row) - rows:
+        parser.error(f"no such row: {', '.join(sorted(missing))}; there are {', '.join(sorted(rows))}")
     more = (given.seeds,) if given.seeds > 1 else (given.row,) if given.row else ()
     cases = {name: partial(_case(name), given.smoke, *more) for name in given.names or CASES}
     good = run_all(cases, kept_as=None if given.smoke else "silo-", as_json=given.json)

@@ -9,24 +9,25 @@ import os
 import signal
 import sys
 from typing import Any
+from unittest.mock import patch
 
 import torch.distributed.elastic.multiprocessing.api as multiprocessing
+from torch.distributed.elastic.multiprocessing.subprocess_handler import get_subprocess_handler
 
 import atoll.datacenter.cli.train as command
 
 
 def signal_at_start() -> None:
     """Send the signal where torch has started a rank that it does not know of yet."""
-    start = multiprocessing.get_subprocess_handler
 
     def starting(**how: Any) -> Any:
-        handler = start(**how)
+        handler = get_subprocess_handler(**how)
         if "SIGNALLED" in os.environ:
             del os.environ["SIGNALLED"]
             os.kill(os.getpid(), signal.SIGINT)
         return handler
 
-    multiprocessing.get_subprocess_handler = starting
+    patch.object(multiprocessing, "get_subprocess_handler", starting).start()
 
 
 if __name__ == "__main__":

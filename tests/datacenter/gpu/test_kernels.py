@@ -25,6 +25,14 @@ def off(found: Tensor, wanted: Tensor) -> float:
     return float(error)
 
 
+def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+def backward(result: Tensor) -> None:
+    result.float().square().sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
 def drawn(sequence: int, heads: tuple[int, int, int] = (8, 2, 2), width: int = 64) -> list[Tensor]:
     """Queries, keys and values in bfloat16, ``[batch, heads, sequence, head_dim]``."""
     shape = [(2, count, sequence, width) for count in heads]
@@ -41,8 +49,9 @@ def test_a_fused_block_is_the_plain_one(heads: tuple[int, int, int], *, causal: 
     assert off(logs, sums) < HALF_OFF
     gradient = torch.randn_like(query)
     of_found = FlashOnGpu().backward(gradient, query, key, value, found, logs, causal=causal)
-    whole = [one.float() for one in (gradient, query, key, value)]
-    of_wanted = Plain().backward(*whole, wanted, sums, causal=causal)
+    of_wanted = Plain().backward(
+        gradient.float(), query.float(), key.float(), value.float(), wanted, sums, causal=causal
+    )
     for one, other in zip(of_found, of_wanted, strict=True):
         assert off(one, other) < HALF_OFF
 
@@ -54,10 +63,10 @@ def test_ring_attention_of_one_rank_is_causal_attention(*, compiled: bool) -> No
         inputs = [one.transpose(1, 2).contiguous().requires_grad_() for one in drawn(512)]
         ring = RingAttention(dist.distributed_c10d._get_default_group(), fused=True)
         found = (torch.compile(ring) if compiled else ring)(*inputs)
-        found.float().square().sum().backward()
+        backward(found)
         whole = [one.detach().float().transpose(1, 2).requires_grad_() for one in inputs]
-        wanted = functional.scaled_dot_product_attention(*whole, is_causal=True, enable_gqa=True)
-        wanted.square().sum().backward()
+        wanted = causal_attention(*whole)
+        backward(wanted)
         assert off(found, wanted.transpose(1, 2)) < HALF_OFF
         for one, other in zip(inputs, whole, strict=True):
             assert one.grad is not None
@@ -73,16 +82,11 @@ def test_attention_within_documents_is_that_of_each_document_alone() -> None:
     for number, (start, end) in enumerate(itertools.pairwise(cuts)):
         documents[:, start:end] = number
     found = attend(query, key, value, document_mask(documents))
-    found.float().square().sum().backward()
+    backward(found)
     whole = [one.detach().float().requires_grad_() for one in (query, key, value)]
-    parts = [
-        functional.scaled_dot_product_attention(
-            *(one[:, :, start:end] for one in whole), is_causal=True, enable_gqa=True
-        )
-        for start, end in itertools.pairwise(cuts)
-    ]
+    parts = [causal_attention(*(one[:, :, start:end] for one in whole)) for start, end in itertools.pairwise(cuts)]
     wanted = torch.cat(parts, dim=2)
-    wanted.square().sum().backward()
+    backward(wanted)
     assert off(found, wanted) < HALF_OFF
     for one, other in zip((query, key, value), whole, strict=True):
         assert one.grad is not None

@@ -85,8 +85,7 @@ class Agent(LocalElasticAgent):
         parent: Any = super()
         started: dict[int, Any] = parent._start_workers(worker_group)  # noqa: SLF001  # super()'s
         self._untold = list(started.values())
-        if self.stopping is not None:  # while they were started
-            self._pass_on()
+        self._pass_on()
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
@@ -126,8 +125,8 @@ class Agent(LocalElasticAgent):
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Ask each rank once, also if a signal comes meanwhile."""
-        while self._untold:
+        """Ask each rank once if a stop was requested, which may have been while the ranks were started."""
+        while self.stopping is not None and self._untold:
             _signal(self._untold.pop())
 
 
