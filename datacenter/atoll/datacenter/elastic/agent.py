@@ -1,7 +1,7 @@
 """``torchrun``'s agent in this process: starts the ranks of a node, and restarts all of them when one is lost.
 
-It reports what happened in one line, does not wait half a minute for ranks that hang, does not restart what cannot
-work, and turns the first SIGTERM or SIGINT into a stop with a last checkpoint.
+It reports what happened in one line, does not wait half a minute for ranks that hang, does not restart a job that
+cannot work, and turns the first SIGTERM or SIGINT into a stop with a last checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atoll.datacenter.elastic.failures import Failure, cause, is_final, is_repea
 from atoll.datacenter.mesh.world import ATTEMPT_VARIABLE
 
 GRACE_S = 5
-"""Seconds that ranks get to end by themselves when another is lost: they cannot save anything without it."""
+"""Seconds that ranks get to end on their own after another is lost; they cannot save anything without it."""
 EXIT_BARRIER_S = 60.0
 """Seconds that an agent whose ranks have finished waits for the other agents."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -34,7 +34,7 @@ class Agent(LocalElasticAgent):
 
     Args:
         spec: specification of the ranks.
-        logs: folder of outputs; local rank 0 prints on this process's own output, the others to files there.
+        logs: folder of outputs; local rank 0 prints to this process's output, the other ranks to files in that folder.
         say: called with a line about each event.
         check: raises if the job does not fit a number of ranks.
 
@@ -61,8 +61,8 @@ class Agent(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
         """Meet the other nodes, with a new store for the ranks each time.
 
-        torch 2.13 keeps the first store: restarted ranks find keys of their predecessors, and a node that joins later
-        waits in vain for its address.
+        torch 2.13 keeps the first store: restarted ranks would find keys of their predecessors, and a node that joins
+        later would wait for ever.
         """
         handler: Any = worker_group.spec.rdzv_handler
         handler._bootstrap_store_info = None  # noqa: SLF001  # there is no public way
@@ -89,7 +89,7 @@ class Agent(LocalElasticAgent):
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
-        """Check the ranks once; when one has failed, the others get a moment to end, then the attempt is over."""
+        """Check the ranks once; if one has failed, give the others a moment to end, then end the attempt."""
         dead = {worker.global_rank for worker in worker_group.workers if has_failed(worker.id)}
         if dead and self._pcontext is not None:
             self._pcontext.close(signal.SIGTERM, timeout=GRACE_S)
@@ -165,7 +165,7 @@ def has_ended(pid: int) -> bool:
 
 
 def failure_of(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
-    """Describe a failed rank, with its own message from the file where it left one."""
+    """Describe a failed rank, with the message from its file, if it left one."""
     data: dict[str, Any] = found.error_file_data
     message = data.get("message")
     written = message if isinstance(message, dict) else {}

@@ -1,11 +1,11 @@
-"""What PyTorch reads in the environment of launchers and ranks."""
+"""Environment variables of launchers and ranks that PyTorch reads."""
 
 from __future__ import annotations
 
 import os
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""The first is that of torch 2.10 and later; the others still count."""
+"""The first is the name since torch 2.10; the others still work."""
 _EXPANDABLE = "expandable_segments:True"
 _SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 _LEFT_TO_TORCH = "SIGHUP,SIGQUIT"
@@ -14,8 +14,8 @@ _LEFT_TO_TORCH = "SIGHUP,SIGQUIT"
 def grow_segments() -> None:
     """Let the GPU's allocator grow its segments instead of fragmenting memory; call before the GPU is used.
 
-    Without it a step can fail with gigabytes free between tensors (torchtitan's recipes set it). The user's own value
-    of any of the variables stays.
+    Without it a step can fail with gigabytes free between tensors (torchtitan's recipes set it). A value that the user
+    sets for any of the variables is kept.
     """
     if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         os.environ[ALLOCATOR_VARIABLES[0]] = _EXPANDABLE

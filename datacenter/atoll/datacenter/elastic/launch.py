@@ -44,7 +44,7 @@ JOIN_TIMEOUT_S = 600
 LAST_CALL_S = 5
 """Seconds that enough nodes wait for more."""
 KEEP_ALIVE_S, KEEP_ALIVE_ATTEMPTS = 2, 3
-"""Seconds and attempts; a node that is not heard of for their product has left."""
+"""Seconds and attempts; a node that is silent for their product counts as gone."""
 _SIGNALLED = 128
 _RUNNING = "running"
 """The outcome in ranks' files until they end."""
@@ -73,7 +73,7 @@ class Report:
 
     Attributes:
         outcome: ``finished``, or ``stopped`` by a signal after a last checkpoint.
-        step: number of steps made.
+        step: number of completed steps.
         restarts: number of restarts.
         seconds: duration from start to end.
         exit_code: 0, or 128 + the signal.
@@ -263,7 +263,7 @@ def _ranks_folder(logs: Path) -> Iterator[Path]:
 
 
 def _ranks_of(agent: Agent) -> set[int]:
-    """Return the ranks of the last attempt: with fewer nodes than before, files of former ranks are left over."""
+    """Return the ranks of the last attempt: with fewer nodes than before, files of former ranks remain."""
     return {worker.global_rank for worker in agent.get_worker_group().workers}
 
 

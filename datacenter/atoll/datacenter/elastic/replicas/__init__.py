@@ -1,9 +1,9 @@
-"""Recovery in place: a replica group that dies leaves, the others go on, and it comes back with a live group's state.
+"""Recovery in place: when a replica group dies, the others continue, and it comes back with a live group's state.
 
-A *group* is the set of ranks that together hold one copy of the model; it is a process world of its own. Groups share
-only the mean of their gradients, after torchft (github.com/pytorch/torchft).
+A *group* is the set of ranks that together hold one copy of the model; each group is a separate process world. Groups
+share only the mean of their gradients, after torchft (github.com/pytorch/torchft).
 
-In the launcher: ``quorum`` decides who is in a step, and whether its mean counts (pure); ``coordinator`` connects it to
-the ranks; ``launch`` starts and restarts groups. In a rank: ``link`` is the connection, ``average`` the mean over
-groups, ``healing`` the state from a live group, and ``member`` what the trainer uses.
+In the launcher: ``quorum`` decides which groups are in a step, and whether its mean counts (pure); ``coordinator``
+connects it to the ranks; ``launch`` starts and restarts groups. In a rank: ``link`` is the connection, ``average`` the
+mean over groups, ``healing`` the state from a live group, and ``member`` what the trainer uses.
 """

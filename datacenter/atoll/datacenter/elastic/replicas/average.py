@@ -1,11 +1,11 @@
-"""The mean of gradients over replica groups, by process groups that are made anew when their members change.
+"""The mean of gradients over replica groups, with process groups that are created again when their members change.
 
-Each rank sums its shard with the ranks at the same position in the other groups. The gradients stay as they are until a
-mean counts, so that it can be made again without a group that was lost. This takes one more copy of the rank's
-gradients while a step is summed, and one for each step that a late group has not applied yet.
+Each rank sums its shard with the ranks at the same position in the other groups. The gradients are not changed until a
+mean counts, so that the sum can be repeated without a lost group. This takes one more copy of the rank's gradients
+while a step is summed, and one for each step that a late group has not applied yet.
 
 A group that has also computed a late group's gradient sends it to that group, which adds it to the sum in its own
-place. So all numbers are added in the same order, from any group that computed them. This takes two more copies.
+place. So numbers are always added in the same order, whichever group computed them. This takes two more copies.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 BUCKET_BYTES = 25 << 20
 """Bytes that one operation sums."""
 CONNECT_TIMEOUT_S = 30.0
-"""Seconds to connect with the others; a member that is lost just then costs this long."""
+"""Seconds to connect with the others; a member that is lost in that time delays them by as much."""
 POLL_S = 0.01
-"""Seconds between two looks whether the others have come."""
+"""Seconds between two checks whether the others have come."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Place:
 class Flat:
     """One buffer for the gradients of parameters of one format and device.
 
-    The last elements of a buffer, one for each parameter, say in how many groups the parameter has a gradient: where
-    there is none, the optimiser leaves it alone, as it does without replica groups.
+    The last elements of a buffer, one for each parameter, hold the number of groups in which the parameter has a
+    gradient. If it is 0, the optimiser skips the parameter, as it does without replica groups.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -122,7 +122,7 @@ def flats_of(parameters: Sequence[nn.Parameter]) -> list[Flat]:
 
 
 class Averager:
-    """Sums this rank's contributions with those of the other groups; for one thread, except ``abort``.
+    """Sums this rank's contributions with those of the other groups; used by one thread, except ``abort``.
 
     Args:
         flats: buffers of the gradients.
@@ -144,7 +144,7 @@ class Averager:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def set_aside(self) -> None:
-        """Keep this group's gradient in a buffer: the parameters' gradients become those of a late group."""
+        """Keep this group's gradient in a buffer, as the parameters' gradients will be those of a late group."""
         with self._beside():
             self._kept = [flat.weighted(1.0) for flat in self._flats]
             self._wait()
@@ -157,7 +157,7 @@ class Averager:
         """Return the weighted mean over a quorum's contributors, one tensor for each buffer.
 
         Args:
-            quorum: who is in it.
+            quorum: the members of the step.
             weights: by group whose gradient this rank holds and contributes, its share of the contributors' tokens.
 
         Raises:
@@ -176,10 +176,10 @@ class Averager:
             return sums
 
     def abort(self, attempt: float = math.inf) -> None:
-        """Break off this attempt and earlier ones, from another thread.
+        """Abort this attempt and earlier ones, from another thread.
 
-        A sum over NCCL is aborted, one over gloo breaks off when a neighbour drops, and members that have not come are
-        not waited for any more.
+        A sum over NCCL is aborted. A sum over gloo ends when a neighbour closes its connection. Members that have not
+        come are no longer waited for.
         """
         self._void = max(self._void, attempt)
         for ranks in list(self._ranks.values()):
@@ -235,7 +235,7 @@ class Averager:
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
-        """Work beside the stream of training, which a late group still uses."""
+        """Work in another stream than training, whose stream a late group still uses."""
         if self._stream is None:
             yield
             return
@@ -250,10 +250,10 @@ def buckets(sums: Sequence[Tensor]) -> Iterator[Tensor]:
 
 
 def meet(store: Store, rank: int, size: int, is_void: Callable[[], bool], timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-    """Wait until all have come to the same store: unlike ``connect``, this can be broken off.
+    """Wait until all members have come to the same store; unlike ``connect``, this can be aborted.
 
     Raises:
-        RuntimeError: if not all come in time, or the meeting is void.
+        RuntimeError: if not all come in time, or the attempt is void.
     """
     store.set(f"here/{rank}", "")
     others = [f"here/{one}" for one in range(size)]

@@ -26,7 +26,7 @@ class Coordinator:
     """Serves the ranks of all groups; a context manager. Each connection has a thread; a lock orders their messages.
 
     A connection that closes before its rank has left means that its group is lost: the kernel closes it when the
-    process dies, so that the others hear of it at once.
+    process dies, so the others learn of it at once.
 
     Args:
         rules: groups, ranks and limits.
@@ -93,10 +93,10 @@ class Coordinator:
             return self._quorums.begun
 
     def take_ends(self) -> dict[int, str]:
-        """Return groups to end since the last call, with the reasons.
+        """Return the groups that have to end since the last call, with the reasons.
 
         Raises:
-            RuntimeError: if the job cannot go on.
+            RuntimeError: if the job cannot continue.
         """
         with self._changed:
             if self._failure is not None:
@@ -168,7 +168,7 @@ class Coordinator:
             wire.close()
 
     def _is_start(self, hello: Hello) -> bool:
-        """Return whether a rank is of the present start of its group, whose name only the launcher's ranks know."""
+        """Return whether a rank belongs to the current start of its group, whose name only the launcher's ranks know."""
         start = self._starts.get(hello.group, "")
         in_group = hello.position in range(self._ranks)
         return in_group and start != "" and hmac.compare_digest(start.encode(), str(hello.start).encode())
@@ -194,7 +194,7 @@ class Coordinator:
                 self._changed.wait(None if until_s is None else until_s - now_s)
 
     def _act(self, actions: Iterable[Action]) -> None:
-        """Carry out actions, and let the deadline be read anew; under the lock, so that messages keep their order."""
+        """Carry out actions, and have the deadline read again; under the lock, so that messages keep their order."""
         for action in actions:
             match action:
                 case Send(group, message):

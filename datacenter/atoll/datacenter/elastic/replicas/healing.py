@@ -1,8 +1,8 @@
 """Send the state of a live group to one that comes back: rank by rank, from memory to memory, over gloo.
 
 Each rank sends what it holds to the rank at the same position: parameters, buffers, states of the optimiser, and the
-numbers and words of ``TrainingState`` (step, tokens, position of the data, loss scale). Random generators are not sent:
-groups draw different numbers.
+numbers and strings of ``TrainingState`` (step, tokens, position of the data, loss scale). Random generators are not
+sent: groups draw different numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def send_state(state: TrainingState, heal: Heal, target: int, position: int, sto
     """Send this rank's state to the rank at the same position of another group.
 
     Raises:
-        RuntimeError: if that group is lost, or does not come.
+        RuntimeError: if that group is lost, or does not connect.
     """
     wire = connect(_place(heal, target, position, store), SOURCE, 2, "cpu", TIMEOUT_S)
     tensors = state.model_tensors() | state.optimiser_tensors(make=False)

@@ -43,7 +43,7 @@ class _Running:
     Attributes:
         context: torch's handle of them.
         resumes: whether they will continue from the last checkpoint; false once they have.
-        ended: why they are being ended by us; empty: they are not.
+        ended: why the launcher is ending them; empty: it is not.
     """
 
     context: PContext
@@ -232,7 +232,7 @@ class Groups:
                     _kill(pid)
 
     def _restart_stranded(self) -> None:
-        """End a group, for a start from the last checkpoint, if all wait for the state of a group that is lost."""
+        """If all groups wait for the state of a lost group, end one, so that it starts from the last checkpoint."""
         if any(one.resumes or one.ended for one in self._running.values()):
             return
         if self.coordinator.is_stranded(self._running):
@@ -242,7 +242,7 @@ class Groups:
                 _kill(pid)
 
     def _end_unneeded(self) -> None:
-        """End groups that were still on their way back when the job ended."""
+        """End groups that were still coming back when the job ended."""
         live = self.coordinator.live
         for number, one in self._running.items():
             if number not in live and not one.ended and not self._is_leaving(number):

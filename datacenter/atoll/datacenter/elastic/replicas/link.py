@@ -27,7 +27,7 @@ CONNECT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a rank needs to know of its replica group and the launcher.
+    """What a rank needs to know about its replica group and the launcher.
 
     Attributes:
         group: number of its group.
@@ -92,7 +92,7 @@ class Link:
         self._thread.start()
 
     def send(self, message: FromRank) -> None:
-        """Send a message; does nothing once the connection is closed, of which ``closed`` tells."""
+        """Send a message; does nothing once the connection is closed, which ``closed`` reports."""
         try:
             self._wire.send(message)
         except OSError:

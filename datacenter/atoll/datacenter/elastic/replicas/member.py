@@ -1,8 +1,8 @@
 """This rank's part in recovery in place: what the trainer and the step use.
 
-Two threads work beside the trainer: one reads what the coordinator says, the other sums. So a group that is late still
-takes part in every sum, with zeros or with a gradient that another group has computed for it, and finds the means of
-the steps that it missed when its own pass has ended.
+Two threads run beside the trainer's: one reads the coordinator's messages, the other sums. A late group therefore still
+takes part in every sum, with zeros or with a gradient that another group has computed for it. When its own pass has
+ended, it finds the means of the steps that it missed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RunFor: TypeAlias = Callable[[int], tuple[int, float] | None]
 
 
 class BehindError(TrainingError):
-    """This group has missed too many steps to catch up by their means: it has to ``enter`` again."""
+    """This group has missed too many steps to catch up with their means: it has to ``enter`` again."""
 
 
 class OverError(TrainingError):
@@ -67,10 +67,10 @@ class OverError(TrainingError):
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean gradient of a step, and who is in it.
+    """The mean gradient of a step, and the groups in it.
 
     Attributes:
-        quorum: who is in it, counted tokens and loss.
+        quorum: the groups in the step, counted tokens and loss.
         decision: what follows the step.
         sums: one tensor for each buffer of the gradients.
     """
@@ -111,9 +111,9 @@ class Member:
     Attributes:
         group: number of the group.
         groups: number of groups.
-        resumes: whether the group continues from the last checkpoint by itself.
-        leads: whether this group writes records and checkpoints of the step just made.
-        stops: whether the job ends with the step just made.
+        resumes: whether the group continues from the last checkpoint, without a live group's state.
+        leads: whether this group writes records and checkpoints of the step just finished.
+        stops: whether the job ends with the step just finished.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Member:
         self.leads = self.stops = False
         self._asked = False
         self._arrivals: dict[int, Arrive] = {}
-        """What this rank has said of the gradients that it holds, by the group whose micro-batches they are of."""
+        """What this rank has reported about gradients that it holds, by the group whose micro-batches they are from."""
         self._asked_for: Speculate | None = None
         self._flats: list[Flat] = []
         self._averager: Averager | None = None
@@ -190,8 +190,8 @@ class Member:
             step: number of the step, from 0.
             tokens: tokens that this group counted.
             loss: mean over these tokens.
-            run_for: called when this group is also to compute the gradient of a late group, whose number it takes. It
-                replaces the parameters' gradients, and returns tokens and loss; None if ``is_made`` broke it off.
+            run_for: called with the number of a late group if this group is also to compute that group's gradient. It
+                replaces the parameters' gradients, and returns tokens and loss; None if ``is_made`` stopped it.
 
         Raises:
             BehindError: if this group takes part in no further step before it has entered again.
@@ -209,7 +209,7 @@ class Member:
         return found
 
     def missed(self, step: int) -> Mean | None:
-        """Return the mean of a step that was made without this group, having replaced the gradients by it. Collective.
+        """Replace the gradients by the mean of a step that was made without this group, and return it. Collective.
 
         Returns:
             None if the step waits for this group, or at least one of the group's ranks has not got the mean yet.
@@ -287,7 +287,7 @@ class Member:
                 log.warning("replica group %d did not take the state: %s", target, error)
 
     def _agreed(self, *, good: bool) -> bool:
-        """Return whether it is good for every rank of this group."""
+        """Return whether this holds on every rank of this group."""
         if self._world.size == 1:
             return good
         flag = torch.tensor(int(good), device=self._world.device)
@@ -300,7 +300,7 @@ class Member:
         self._link.send(message)
 
     def _wait_for_mean(self, step: int) -> Mean | Speculate:
-        """Return an order to speculate before the mean, so that all ranks of this group do the same."""
+        """Return an order to speculate if there is one, else the mean: so all ranks of this group do the same."""
         with self._changed:
             self._changed.wait_for(lambda: self._gone or step in self._means or self._orders or self._asked_for)
             if (order := self._asked_for) is not None:

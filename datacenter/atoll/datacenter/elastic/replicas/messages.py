@@ -23,7 +23,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """This rank is ready to take part, from a step that it has the state of, or NO_STATE."""
+    """This rank is ready to take part, from a step whose state it has, or NO_STATE."""
 
     step: int
 
@@ -156,7 +156,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """This group is too far behind to be given further means: it takes part in no step from this one on."""
+    """This group is too far behind to get further means: it takes part in no step from this one on."""
 
     step: int
 
@@ -175,7 +175,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*_FROM_RANKS, *
 
 
 def encoded(message: Message) -> bytes:
-    """Encode a message; numbers that are not finite stay what they are."""
+    """Encode a message; numbers that are not finite are kept."""
     return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode()
 
 

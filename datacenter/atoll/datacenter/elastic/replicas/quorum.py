@@ -1,4 +1,4 @@
-"""Decide who is in a step, and whether its mean counts. Pure: input is events and the time, output is actions.
+"""Decide which groups are in a step, and whether its mean counts. Pure: events and the time in, actions out.
 
 A group is in one of these states; ``lost`` leads from each of them to ABSENT::
 
@@ -10,12 +10,13 @@ A step of the live groups::
 
     arrive ... arrive ──> quorum ──> each member sums ──> vote ... vote ──> all good: commit, else: quorum again
 
-With speculation a late group's micro-batches are also given to one that has arrived, and whichever has their gradient
-first counts; see ``speculation``. That order is never sent while an attempt is open, so that every rank of a group
-finds it before or after the same mean.
+With speculation, a late group's micro-batches are also given to a group that has arrived, and the first gradient
+counts; see ``speculation``. The order to run them is never sent during an attempt, so that every rank of a group
+receives it before or after the same mean.
 
-Every message of an attempt precedes those of the next one on each connection, so a vote is never mistaken. A group that
-is lost before the commit makes the attempt void for all: its members then sum the gradients that they still hold.
+Every message of an attempt precedes those of the next one on each connection, so a vote never counts for the wrong
+attempt. A group that is lost before the commit makes the attempt void for all: the other members then sum the gradients
+that they still hold.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ START_S = 1800.0
 
 
 class Standing(Enum):
-    """State of a group, as above."""
+    """State of a group; see the module."""
 
     ABSENT = auto()
     COMING = auto()
@@ -66,16 +67,17 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What does not change while a job runs.
+    """Settings that do not change while a job runs.
 
     Attributes:
         groups: number of replica groups.
         ranks: ranks of each.
         steps: steps of the job.
-        backup: groups that a step need not wait for; lost ones count as some of them.
+        backup: number of groups that a step need not wait for; lost groups are among them.
         least: with fewer groups, live or ready to come back, no step is made.
         timeout_s: limit of a sum, and of how long a step waits for a group.
-        speculate_after: a group is late when it takes this many times as long as half of them; None: no speculation.
+        speculate_after: a group is late when it takes this many times as long as half of the groups; None: no
+            speculation.
     """
 
     groups: int
@@ -126,11 +128,12 @@ class _Group:
 
     Attributes:
         joined: step of each rank that has joined since it was last LIVE.
-        arrived: message of each rank that has arrived at the present step.
+        arrived: message of each rank that has arrived at the current step.
         at: last step that the whole group arrived at, or that it began with.
-        awaited_since_s: since when others wait for this group, or would without backups; None: they do not.
-        coming_since_s: since when it is on its way, if it is.
-        ending: whether its end was asked for.
+        awaited_since_s: when others began to wait for this group, or would have without backups; None: they do not
+            wait.
+        coming_since_s: when it began to start or come back, while it is COMING.
+        ending: whether it was asked to end.
     """
 
     standing: Standing = Standing.ABSENT
@@ -148,7 +151,7 @@ class _Attempt:
 
     Attributes:
         votes: by group and rank, only of members that are not lost.
-        until_s: when members that have not voted are taken for hung.
+        until_s: when members that have not voted count as hung.
         failed: whether it is void.
         shrunk: whether a member was lost.
     """
@@ -212,7 +215,7 @@ class Quorums:
         return []
 
     def heard(self, number: int, position: int, message: FromRank, now_s: float) -> list[Action]:
-        """Take a message of a rank."""
+        """Handle a message from a rank."""
         group = self._groups[number]
         match message:
             case Join():
@@ -250,7 +253,7 @@ class Quorums:
         return actions + list(self._start(now_s)) + list(self._open(now_s))
 
     def deadline_s(self) -> float | None:
-        """Return when ``tick`` has something to do if nothing is heard; None if never."""
+        """Return when ``tick`` has something to do if no message comes; None if never."""
         times = [] if self._attempt is None else [self._attempt.until_s]
         times += [since_s + self._rules.timeout_s for _, since_s in self._awaited()]
         times += [since_s + self._start_s for _, since_s in self._coming()]
@@ -368,13 +371,13 @@ class Quorums:
         yield from self._open(now_s)
 
     def _await_others(self, now_s: float) -> None:
-        """Note that groups that have not arrived are waited for from now on."""
+        """Record that from now on others wait for the groups that have not arrived."""
         for other in self._groups.values():
             if other.awaited_since_s is None and len(other.arrived) < self._rules.ranks:
                 other.awaited_since_s = now_s
 
     def _open(self, now_s: float) -> Iterator[Action]:
-        """Decide who is in the step, if enough groups have arrived."""
+        """Decide which groups are in the step, if enough have arrived."""
         if self._attempt is not None:
             return
         live = self.live
@@ -467,11 +470,11 @@ class Quorums:
         yield from self._leave_behind(behind, now_s)
 
     def _behind(self) -> list[int]:
-        """Return groups that are too far behind the step just made to catch up by its mean."""
+        """Return groups that are too far behind the finished step to catch up with its mean."""
         return [number for number in self.live if self.step - self._groups[number].at > MAX_BEHIND]
 
     def _leave_behind(self, behind: Iterable[int], now_s: float) -> Iterator[Action]:
-        """Go on without groups that need a whole state to catch up."""
+        """Continue without groups that need a whole state to catch up."""
         for number in behind:
             self._groups[number] = _Group(Standing.COMING, coming_since_s=now_s)
             self._returning.add(number)

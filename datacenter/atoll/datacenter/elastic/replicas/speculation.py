@@ -2,7 +2,7 @@
 
 After Dean and Ghemawat 2004 (MapReduce, section 3.6, backup tasks), with the multiplier of Spark's
 ``spark.speculation``: half of the groups set the pace of a step, and one that takes a multiple of it is late. A group
-that was late in the step before is expected to be so again, until it has computed a gradient of its own in time.
+that was late in the previous step is expected to be late again until it has computed its own gradient in time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atoll.datacenter.elastic.replicas.messages import Arrive
 
 @dataclass
 class Speculation:
-    """Who computes whose gradient in the present step.
+    """Which group computes which gradient in the current step.
 
     Attributes:
         after: a group is late when it takes this many times as long as half of the groups; None: no speculation.
@@ -28,11 +28,11 @@ class Speculation:
     _arrived_s: dict[int, float] = field(default_factory=dict)
     """When each group had its own gradient; the first to arrive comes first."""
     _late_of: dict[int, int] = field(default_factory=dict)
-    """The late group of each group that was asked for its micro-batches, in this step."""
+    """The late group whose micro-batches each group was asked to run in this step."""
     _others: dict[int, dict[int, Arrive]] = field(default_factory=dict)
-    """What the ranks of a group have said of a late group's gradient."""
+    """What the ranks of a group have reported about a late group's gradient."""
     _known: set[int] = field(default_factory=set)
-    """Groups that were late in the last step that they were in."""
+    """Groups that were late in the last step in which they took part."""
 
     def begin(self, now_s: float) -> None:
         """Begin the next step."""
@@ -46,7 +46,7 @@ class Speculation:
         self._known.discard(group)
 
     def lost(self, group: int) -> None:
-        """Forget a group; its late one can be given to another group."""
+        """Forget a group; the late group that it helped can be given to another."""
         for kept in (self._arrived_s, self._late_of, self._others):
             kept.pop(group, None)
         self._known.discard(group)
@@ -57,7 +57,7 @@ class Speculation:
             self._others.setdefault(group, {})[position] = message
 
     def held(self, live: Iterable[int]) -> dict[int, tuple[int, Arrive]]:
-        """Return groups that have no gradient of their own yet, with the group that holds theirs and what it said."""
+        """Return groups that do not have their own gradient yet, with the group that holds it and its report."""
         found = {
             late: (group, said[0])
             for group, late in self._late_of.items()
@@ -66,7 +66,7 @@ class Speculation:
         return {late: found[late] for late in live if late in found and late not in self._arrived_s}
 
     def due_s(self, live: Sequence[int]) -> float | None:
-        """Return when ``assign`` has a late group to give away, if nothing is heard before; None if never."""
+        """Return when ``assign`` has a late group to give away, if no message comes before; None if never."""
         if not self._free(live) or not (late := self._late(live)):
             return None
         return self._began_s if self._known & set(late) else self._late_from_s(live)
@@ -81,7 +81,7 @@ class Speculation:
             yield group, other
 
     def _late_from_s(self, live: Sequence[int]) -> float | None:
-        """Return from when on a group is late; None while fewer than half of the groups have arrived."""
+        """Return the time from which a group is late; None while fewer than half of the groups have arrived."""
         half = (len(live) + 1) // 2
         if self.after is None or len(self._arrived_s) < max(1, half):
             return None

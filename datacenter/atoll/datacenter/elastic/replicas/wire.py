@@ -33,7 +33,7 @@ class Wire:
         """Return the next message, encoded.
 
         Raises:
-            EOFError: at the end of the connection, or of what is no message.
+            EOFError: at the end of the connection, or if the data is not a message.
             OSError: if the connection broke, or nothing came in time.
         """
         self._socket.settimeout(timeout_s)
@@ -43,7 +43,7 @@ class Wire:
         return line
 
     def shut(self) -> None:
-        """End the connection, also while another thread receives: that thread finds its end, and closes it."""
+        """End the connection, even while another thread receives: that thread then sees the end, and closes it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
