@@ -168,7 +168,7 @@ class Coordinator:
             wire.close()
 
     def _is_start(self, hello: Hello) -> bool:
-        """Return whether a rank belongs to the current start of its group, whose name only the launcher's ranks know."""
+        """Return whether a rank is of the current start of its group, whose name only the launcher's ranks know."""
         start = self._starts.get(hello.group, "")
         in_group = hello.position in range(self._ranks)
         return in_group and start != "" and hmac.compare_digest(start.encode(), str(hello.start).encode())
