@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
+from pathlib import Path
 
 from atoll.server.buckets import BucketPlace
 from tests.object_storage import CREDENTIALS
@@ -70,13 +71,18 @@ class Member:
 class Fleet:
     """Servers, of which one is at work, and a balancer that leads participants to all of them.
 
+    Args:
+        members: the servers.
+        entrances: see below.
+        folder: where servers and participants write their logs.
+
     Attributes:
         entrances: of the balancer, one for each participant: each leads to a server that serves.
         failovers: each fault of the server at work, with the seconds until another one was at work.
     """
 
-    def __init__(self, members: list[Member], entrances: list[Proxy]) -> None:
-        self.members = members
+    def __init__(self, members: list[Member], entrances: list[Proxy], folder: Path) -> None:
+        self.members, self._folder = members, folder
         self.entrances = entrances
         self._behind = list(members)
         self.failovers: list[tuple[Fault, float]] = []
@@ -128,14 +134,20 @@ class Fleet:
         self.entrances[number].turn_to(member.server.address)
 
     def _account(self) -> str:
-        return "\n".join(f"{one.server.name}:\n{one.server.process.log[-2000:]}" for one in self.members)
+        """Which server each participant is led to, and the ends of all logs."""
+        led = ", ".join(one.server.name for one in self._behind)
+        logs = (f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(self._folder.rglob("*.log")))
+        return "\n".join((f"participants are led to {led}", *logs))
 
     @contextlib.contextmanager
     def operator(self) -> Iterator[Operator]:
-        """The operator of the server at work."""
+        """The operator of the server at work; an error carries the ends of all logs."""
         operator = Operator.of(self.leader().server.data / "operator.json")
         try:
             yield operator
+        except AssertionError as error:
+            error.add_note(self._account())
+            raise
         finally:
             operator.close()
 
@@ -262,7 +274,8 @@ def fleet(nursery: Nursery, size: int, database: str, bucket: BucketPlace) -> It
             stack.callback(server.close)
             members.append(Member(server, to_database, to_bucket, (main, enrolment)))
             _begin(server, members[0].server, settings["database"])
-        yield Fleet(members, [stack.enter_context(Proxy(member.server.address)) for member in members])
+        entrances = [stack.enter_context(Proxy(member.server.address)) for member in members]
+        yield Fleet(members, entrances, nursery.folder)
 
 
 def _begin(server: Server, first: Server, database: str) -> None:
