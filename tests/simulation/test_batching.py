@@ -93,5 +93,5 @@ def test_too_few_updates_of_a_call_are_refused() -> None:
         def fit_together(cls, participants: Sequence[Self], model: Model, tasks: Sequence[Task]) -> list[Update]:
             return super().fit_together(participants, model, tasks)[1:]
 
-    with pytest.raises(SetupError, match=r"Short.fit_together gave 3 updates for 4 participants; return one for each"):
+    with pytest.raises(SetupError, match=r"Short.fit_together returned 3 updates for 4 participants; return one"):
         played(Short)

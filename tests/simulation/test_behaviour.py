@@ -129,12 +129,12 @@ def test_a_trace_says_who_is_there_and_how_fast(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("participant,online_s\np0,1\n", "trace.csv:1: has no column offline_s"),
-        ("participant,online_s,offline_s\np0,0,1\n", "has no row of 1 participants, the first is 'p1'"),
+        ("participant,online_s,offline_s\np0,0,1\n", "has no row for 1 participants, the first is 'p1'"),
         (
             "participant,online_s,offline_s\np7,0,1\n",
             "trace.csv:2: participant 'p7' is not in the population, whose names are p0 to p1",
         ),
-        ("participant,online_s,offline_s\np0,x,1\n", "trace.csv:2: 'x' is no number of seconds"),
+        ("participant,online_s,offline_s\np0,x,1\n", "trace.csv:2: 'x' is not a number of seconds"),
         ("participant,online_s,offline_s\np0,5,1\np1,0,1\n", "participant 'p0': connected from 5 to 1 s"),
         ("participant,online_s,offline_s\np0,0,9\np0,5,12\np1,0,1\n", "participant 'p0': connected from 5 to 12 s"),
     ],

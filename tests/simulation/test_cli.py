@@ -98,7 +98,7 @@ def test_what_cannot_be_simulated_is_a_usage_error(called: Callable[..., Result]
 
 def test_a_folder_that_cannot_be_made_is_refused_before_the_run(called: Callable[..., Result]) -> None:
     result = called(3, "-o", "job.toml/results")
-    assert (result.exit_code, "-o job.toml/results cannot be made: Not a directory" in result.output) == (2, True)
+    assert (result.exit_code, "-o job.toml/results cannot be created: Not a directory" in result.output) == (2, True)
     assert "simulating" not in result.output
 
 
@@ -183,7 +183,7 @@ def test_participants_are_named_by_the_lines_of_a_file(called: Callable[..., Res
     (tmp_path / "ids.txt").write_text("p2fftrnwqvgb7\np2fftrnwqvgb7\n")
     twice = called("ids.txt")
     assert (twice.exit_code, "2 names, 1 different" in twice.output) == (2, True)
-    for population, said in (("0", "population = 0: give at least 1"), ("no.txt", "no.txt' is no number, and no file")):
+    for population, said in (("0", "population = 0: give at least 1"), ("no.txt", "no.txt' is neither a number")):
         wrong = called(population)
         assert (wrong.exit_code, said in " ".join(wrong.output.split())) == (2, True), wrong.output
 

@@ -253,7 +253,7 @@ def test_results_are_compared_by_what_their_jobs_differ_in_or_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("results", "said"),
-    [(["a"], "results has 'a', which is no Result"), ("run", "results = 'run'"), ({"a": 3}, r"results\['a'\] = 3")],
+    [(["a"], "results has 'a', which is not a Result"), ("run", "results = 'run'"), ({"a": 3}, r"results\['a'\] = 3")],
 )
 def test_what_is_no_result_is_not_compared(results: Any, said: str) -> None:
     with pytest.raises(SetupError, match=f"{said}.* give "):

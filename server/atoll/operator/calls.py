@@ -136,7 +136,7 @@ class Calls:
             )
         if answer.project != self.target.project:
             raise OperatorError(
-                f"the server at {self.address} is of a version without projects, and project {self.target.project} was "
+                f"the server at {self.address} has a version without projects, but project {self.target.project} was "
                 "named",
                 "leave --project and ATOLL_PROJECT out (atoll project use --none), or upgrade the server",
             )

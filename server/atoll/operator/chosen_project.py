@@ -53,5 +53,5 @@ def _read(path: Path) -> Mapping[str, str]:
             f"{path} cannot be read: {error}", "remove it, and choose again: atoll project use"
         ) from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise BadInputError(f"{path} holds no projects by server", "remove it, and choose again: atoll project use")
+        raise BadInputError(f"{path} contains no projects by server", "remove it, and choose again: atoll project use")
     return found

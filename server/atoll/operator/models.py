@@ -160,7 +160,7 @@ def fetched(calls: Calls, ref: ModelRef, steps: Steps) -> Iterator[bytes]:
             raise OperatorError(f"the server sent a manifest that is not of blob {ref.blob[:16]}")
         yield from _counted(_verified(calls, manifest), "fetch", manifest.size_bytes, steps)
     except WireError as error:
-        raise OperatorError(f"the model that came is damaged: {error}", "fetch it again") from error
+        raise OperatorError(f"the downloaded model is damaged: {error}", "fetch it again") from error
 
 
 def write(path: Path, layout: Layout, chunks: Iterable[bytes]) -> None:

@@ -158,5 +158,5 @@ def _object(address: str, raw: bytes) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OperatorError(f"the answer of {address} is no JSON object")
+        raise OperatorError(f"the answer of {address} is not a JSON object")
     return found

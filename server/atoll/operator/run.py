@@ -157,7 +157,7 @@ class Run(Exportable):
         for progress in self.follow(timeout_s):
             last = progress.run
         if last is None:
-            raise RuntimeError("following a run shows at least where it stands")
+            raise RuntimeError("following a run yields at least its current state")
         return checked(last) if check else last
 
     def histories(

@@ -72,15 +72,15 @@ class SignIn:
         except OSError as error:
             raise NotPermittedError(f"the sign-in cannot be read: {error}", _AGAIN) from error
         except (ValueError, RecursionError) as error:
-            raise NotPermittedError(f"{path} holds no sign-in: {error}", _AGAIN) from None
+            raise NotPermittedError(f"{path} contains no sign-in: {error}", _AGAIN) from None
         if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
-            raise NotPermittedError(f"{path} holds no sign-in of this version ({_FORMAT!r})", _AGAIN)
+            raise NotPermittedError(f"{path} contains no sign-in of this version ({_FORMAT!r})", _AGAIN)
         texts = {one.name for one in fields(cls)} - {"expires_at"}
         expires_at = values.pop("expires_at", None)
         if values.keys() != texts or not all(isinstance(one, str) for one in values.values()):
             raise NotPermittedError(f"{path}: a sign-in has the texts {', '.join(sorted(texts))}", _AGAIN)
         if not isinstance(expires_at, (int, float)):
-            raise NotPermittedError(f"{path}: expires_at is no time", _AGAIN)
+            raise NotPermittedError(f"{path}: expires_at is not a time", _AGAIN)
         return cls(**values, expires_at=float(expires_at))
 
 

@@ -65,7 +65,7 @@ def trained_together(members: Sequence[Participant], model: Model, tasks: Sequen
         return [error] * len(members)
     if len(trained) != len(members):
         raise SetupError(
-            f"batched: {type(members[0]).__name__}.fit_together gave {len(trained)} updates for {len(members)} "
+            f"batched: {type(members[0]).__name__}.fit_together returned {len(trained)} updates for {len(members)} "
             "participants; return one for each, in their order"
         )
     return trained

@@ -178,7 +178,7 @@ class Trace:
         absent = [name for number, name in enumerate(population.names) if number not in spells]
         if absent:
             raise SetupError(
-                f"{path}: has no row of {len(absent)} participants, the first is {absent[0]!r}; add their spells, or "
+                f"{path}: has no row for {len(absent)} participants, the first is {absent[0]!r}; add their spells, or "
                 "lower population"
             )
         for number, found in spells.items():
@@ -210,7 +210,7 @@ def _second(text: str, where: str) -> float:
     try:
         return float(text) if text.strip() else math.inf
     except (ValueError, AttributeError):
-        raise SetupError(f"{where}: {text!r} is no number of seconds") from None
+        raise SetupError(f"{where}: {text!r} is not a number of seconds") from None
 
 
 def _check_seconds(value: float, what: str) -> float:

@@ -213,7 +213,7 @@ def _make_folder(output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInputError(f"-o {output} cannot be made: {error.strerror}", "give a folder to write to") from error
+        raise BadInputError(f"-o {output} cannot be created: {error.strerror}", "give a folder to write to") from error
     if not os.access(output, os.W_OK | os.X_OK):
         raise BadInputError(f"-o {output} cannot be written to", "give a folder to write to")
 

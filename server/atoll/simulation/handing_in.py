@@ -119,9 +119,9 @@ class HandingIn:
         found = _digest_of(outcome)
         if found != handed.digest:
             raise SimulationError(
-                f"participant {name} was to repeat its task of round {key[1] + 1}, whose update waits for a later "
-                f"round, and gave another update ({found[:16] or outcome.failure}, before {handed.digest[:16]}); make "
-                "it depend on model, data and task.seed alone, or begin anew in another folder"
+                f"participant {name} repeated its task of round {key[1] + 1}, whose update waits for a later "
+                f"round, and its update differs ({found[:16] or outcome.failure}, before {handed.digest[:16]}); make "
+                "it depend only on model, data and task.seed, or start again in another folder"
             )
         self.server.spool.note((*key, name), outcome.squares)
         self.server.nodes.moved[*key, name] = node

@@ -35,7 +35,7 @@ class Population:
         elif isinstance(of, Sequence) and not isinstance(of, str) and all(isinstance(name, str) for name in of):
             for name in of:
                 if not _NAME.fullmatch(name):
-                    raise SetupError(f"population: {name!r} is no name; use 1 to 128 of A-Za-z0-9._-, no dot first")
+                    raise SetupError(f"population: {name!r} is not a name; use 1 to 128 of A-Za-z0-9._-, no dot first")
             self.names = list(of)
             self._named = True
         else:
@@ -55,7 +55,7 @@ class Population:
             lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise SetupError(
-                f"population: {str(file)!r} is no number, and no file that can be read ({error}); give the number of "
+                f"population: {str(file)!r} is neither a number nor a readable file ({error}); give the number of "
                 "participants, or a file with the id of one in each line"
             ) from error
         names = [line for line in lines if line and not line.startswith("#")]

@@ -205,9 +205,9 @@ def _planned(
     evaluated: bool,
 ) -> Iterator[_Planned]:
     if repeat < 1:
-        raise SetupError(f"repeat = {repeat}: each combination is played at least once")
+        raise SetupError(f"repeat = {repeat}: each combination is run at least once")
     if not federations:
-        raise SetupError("there is no federation to play; give at least one")
+        raise SetupError("there is no federation to run; give at least one")
     for place, (key, values) in enumerate(grid.items()):
         if lost := next((one for one in list(grid)[:place] if one.startswith(f"{key}.")), ""):
             raise SetupError(f"sweep {key} would undo {lost}; give {key} before {lost}")
@@ -270,7 +270,7 @@ def _several(given: object, name: str) -> Sequence[Result]:
     if isinstance(found, str) or not isinstance(found, Sequence):
         raise SetupError(f"{name} = {given!r}: give results of Federation.run, in a list or by name")
     if other := next((one for one in found if not isinstance(one, Result)), None):
-        raise SetupError(f"{name} has {other!r}, which is no Result; give what Federation.run returns")
+        raise SetupError(f"{name} has {other!r}, which is not a Result; give what Federation.run returns")
     return found
 
 

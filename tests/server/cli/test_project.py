@@ -109,7 +109,7 @@ def test_a_server_without_projects_is_not_asked_for_one(control: Any, invoke: Ca
     """It would do for all what is meant for one."""
     control.without_projects = True
     result = invoke(run, "cancel", "rabc", "--project", "cardio")
-    assert "of a version without projects" in result.output
+    assert "has a version without projects" in result.output
     assert control.asked == []
 
 

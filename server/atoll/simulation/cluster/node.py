@@ -100,9 +100,9 @@ class ClusterNode:
             found = transfer_pb2.ReportRequest.FromString(outcome.report).digest
             if found != item.digest:
                 raise WorkerError(
-                    f"participant {item.participant} was to repeat its task of round {item.round + 1}, for the worker "
-                    f"that had its update was lost, and gave another update ({found[:16] or outcome.failure}, before "
-                    f"{item.digest[:16]}); make it depend on model, data and task.seed alone, or start the run again"
+                    f"participant {item.participant} repeated its task of round {item.round + 1}, because the "
+                    f"worker with its update was lost, and its update differs ({found[:16] or outcome.failure}, before "
+                    f"{item.digest[:16]}); make it depend only on model, data and task.seed, or start the run again"
                 )
 
     async def _find_lost(self, shares: Mapping[Link, Sequence[FoldItem]], why: LostError) -> None:

@@ -124,7 +124,7 @@ class RayPool:
                 return await link.ask("facts", of)  # type: ignore[no-any-return]
             except LostError as error:
                 self._actors.lose(link, error)
-        raise WorkerError("every worker was lost while participants said how many examples they have")
+        raise WorkerError("every worker was lost while participants were asked for their number of examples")
 
     async def _again(self, tasks: Iterable[tuple[Key, TaskRequest]]) -> list[Outcome]:
         """Do tasks whose updates were lost; ends when all are done."""

@@ -91,7 +91,7 @@ class RayActors:
             return False
         self.links.remove(link)
         link.end()
-        log.warning("%s is lost, and what it has summed is done again: %s", link.name, why)
+        log.warning("%s is lost; its updates are recomputed: %s", link.name, why)
         self._starting += 1
         self._in_background(self._replace())
         return True
@@ -152,7 +152,7 @@ class RayActors:
             await self._started(link)
         except (LostError, SimulationError) as error:
             link.end()
-            log.warning("%s could not be started, %d workers go on: %s", link.name, len(self.links), error)
+            log.warning("%s could not be started, %d workers continue: %s", link.name, len(self.links), error)
         except BaseException:
             link.end()
             raise

@@ -116,7 +116,7 @@ def _check_empty(path: Path) -> None:
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise SetupError(
-            f"folder = {path} has {', '.join(foreign[:_SHOWN])}{more}, and no simulation that could go on; give an "
+            f"folder = {path} has {', '.join(foreign[:_SHOWN])}{more}, and no simulation to resume; give an "
             "empty folder, or one that is not there yet"
         )
 

@@ -69,7 +69,7 @@ WHOLE = idx_bytes(IMAGES)
         (WHOLE[:-1], "ends after 59 of 60 bytes: it is damaged, or not an IDX file"),
         (WHOLE[:9], "ends after 5 of 12 bytes"),
         (b"", "ends after 0 of 4 bytes"),
-        (WHOLE + b"\0", "goes on after the 60 bytes that its header states"),
+        (WHOLE + b"\0", "continues after the 60 bytes that its header states"),
         (gzip.compress(WHOLE)[:-12], "cannot be read: Compressed file ended"),
         (gzip.compress(WHOLE)[:20] + bytes(8) + gzip.compress(WHOLE)[28:], "cannot be read"),
         (struct.pack(">HBB3I", 0, 8, 3, *[1 << 31] * 3), "more than 4,294,967,296"),

@@ -69,7 +69,7 @@ ONE: dict[str, Any] = {"users": ["a"], "user_data": {"a": {"x": [[1.0]], "y": [1
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ([1], "is not LEAF's JSON: it holds no object"),
+        ([1], "is not LEAF's JSON: it contains no object"),
         ({"users": ["a"]}, 'is not LEAF\'s JSON: it needs a list "users" and an object "user_data"'),
         (ONE | {"users": ["a", "b"]}, 'user \'b\' has no lists "x" and "y" of one length'),
         (ONE | {"num_samples": [2]}, "user 'a' has 1 rows, but num_samples says 2: it is damaged"),

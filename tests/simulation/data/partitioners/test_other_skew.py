@@ -145,5 +145,5 @@ def test_vertical_sizes_refuses(sizes: Any, says: str) -> None:
 
 
 def test_a_column_stands_once() -> None:
-    with pytest.raises(PartitionError, match="column 'b' stands twice"):
+    with pytest.raises(PartitionError, match="column 'b' occurs twice"):
         data.vertical_even(["a", "b", "b"], population=2)

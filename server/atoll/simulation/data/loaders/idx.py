@@ -115,7 +115,7 @@ def _read(file: IO[bytes] | gzip.GzipFile, path: Path) -> NDArray[Any]:
         )
     values = np.frombuffer(_exactly(file, size, path), dtype).reshape(shape)
     if file.read(1):
-        raise FormatError(f"{path} goes on after the {size:,} bytes that its header states: it is damaged")
+        raise FormatError(f"{path} continues after the {size:,} bytes that its header states: it is damaged")
     return values.astype(dtype.newbyteorder("="))
 
 

@@ -96,7 +96,7 @@ def _parsed(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise FormatError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
-        raise FormatError(f"{file} is not LEAF's JSON: it holds no object")
+        raise FormatError(f"{file} is not LEAF's JSON: it contains no object")
     return content
 
 

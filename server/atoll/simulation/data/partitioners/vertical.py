@@ -91,7 +91,7 @@ def _divided(columns: Sequence[str], special: Special, seed: int | None) -> Indi
     """Indices of the divided columns, in the order in which they are dealt."""
     if len(set(columns)) != len(columns):
         twice = next(name for at, name in enumerate(columns) if name in columns[:at])
-        raise PartitionError(f"column {twice!r} stands twice: give each column a name of its own")
+        raise PartitionError(f"column {twice!r} occurs twice: give each column a different name")
     taken = [at for key in ("active", "shared", "dropped") for at in _numbers(columns, special, key)]
     if len(set(taken)) != len(taken):
         twice = next(columns[at] for at in taken if taken.count(at) > 1)
