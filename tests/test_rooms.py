@@ -145,7 +145,7 @@ LAYERS: dict[str, Layers] = {
     "datacenter": (
         ("errors", "durable", "torch_version"),
         ("job",),
-        ("mesh",),
+        ("mesh", "sizing"),
         ("models",),
         ("compression", "data", "machine"),
         ("metrics", "parallel"),
@@ -171,7 +171,7 @@ PURE: dict[str, tuple[str, ...]] = {
         *("_statistics", "control", "errors", "events", "limits", "local_privacy", "model", "policy"),
         *("privacy_demand", "scores", "settings", "task", "update"),
     ),
-    "datacenter": ("plan", "torch_version"),
+    "datacenter": ("plan", "sizing", "torch_version"),
 }
 """Sub-rooms that compute and do no I/O: their input is arguments, their output is what they return. "" is a room."""
 DOES_IO = {

@@ -21,7 +21,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import check_weights, load_weights, save_model, save_pretrained, section_of
 from atoll.datacenter.models.huggingface.config import config_of
 from atoll.datacenter.parallel.apply import make_model
-from atoll.datacenter.plan.shape import shape_of
+from atoll.datacenter.sizing.shape import shape_of
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import assert_same, small, train, whole
 from tests.patience import WAIT_S

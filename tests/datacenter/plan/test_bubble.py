@@ -10,7 +10,7 @@ from atoll.datacenter.job.parallel import PipelineSchedule
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.order import order_of, play
 from atoll.datacenter.plan.bubble import SINGLE, SPLIT, V_SHAPED, bubble, held, problems
-from atoll.datacenter.plan.formula import given
+from atoll.datacenter.sizing.formula import given
 
 DURATIONS = [(1.0, 1.0, 1.0), (1.0, 1.5, 1.0), (2.0, 3.0, 1.5), (1.0, 2.0, 1.0)]
 """Forward, backward to the input (attention makes it longer), backward to the weights."""

@@ -17,12 +17,12 @@ from atoll.datacenter.cli.plan_tables import print_comparison, print_details, pr
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.machine import rates_of
-from atoll.datacenter.plan.formula import Figure, explain
 from atoll.datacenter.plan.layout import Layout, Task, layout_of
 from atoll.datacenter.plan.prediction import Prediction, predict_layout
 from atoll.datacenter.plan.search import search
 from atoll.datacenter.plan.step_time import Machine
 from atoll.datacenter.plan.verify import Compared, refusal, verify
+from atoll.datacenter.sizing.formula import Figure, explain
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.candidates import Wanted

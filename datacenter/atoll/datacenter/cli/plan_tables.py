@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.cli.output import print_table
-from atoll.datacenter.plan.formula import readable
 from atoll.datacenter.plan.memory import CONTEXT_BYTES
 from atoll.datacenter.plan.step_time import StepTime, group_of
+from atoll.datacenter.sizing.formula import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

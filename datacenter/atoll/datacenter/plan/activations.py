@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
 from atoll.datacenter.parallel.attention_blocks import fits_gpu
-from atoll.datacenter.plan.formula import Figure, given, largest
+from atoll.datacenter.sizing.formula import Figure, given, largest
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from atoll.datacenter.job.parallel import PipelineSchedule
-from atoll.datacenter.plan.formula import Figure, given, largest
+from atoll.datacenter.sizing.formula import Figure, given, largest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

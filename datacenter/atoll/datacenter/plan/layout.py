@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.silo_job import SiloJob
 from atoll.datacenter.mesh.dims import ParallelDims
-from atoll.datacenter.plan.formula import Figure, given
-from atoll.datacenter.plan.shape import Shape, shape_of
+from atoll.datacenter.sizing.formula import Figure, given
+from atoll.datacenter.sizing.shape import Shape, shape_of
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.parallel import PipelineSchedule

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from atoll.datacenter.plan.formula import Figure, given
 from atoll.datacenter.plan.memory import CONTEXT_BYTES, Peak, peak
 from atoll.datacenter.plan.stages import shares
 from atoll.datacenter.plan.step_time import StepTime, group_of, mfu, step_time
 from atoll.datacenter.plan.traffic import Message, messages
-from atoll.datacenter.plan.work import flops_per_token
+from atoll.datacenter.sizing.flops import flops_per_token
+from atoll.datacenter.sizing.formula import Figure, given
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
@@ -81,7 +81,7 @@ class Prediction:
             "step_parts_s": parts,
             "tokens_per_s_per_rank": self.tokens_per_s.value,
             "mfu": self.mfu.value,
-            "flops_per_token": flops_per_token(self.task).value,
+            "flops_per_token": flops_per_token(self.task.shape, self.task.sequence).value,
             "collectives": [self._message(message) for message in self.messages()],
         }
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.machine import DATA_SHEETS, Group, predict
 from atoll.datacenter.plan.bubble import bubble
-from atoll.datacenter.plan.formula import Figure, given, largest, total
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.stages import Share
 from atoll.datacenter.plan.traffic import Message, collectives, root_elements, sends, sharded, unit_elements
-from atoll.datacenter.plan.work import block_work, end_work, flops_per_token
+from atoll.datacenter.plan.work import block_work, end_work
+from atoll.datacenter.sizing.flops import flops_per_token
+from atoll.datacenter.sizing.formula import Figure, given, largest, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -314,6 +315,6 @@ def mfu(task: Task, step: Figure, machine: Machine, ranks: int) -> Figure:
     """Model FLOPs utilisation: useful operations over what the machines could do in that time."""
     compute = task.job.precision.compute
     tokens = given("global_batch", task.job.batch.global_batch, "sequences") * task.sequence
-    useful = flops_per_token(task) * tokens.called("tokens per step", "tokens")
+    useful = flops_per_token(task.shape, task.sequence) * tokens.called("tokens per step", "tokens")
     peak = given(f"{compute} rate", machine.rates.matmul(compute), "FLOP/s", machine.rates.source)
     return (useful / (step * given("ranks", ranks) * peak)).called("MFU", "", "Chowdhery et al. 2022, appendix B")

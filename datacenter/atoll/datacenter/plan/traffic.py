@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
 from atoll.datacenter.plan.activations import activations_of, tokens_of
 from atoll.datacenter.plan.bubble import V_SHAPED
-from atoll.datacenter.plan.formula import Figure, given
 from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.sizing.formula import Figure, given
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.plan.activations import Tokens, tokens_of
-from atoll.datacenter.plan.formula import Figure, given
+from atoll.datacenter.sizing.formula import Figure, given
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
@@ -65,23 +65,10 @@ def end_work(task: Task, layout: Layout) -> EndWork:
     return _end_work(task, layout.micro_batch, dims.cp, dims.tp)
 
 
-def flops_per_token(task: Task) -> Figure:
-    """Return the FLOPs forward and backward, without recomputation (Chowdhery et al. 2022, appendix B)."""
-    sizes = task.shape.sizes
-    scores = 12 * sizes.layers * sizes.heads * sizes.head_dim * task.sequence
-    products = 6 * task.shape.active
-    if task.shape.frozen:
-        products = 4 * task.shape.active + 6 * sizes.layers * task.shape.adapters
-    return (products + scores).called("FLOPs per token", "FLOP", "Chowdhery et al. 2022, appendix B")
-
-
 @lru_cache(maxsize=4096)
 def _block_work(task: Task, micro_batch: int, cp: int, tp: int) -> BlockWork:
     tokens, shape, sizes = tokens_of(task, micro_batch, cp, tp), task.shape, task.shape.sizes
-    passed = shape.attention + shape.dense
-    if sizes.experts.value:
-        passed = passed + shape.experts * sizes.top_k / sizes.experts
-    products = 2 * passed * tokens.count / tokens.tp
+    products = 2 * shape.met * tokens.count / tokens.tp
     attention = 2 * tokens.count * task.sequence * sizes.heads * sizes.head_dim / tokens.tp
     return BlockWork(
         products.called("matrix products of a block", "FLOP"),

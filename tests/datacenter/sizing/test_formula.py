@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as sampled
 from hypothesis import strategies as st
 
-from atoll.datacenter.plan.formula import Figure, explain, given, largest, readable, rounded_up, smallest, total
+from atoll.datacenter.sizing.formula import Figure, explain, given, largest, readable, rounded_up, smallest, total
 
 NUMBERS = st.integers(1, 50).map(float)
 

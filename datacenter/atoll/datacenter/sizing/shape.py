@@ -1,7 +1,7 @@
 """Parameters and operations of a model by part, from the sizes in ``[model]`` only.
 
 The parts are those of ``models.llama`` (Touvron et al. 2023); experts replace the feed-forward part (Shazeer et al.
-2017). Counts are of the whole model; ``memory`` computes a rank's share.
+2017). Counts are of the whole model; ``plan`` computes a rank's share.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.plan.formula import Figure, given, total
+from atoll.datacenter.sizing.formula import Figure, given, total
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
-
-_MATRICES = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +94,23 @@ class Shape:
         return total(parts).called("parameters", "elements")
 
     @property
+    def met(self) -> Figure:
+        """Elements of one block's matrices that one token meets: of routed experts only those selected; no router."""
+        sizes = self.sizes
+        found = self.attention + self.dense
+        return found + self.experts * sizes.top_k / sizes.experts if sizes.experts.value else found
+
+    @property
+    def idle(self) -> Figure:
+        """Elements of one block that one token does not meet: experts that are not selected."""
+        sizes = self.sizes
+        return self.experts - self.experts * sizes.top_k / sizes.experts if sizes.experts.value else self.experts
+
+    @property
     def active(self) -> Figure:
         """Elements that one token meets in matrix products: all but the embedding and the experts not selected."""
         sizes = self.sizes
-        block = self.attention + self.dense
-        if sizes.experts.value:
-            block = block + self.experts * sizes.top_k / sizes.experts + sizes.dim * sizes.experts
+        block = self.met + sizes.dim * sizes.experts if sizes.experts.value else self.met
         last = (sizes.vocab * sizes.dim).called("output")
         return (sizes.layers * block + last).called("active parameters", "elements")
 
@@ -146,14 +155,10 @@ def _adapters(model: ModelSection, sizes: Sizes) -> Figure:
         return given("adapters", 0.0, "elements")
     rank = given("lora rank", model.lora.rank)
     query, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    widths = {
-        "wq": sizes.dim + query,
-        "wk": sizes.dim + keys,
-        "wv": sizes.dim + keys,
-        "wo": query + sizes.dim,
-        "w1": sizes.dim + sizes.ffn_dim,
-        "w2": sizes.ffn_dim + sizes.dim,
-        "w3": sizes.dim + sizes.ffn_dim,
-    }
-    taken = [rank * widths[name] for name in _MATRICES if name in model.lora.targets]
+    widths = {"wq": sizes.dim + query, "wk": sizes.dim + keys, "wv": sizes.dim + keys, "wo": query + sizes.dim}
+    if model.moe is None:
+        widths |= dict.fromkeys(("w1", "w2", "w3"), sizes.dim + sizes.ffn_dim)
+    elif sizes.shared.value:  # of experts only the shared ones are linear layers, computed as one wide expert
+        widths |= dict.fromkeys(("w1", "w2", "w3"), sizes.dim + sizes.ffn_dim * sizes.shared)
+    taken = [rank * width for name, width in widths.items() if name in model.lora.targets]
     return total(taken).called("adapters of a block", "elements")
