@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from atoll.datacenter.plan.activations import Activations, activations_of
 from atoll.datacenter.plan.bubble import held
 from atoll.datacenter.plan.layout import MASTER_BYTES
-from atoll.datacenter.plan.traffic import dealt_elements, root_elements, sharded, spared_by_float8, unit_elements
+from atoll.datacenter.plan.sharding import dealt_elements, root_elements, sharded, spared_by_float8, unit_elements
 from atoll.datacenter.sizing.formula import Figure, given, largest, smallest, total
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from atoll.datacenter.plan.memory import CONTEXT_BYTES, Peak, peak
+from atoll.datacenter.plan.message import Message
 from atoll.datacenter.plan.stages import shares
 from atoll.datacenter.plan.step_time import StepTime, group_of, mfu, step_time
-from atoll.datacenter.plan.traffic import Message, messages
+from atoll.datacenter.plan.traffic import messages
 from atoll.datacenter.sizing.flops import flops_per_token
 from atoll.datacenter.sizing.formula import Figure, given
 

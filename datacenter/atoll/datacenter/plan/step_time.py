@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from atoll.datacenter.machine import DATA_SHEETS, Group, predict
 from atoll.datacenter.plan.bubble import bubble
 from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.plan.message import Message
+from atoll.datacenter.plan.sharding import root_elements, sharded, unit_elements
 from atoll.datacenter.plan.stages import Share
-from atoll.datacenter.plan.traffic import Message, collectives, root_elements, sends, sharded, unit_elements
+from atoll.datacenter.plan.traffic import collectives, sends
 from atoll.datacenter.plan.work import block_work, end_work
 from atoll.datacenter.sizing.flops import flops_per_token
 from atoll.datacenter.sizing.formula import Figure, given, largest, total
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.machine.cost import Collective
     from atoll.datacenter.mesh.dims import ParallelDims
     from atoll.datacenter.plan.layout import Layout, Task
-    from atoll.datacenter.plan.traffic import Axis
+    from atoll.datacenter.plan.message import Axis
 
 _NOTHING = Figure(0.0)
 

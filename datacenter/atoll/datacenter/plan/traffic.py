@@ -1,58 +1,23 @@
-"""Messages between ranks in one step, by axis and collective.
-
-Bytes are those of the whole buffer, as ``machine.cost`` and NCCL's tests count them: the result of an all-gather, the
-input of a reduce-scatter, what each rank holds of an all-reduce or all-to-all. The cost model computes what a rank
-sends of it.
-"""
+"""All messages between ranks in one step: of data, tensor, context, expert and pipeline parallelism."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
 from atoll.datacenter.plan.activations import activations_of, tokens_of
 from atoll.datacenter.plan.bubble import V_SHAPED
 from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.plan.message import Message
+from atoll.datacenter.plan.sharding import sharding_messages
 from atoll.datacenter.sizing.formula import Figure, given
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.datacenter.plan.layout import Layout, Task
+    from atoll.datacenter.plan.message import When
     from atoll.datacenter.plan.stages import Share
-
-Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send"]
-Axis = Literal["pp", "dp_replicate", "fsdp", "efsdp", "loss", "cp", "tp", "ep"]
-When = Literal["forward", "backward", "again", "gather", "scatter"]
-"""In a block's forward pass, its backward pass or its recomputation; or FSDP's gather and scatter of a unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Similar collectives in one step of one rank.
-
-    Attributes:
-        axis: axis along which ranks communicate.
-        kind: kind of the collective.
-        when: part of the step.
-        size: bytes of one whole buffer.
-        count: number of calls in a step.
-        what: content.
-    """
-
-    axis: Axis
-    kind: Kind
-    when: When
-    size: Figure
-    count: Figure
-    what: str
-
-    @property
-    def total(self) -> Figure:
-        """Bytes of all of them."""
-        return (self.size * self.count).called(f"{self.what}: {self.kind} over {self.axis}", "bytes")
 
 
 def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
@@ -62,7 +27,7 @@ def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
 
 def collectives(task: Task, layout: Layout, share: Share) -> list[Message]:
     """Return all messages except a pipeline's sends: they do not depend on its schedule."""
-    found = list(_sharding(task, layout, share))
+    found = list(sharding_messages(task, layout, share))
     if layout.dims.tp > 1:
         found += _tensor(task, layout, share)
     if layout.dims.cp > 1:
@@ -70,115 +35,6 @@ def collectives(task: Task, layout: Layout, share: Share) -> list[Message]:
     if layout.dims.ep > 1:
         found += _experts(task, layout, share)
     return found
-
-
-def unit_elements(task: Task, layout: Layout) -> Figure:
-    """Parameters of one block on one rank, gathered: routed experts over ``ep``, matrices over ``tp``."""
-    return _unit_elements(task, layout.dims.tp, layout.dims.ep)
-
-
-@lru_cache(maxsize=4096)
-def _unit_elements(task: Task, tp: int, ep: int) -> Figure:
-    shape = task.shape
-    cut = (shape.attention + shape.dense) / given("tp", tp) + shape.whole
-    if shape.experts.value:
-        cut = cut + shape.experts / given("tp", tp) / given("ep", ep)
-    if shape.frozen:
-        cut = cut + shape.adapters
-    return cut.called("parameters of a block on one rank", "elements")
-
-
-def spared_by_float8(task: Task, layout: Layout) -> Figure:
-    """Bytes that gathering a block's matrices in float8 saves; 0 if FSDP does not gather in float8."""
-    if not task.job.precision.float8_gather:
-        return Figure(0.0)
-    matrices = (task.shape.attention + task.shape.dense) / given("tp", layout.dims.tp)
-    spared = (task.width - given("bytes of a float8", 1)) * matrices
-    return spared.called("bytes that float8 spares in a gathered block", "bytes")
-
-
-def root_elements(task: Task, layout: Layout, share: Share) -> Figure:
-    """Parameters outside blocks on one rank, gathered."""
-    return _root_elements(task, layout.dims.tp, share.first, share.last)
-
-
-@lru_cache(maxsize=4096)
-def _root_elements(task: Task, cut: int, first: bool, last: bool) -> Figure:
-    shape, tp = task.shape, given("tp", cut)
-    found = Figure(0.0)
-    if first:
-        found = found + shape.embedding / tp
-    if last:
-        output = shape.embedding if shape.tied and not first else shape.output
-        found = found + output / tp + shape.last_norm
-    return found.called("parameters outside blocks on one rank", "elements")
-
-
-def dealt_elements(task: Task, layout: Layout) -> Figure:
-    """Parameters of one block's routed experts on one rank, if ``ep`` distributes them: a separate FSDP unit."""
-    if layout.dims.ep == 1:
-        return Figure(0.0)
-    return (task.shape.experts / given("tp", layout.dims.tp) / given("ep", layout.dims.ep)).called(
-        "experts of a block on one rank", "elements"
-    )
-
-
-def sharded(task: Task, layout: Layout, blocks: float, elements: Figure) -> Figure:
-    """This rank's share of parameters of this many blocks, sharded over the ranks that hold the same."""
-    dealt = blocks * dealt_elements(task, layout)
-    shards, of_experts = given("shards", layout.shards), given("shards of experts", layout.dims.efsdp)
-    return (elements - dealt) / shards + dealt / of_experts if dealt.value else elements / shards
-
-
-def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """Collectives of FSDP: one unit per block, one for the rest (Zhao et al. 2023, section 3; ``parallel.data``)."""
-    dealt = dealt_elements(task, layout)
-    whole, root = unit_elements(task, layout), root_elements(task, layout, share)
-    block = whole - dealt if dealt.value else whole
-    learning = task.shape.adapters if task.shape.frozen else block
-    learning_root = Figure(0.0) if task.shape.frozen else root
-    count = given("blocks on this rank", share.all_blocks)
-    for axis, size, gradient, units, what in (
-        ("fsdp", block, learning, count, "blocks"),
-        ("efsdp", dealt, dealt, count, "experts"),
-        ("fsdp", root, learning_root, given("units", 1), "other parameters"),
-    ):
-        if size.value:
-            place: Axis = "efsdp" if axis == "efsdp" else "fsdp"
-            gathers, scatters = _transfers(layout, root=what == "other parameters")
-            if layout.method != "ddp":
-                travels = size * task.width
-                if what == "blocks" and task.job.precision.float8_gather:
-                    travels = travels - spared_by_float8(task, layout)
-                yield Message(place, "all_gather", "gather", travels, units * gathers, what)
-            if gradient.value:
-                travelling = gradient * task.reduce_width
-                sums = given("once a step", 1) if task.job.precision.reduce == "float32" else scatters
-                counts = (units * scatters, units * sums)
-                yield from _gradients(layout, place, travelling, counts, f"gradients of {what}")
-
-
-def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
-    """Return how often a unit's parameters are gathered and its gradients scattered in a step."""
-    passes, once = given("micro_batches", layout.micro_batches), given("once a step", 1)
-    if layout.dims.pp > 1 and layout.method == "zero3" and not root:  # freed after each forward pass
-        return passes + 1, once
-    if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
-        return once, once
-    if layout.method == "zero2":
-        return once, passes
-    return (passes if root else 2 * passes), passes
-
-
-def _gradients(layout: Layout, axis: Axis, size: Figure, counts: tuple[Figure, Figure], what: str) -> Iterator[Message]:
-    """Gradients are scattered over the ranks that shard them, then summed over replicas, each with its count."""
-    shards = layout.dims.efsdp if axis == "efsdp" else layout.shards
-    if layout.method == "ddp":
-        yield Message("loss", "all_reduce", "scatter", size, counts[0], what)
-        return
-    yield Message(axis, "reduce_scatter", "scatter", size, counts[0], what)
-    if layout.replicas > 1:
-        yield Message("dp_replicate", "all_reduce", "scatter", size / given("shards", shards), counts[1], what)
 
 
 def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
