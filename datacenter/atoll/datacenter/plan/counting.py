@@ -56,7 +56,7 @@ class Counts:
     """Counted values.
 
     Attributes:
-        calls: number of collectives.
+        calls: number of collectives; those of a group of one rank do not count.
         whole_bytes: bytes of their whole buffers: the result of an all-gather, the input of a reduce-scatter.
         live_bytes: live tensor memory, of the storages seen.
         peak_bytes: maximum of it since ``forget_peak``.
@@ -150,7 +150,10 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return result
 
     def _count(self, kind: str, name: str, args: tuple[Any, ...], result: Any) -> None:
-        call = Call(kind, _group_name(args))
+        group = _group_of(args)
+        if group is not None and group.size() == 1:
+            return  # nothing is sent
+        call = Call(kind, "" if group is None else group.group_name)
         tensors = [leaf for leaf in tree_iter(result if name in _WHOLE_IS_RESULT else args) if isinstance(leaf, Tensor)]
         self.counts.calls[call] += 1
         self.counts.whole_bytes[call] += max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
@@ -187,13 +190,13 @@ class _Within(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         return self.counting.__torch_dispatch__(operator, types, args, kwargs)
 
 
-def _group_name(args: tuple[Any, ...]) -> str:
+def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup | None:
     for leaf in reversed(args):
         if isinstance(leaf, str) and leaf not in {"sum", "max", "avg", "min"}:
-            return leaf
+            return dist.distributed_c10d._resolve_process_group(leaf)  # noqa: SLF001  # a functional collective's group
         if isinstance(leaf, torch.ScriptObject):
             try:
-                return dist.ProcessGroup.unbox(leaf).group_name
+                return dist.ProcessGroup.unbox(leaf)
             except (RuntimeError, AttributeError, TypeError):
                 continue
-    return ""
+    return None

@@ -75,31 +75,36 @@ def sharded(task: Task, layout: Layout, blocks: float, elements: Figure) -> Figu
 
 
 def sharding_messages(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """Collectives of FSDP: one unit per block, one for the rest (Zhao et al. 2023, section 3; ``parallel.data``)."""
+    """Collectives of FSDP: one unit per block, one for the rest (Zhao et al. 2023, section 3; ``parallel.data``).
+
+    A unit that one rank holds whole is neither gathered nor scattered.
+    """
     dealt = dealt_elements(task, layout)
     whole, root = unit_elements(task, layout), root_elements(task, layout, share)
     block = whole - dealt if dealt.value else whole
     learning = task.shape.adapters if task.shape.frozen else block
     learning_root = Figure(0.0) if task.shape.frozen else root
     count = given("blocks on this rank", share.all_blocks)
-    for axis, size, gradient, units, what in (
+    units: tuple[tuple[Axis, Figure, Figure, Figure, str], ...] = (
         ("fsdp", block, learning, count, "blocks"),
         ("efsdp", dealt, dealt, count, "experts"),
         ("fsdp", root, learning_root, given("units", 1), "other parameters"),
-    ):
-        if size.value:
-            place: Axis = "efsdp" if axis == "efsdp" else "fsdp"
-            gathers, scatters = _transfers(layout, root=what == "other parameters")
-            if layout.method != "ddp":
-                travels = size * task.width
-                if what == "blocks" and task.job.precision.float8_gather:
-                    travels = travels - spared_by_float8(task, layout)
-                yield Message(place, "all_gather", "gather", travels, units * gathers, what)
-            if gradient.value:
-                travelling = gradient * task.reduce_width
-                sums = given("once a step", 1) if task.job.precision.reduce == "float32" else scatters
-                counts = (units * scatters, units * sums)
-                yield from _gradients(layout, place, travelling, counts, f"gradients of {what}")
+    )
+    for axis, size, gradient, number, what in units:
+        gathers, scatters = _transfers(layout, root=what == "other parameters")
+        if size.value and _shards(layout, axis) > 1:
+            travels = size * task.width
+            if what == "blocks" and task.job.precision.float8_gather:
+                travels = travels - spared_by_float8(task, layout)
+            yield Message(axis, "all_gather", "gather", travels, number * gathers, what)
+        if gradient.value:
+            sums = given("once a step", 1) if task.job.precision.reduce == "float32" else scatters
+            counts = (number * scatters, number * sums)
+            yield from _gradients(layout, axis, gradient * task.reduce_width, counts, f"gradients of {what}")
+
+
+def _shards(layout: Layout, axis: Axis) -> int:
+    return layout.dims.efsdp if axis == "efsdp" else layout.shards
 
 
 def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
@@ -116,10 +121,9 @@ def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
 
 def _gradients(layout: Layout, axis: Axis, size: Figure, counts: tuple[Figure, Figure], what: str) -> Iterator[Message]:
     """Gradients are scattered over the ranks that shard them, then summed over replicas, each with its count."""
-    shards = layout.dims.efsdp if axis == "efsdp" else layout.shards
-    if layout.method == "ddp":
-        yield Message("loss", "all_reduce", "scatter", size, counts[0], what)
-        return
-    yield Message(axis, "reduce_scatter", "scatter", size, counts[0], what)
+    if (shards := _shards(layout, axis)) > 1:
+        yield Message(axis, "reduce_scatter", "scatter", size, counts[0], what)
+        size = size / given("shards", shards)
     if layout.replicas > 1:
-        yield Message("dp_replicate", "all_reduce", "scatter", size / given("shards", shards), counts[1], what)
+        replicas: Axis = "loss" if layout.method == "ddp" else "dp_replicate"
+        yield Message(replicas, "all_reduce", "scatter", size, counts[1], what)
