@@ -52,11 +52,24 @@ def test_every_number_says_its_formula(what: str) -> None:
     assert all(" = " in line for line in formulas)
 
 
-def test_a_job_with_muon_is_refused(tmp_path: Path) -> None:
-    job = tmp_path / "job.toml"
-    job.write_text('[job]\nname = "m"\nsteps = 1\n[model]\n[optimiser]\nname = "muon"\n', encoding="utf-8")
-    with pytest.raises(LayoutError, match='"muon": the time to gather and orthogonalise matrices is not predicted'):
-        run(str(job), "--gpus", "1")
+def with_muon(folder: Path, more: str = "") -> str:
+    job = folder / "job.toml"
+    text = Path(EXAMPLE).read_text(encoding="utf-8") + '\n[optimiser]\nname = "muon"\n' + more
+    job.write_text(text, encoding="utf-8")
+    return str(job)
+
+
+def test_muon_is_part_of_the_update_and_of_the_collectives(tmp_path: Path) -> None:
+    printed = run(with_muon(tmp_path), "--gpus", "8", "--fix", "method=zero1", "--fix", "tp=1", "--explain", "step")
+    assert "Muon's updates of w1, w3, w2" in printed
+    assert "matrices that Muon orthogonalises = " in printed
+
+
+def test_muon_is_refused_where_training_refuses_it(tmp_path: Path) -> None:
+    job = with_muon(tmp_path, "[model.moe]\nexperts = 4\nexpert_dim = 64\n")
+    for more in ((), ("--as-written",)):
+        with pytest.raises(LayoutError, match=r'"muon" with \[model.moe\]: experts are stacked'):
+            run(job, "--gpus", "8", *more)
 
 
 def test_a_layout_that_does_not_fit_is_shown_as_written(tmp_path: Path) -> None:

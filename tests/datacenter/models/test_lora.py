@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.model import LoraSection, ModelSection
@@ -57,6 +58,21 @@ def test_only_adapters_move(alone: dict[str, Any]) -> None:
     start: dict[str, Any] = run_ranks(train, 1, adapted(), 0)[0]
     for name, value in alone["parameters"].items():
         assert torch.equal(value, start["parameters"][name]) is not is_adapter(name), name
+
+
+@pytest.mark.parametrize(("ranks", "mesh"), [(1, {}), (2, {"tp": 2})])
+def test_an_adapter_of_the_output_learns_although_chunks_of_the_loss_were_asked_for(
+    ranks: int, mesh: dict[str, int]
+) -> None:
+    """Chunks take the matrix alone, so logits are computed whole; ``check_layout`` refuses to say both."""
+    model = {"lora": LORA | {"targets": ["wq", "output"]}}
+    (wanted,) = run_ranks(train, 1, small(model=model), STEPS)
+    assert wanted["parameters"]["output.lora_b"].any()
+    in_chunks = small(model=model, memory={"loss_chunk_tokens": 8}, mesh=mesh)
+    for found in run_ranks(train, ranks, in_chunks, STEPS):
+        assert_same(found, wanted)
+    with pytest.raises(LayoutError, match="its head has an adapter"):
+        check_layout(SiloJob.model_validate(in_chunks), ranks)
 
 
 def states(sections: dict[str, Any]) -> dict[str, int]:
@@ -131,6 +147,13 @@ def test_a_fresh_adapter_changes_nothing() -> None:
         fill(module, spec.initial, 7)
         logits.append(module(tokens))
     assert torch.equal(logits[0], logits[1])
+
+
+def test_a_router_takes_no_adapter() -> None:
+    """Its weight is read by the experts, so that an adapter beside it would do nothing."""
+    model = {"moe": {"experts": 4, "expert_dim": 32, "shared_experts": 1}, "lora": {"targets": ["wq", "router"]}}
+    with pytest.raises(LayoutError, match=r"no linear layer is called router; there are \['output', 'w1'"):
+        spec_of(ModelSection.model_validate(model)).build()
 
 
 def test_targets_that_no_layer_has_are_refused() -> None:

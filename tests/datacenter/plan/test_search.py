@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.machine import DATA_SHEETS
-from atoll.datacenter.plan.layout import Layout, Task, job_with, layout_of
+from atoll.datacenter.plan.candidates import meshes
+from atoll.datacenter.plan.layout import METHODS, Layout, Task, job_with, layout_of
 from atoll.datacenter.plan.prediction import predict_layout
 from atoll.datacenter.plan.search import NothingFitsError, search
-from atoll.datacenter.plan.step_time import Machine
+from atoll.datacenter.plan.stages import shares
+from atoll.datacenter.plan.step_time import Machine, group_of
+from atoll.datacenter.plan.traffic import messages
 from tests.datacenter.plan.jobs import SMALL, example, small
 
 H100 = Machine.of(DATA_SHEETS["h100"])
@@ -48,6 +53,20 @@ def test_layouts_are_such_as_the_trainer_takes() -> None:
     assert {layout.schedule for layout in looked_at.values()} >= {"zbv", "dualpipev", "interleaved_zero_bubble"}
     for layout in looked_at.values():
         assert check_layout(job_with(job, layout), 8) == layout.dims
+
+
+@pytest.mark.parametrize("more", [{}, {"moe": {"experts": 8, "expert_dim": 64}}, {"lora": {"rank": 2}}])
+def test_nothing_is_sent_along_an_axis_of_one_rank(more: dict[str, Any]) -> None:
+    job = small(batch={"sequence": 4096, "global_batch": 32}, model=SMALL | more)
+    task, axes = Task.of(job), set()
+    for dims in meshes(task, 8, ranks_per_node=8):
+        for method in METHODS:
+            layout = Layout(dims, method, 1, 32 // dims.batch, "none")
+            for share in shares(layout, job.model.layers):
+                sent = {message.axis for message in messages(task, layout, share)}
+                assert {axis for axis in sent if group_of(axis, dims, 8).ranks == 1} == set(), layout.describe()
+                axes |= sent
+    assert axes >= {"fsdp", "tp", "cp", "pp", "loss", "dp_replicate"} | ({"ep", "efsdp"} if "moe" in more else set())
 
 
 def test_only_what_is_wanted() -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-import torch
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.plan.layout import Task, layout_of
 from atoll.datacenter.plan.verify import fake_world, verify
 from tests.datacenter.plan.jobs import small
-from tests.patience import WAIT_S
-
-CONTEXT = multiprocessing.get_context("forkserver")
+from tests.datacenter.plan.own_process import in_a_process_of_its_own
 
 MODEL = {"dim": 256, "heads": 8, "kv_heads": 4, "ffn_dim": 704, "vocab": 2048, "layers": 4}
 MOE = {"experts": 8, "top_k": 2, "expert_dim": 256, "shared_experts": 1}
@@ -33,6 +28,7 @@ LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
             "batch": {"global_batch": 8},
         },
     ),
+    ("one rank holds each shard whole", 2, {"data_parallel": {"method": "zero3"}, "mesh": {"tp": 2}}),
     (
         "loss in chunks, classes divided, bfloat16",
         4,
@@ -50,6 +46,7 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
     ("zero1", 4, {"data_parallel": {"method": "zero1"}, "batch": {"global_batch": 12}}),
     ("zero2, bfloat16", 4, {"data_parallel": {"method": "zero2"}, "precision": {"compute": "bfloat16"}}),
     ("replicas beside tensor parallel", 8, {"data_parallel": {"method": "ddp"}, "mesh": {"tp": 2}}),
+    ("one replica beside tensor parallel", 2, {"data_parallel": {"method": "ddp"}, "mesh": {"tp": 2}}),
     ("selective recomputation", 8, {"mesh": {"tp": 2}, "memory": {"checkpointing": "selective"}}),
     (
         "tensor parallel without sequence and loss",
@@ -81,33 +78,17 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
         {"memory": {"loss_chunk_tokens": 32}, "model": MODEL | {"vocab": 16384, "lora": {"rank": 8}}},
     ),
     ("adapters", 4, {"model": MODEL | {"lora": {"rank": 8}}}),
+    ("Muon", 4, {"optimiser": {"name": "muon"}}),
     ("norms of queries and keys, wide heads", 4, {"model": MODEL | {"qk_norm": True, "head_dim": 64}}),
     ("the same, tensor parallel", 4, {"mesh": {"tp": 2}, "model": MODEL | {"qk_norm": True, "head_dim": 64}}),
 ]
 """Only with ``--every-layout``."""
 
 
-def in_a_process_of_its_own(job: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
-    """Verify a job as written; a process can hold one fake world only."""
-    receiving, sending = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=verified, args=(job, ranks, sending), daemon=True)
-    process.start()
-    sending.close()
-    try:
-        assert receiving.poll(WAIT_S), f"no answer within {WAIT_S} s"
-        rows: list[dict[str, Any]] = receiving.recv()
-    finally:
-        process.kill()
-        process.join()
-        receiving.close()
-    return rows
-
-
-def verified(sections: dict[str, Any], ranks: int, answer: Connection) -> None:
-    """Runs in that process."""
-    torch.set_num_threads(1)
+def verified(sections: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """Verify a job as written."""
     job = SiloJob.model_validate(sections)
-    answer.send([asdict(one) for one in verify(Task.of(job), layout_of(job, ranks))])
+    return [asdict(one) for one in verify(Task.of(job), layout_of(job, ranks))]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +98,7 @@ def test_counted_is_as_predicted(name: str, ranks: int, changed: dict[str, Any])
     """The planner's figure: collective bytes within 2 %, memory within 10 %."""
     batch = {"sequence": 512, "global_batch": 8} | changed.get("batch", {})
     job = {"job": {"name": "counted", "steps": 1}, "model": MODEL} | changed | {"batch": batch}
-    rows = in_a_process_of_its_own(job, ranks)
+    rows = in_a_process_of_its_own(verified, job, ranks)
     assert "memory" in {one["what"] for one in rows}
     assert len(rows) > 1
     for one in rows:

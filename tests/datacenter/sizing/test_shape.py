@@ -44,6 +44,12 @@ def test_adapters_are_those_of_the_module(targets: list[str], changed: dict[str,
     assert shape_of(model).adapters.value == found > 0
 
 
+def test_an_adapter_of_the_output_is_counted_once() -> None:
+    lora = {"rank": 4, "targets": ["wq", "output"]}
+    shape = shape_of(small(model=SMALL | {"lora": lora}).model)
+    assert shape.trained_adapters.value == 2 * 4 * (64 + 64) + 4 * (64 + 256)
+
+
 def test_models_of_other_kinds_are_refused() -> None:
     with pytest.raises(LayoutError, match=r'"mine:make".*only'):
         shape_of(small(model={"kind": "mine:make"}).model)

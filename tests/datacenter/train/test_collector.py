@@ -24,7 +24,8 @@ def loop() -> weakref.ref[Loop]:
 
 @pytest.fixture(autouse=True)
 def enabled() -> Iterator[None]:
-    """Python's own setting, even if a test changes it."""
+    """Python's own setting, even if a test changes it; the suite freezes what it has loaded."""
+    gc.unfreeze()
     was = gc.isenabled()
     gc.enable()
     yield
@@ -41,6 +42,33 @@ def test_collects_after_the_steps_that_are_due() -> None:
         collector.after_step(3)
         assert left() is None
     assert gc.isenabled()
+
+
+def test_what_dies_after_it_lived_through_a_collection_is_collected_too() -> None:
+    with Collector(1).running() as collector:
+        collector.after_step(1)
+        kept = Loop()
+        left = weakref.ref(kept)
+        for made in (2, 3):
+            collector.after_step(made)
+        del kept
+        assert left() is not None
+        collector.after_step(4)
+        assert left() is None
+
+
+def test_what_there_was_at_the_first_collection_is_looked_at_again_in_the_end() -> None:
+    kept = Loop()
+    left = weakref.ref(kept)
+    with Collector(1).running() as collector:
+        collector.after_step(1)
+        assert gc.get_freeze_count()
+        del kept
+        collector.after_step(2)
+        assert left() is not None
+    assert not gc.get_freeze_count()
+    gc.collect()
+    assert left() is None
 
 
 def test_zero_leaves_it_to_python() -> None:

@@ -34,15 +34,20 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         yield from _plain(job, spec, dims)
         yield from _chunks(job, spec, dims)
         yield from check_documents(job, spec, dims)
-        yield from _muon(job, spec)
+        yield from check_muon(job, blocks=bool(spec.blocks))
 
 
-def _muon(job: SiloJob, spec: ModelSpec) -> Iterator[str]:
-    """Refuse Muon where there are no matrices for it, or where it would be wrong or far too slow."""
+def check_muon(job: SiloJob, *, blocks: bool) -> Iterator[str]:
+    """Refuse Muon where there are no matrices for it, or where it would be wrong or far too slow.
+
+    Args:
+        job: the job.
+        blocks: whether the model's spec names its blocks.
+    """
     if job.optimiser.name != "muon":
         return
     refused = {
-        "a model whose spec names no blocks": (not spec.blocks, "Muon trains the matrices of repeated blocks alone"),
+        "a model whose spec names no blocks": (not blocks, "Muon trains the matrices of repeated blocks alone"),
         "[model.moe]": (job.model.moe is not None, "experts are stacked, and Muon takes single matrices"),
         "data_parallel.cpu_offload = true": (
             job.data_parallel.cpu_offload,

@@ -68,11 +68,6 @@ def plan(  # noqa: PLR0913  # one for each option
 ) -> None:
     """Find without hardware which layouts of a job fit, and rank them by predicted step time."""
     job = load_job(job_file)
-    if job.optimiser.name == "muon":
-        raise LayoutError(
-            'optimiser.name = "muon": the time to gather and orthogonalise matrices is not predicted; plan with '
-            '"adamw", which takes more memory and less time for an update'
-        )
     task, machine = Task.of(job), Machine.of(rates_of(gpu))
     if as_written:
         check_layout(task.job, gpus)

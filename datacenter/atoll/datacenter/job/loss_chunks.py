@@ -19,7 +19,7 @@ def loss_chunk_tokens(job: SiloJob, *, micro_batch: int, cp: int, tp: int, head:
         micro_batch: sequences of one forward pass.
         cp: degree of context parallelism.
         tp: degree of tensor parallelism.
-        head: whether the model's spec names its ``head``.
+        head: whether the model's spec names its ``head``, which has no adapter.
     """
     if why_whole(job, tp=tp, head=head) is not None:
         return None
@@ -31,7 +31,10 @@ def loss_chunk_tokens(job: SiloJob, *, micro_batch: int, cp: int, tp: int, head:
 def why_whole(job: SiloJob, *, tp: int, head: bool) -> str | None:
     """Return why the loss of this job needs whole logits, with the remedy; None if it can be computed in chunks."""
     if not head:
-        return "the model's spec names no head: return a ModelSpec with one"
+        return (
+            "the model's spec names no head, or its head has an adapter: return a ModelSpec with one, and leave it out "
+            "of model.lora.targets"
+        )
     if job.privacy is not None:
         return "[privacy] clips the gradient of each sequence in the output projection itself"
     if tp > 1 and not job.tensor_parallel.loss:

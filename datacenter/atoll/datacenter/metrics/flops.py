@@ -45,7 +45,7 @@ def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
         LayoutError: for models of other kinds.
     """
     shape = shape_of(model)
-    matrices, adapters = int(shape.active), int(shape.sizes.layers * shape.adapters)
+    matrices, adapters = int(shape.active), int(shape.trained_adapters)
     per_token, mixing = flops_per_token(shape, sequence), int(attention_flops_per_token(shape, sequence))
     if shape.frozen:
         weights = f"{_FROZEN} ({PER_FROZEN_WEIGHT} * {matrices:,} + {PER_WEIGHT} * {adapters:,})"

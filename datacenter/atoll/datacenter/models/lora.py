@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn import functional
 
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.models.moe import routed_of
 from atoll.datacenter.models.spec import Constant, ModelSpec, Normal
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def _settled(low: Tensor) -> Tensor:
 def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
     """Return a model with adapters at its named linear layers; everything else is frozen.
 
+    A head with an adapter is no plain projection any more, so the loss is then computed from whole logits.
+
     Raises:
         LayoutError: when building, if no linear layer has a target's name.
     """
@@ -80,7 +83,8 @@ def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
                 return Constant(0.0)
         return spec.initial(name, shape)
 
-    return dataclasses.replace(spec, build=build, initial=initial, trained=is_adapter)
+    head = None if spec.head in section.targets else spec.head
+    return dataclasses.replace(spec, build=build, initial=initial, trained=is_adapter, head=head)
 
 
 def is_adapter(name: str) -> bool:
@@ -89,13 +93,13 @@ def is_adapter(name: str) -> bool:
 
 
 def _adapt(module: nn.Module, section: LoraSection) -> None:
-    found = {
-        name: layer
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in section.targets
+    routers = {f"{name}.router" for name, _ in routed_of(module)}  # experts read the weight alone
+    layers = {
+        name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and name not in routers
     }
+    found = {name: layer for name, layer in layers.items() if name.rpartition(".")[2] in section.targets}
     if absent := sorted(set(section.targets) - {name.rpartition(".")[2] for name in found}):
-        there = sorted({name.rpartition(".")[2] for name, layer in module.named_modules() if type(layer) is nn.Linear})
+        there = sorted({name.rpartition(".")[2] for name in layers})
         raise LayoutError(f"model.lora.targets: no linear layer is called {', '.join(absent)}; there are {there}")
     for name, layer in found.items():
         module.set_submodule(name, LoraLinear(layer, section))

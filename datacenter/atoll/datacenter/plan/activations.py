@@ -91,7 +91,8 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
     fed = _fed(task, tokens)
     working = (again + fed + 2 * hidden + _ring_scores(task, tokens, cp)).called("working memory of a block", "bytes")
     last = (boundary + hidden + _norm_extra(task, tokens)).called("last norm and output", "bytes")
-    logits, loss = _loss(task, tokens, loss_chunk_tokens(task.job, micro_batch=micro_batch, cp=cp, tp=tp, head=True))
+    chunk = loss_chunk_tokens(task.job, micro_batch=micro_batch, cp=cp, tp=tp, head=task.has_head)
+    logits, loss = _loss(task, tokens, chunk)
     return Activations(kept, working, last, logits, loss, boundary)
 
 

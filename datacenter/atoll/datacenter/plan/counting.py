@@ -7,18 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from atoll.datacenter.parallel.ring import RING, RING_BACKWARD, attend, attend_backward
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import GroupName
 
 _KINDS = {
     "_allgather_base_": "all_gather",
@@ -193,7 +197,7 @@ class _Within(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
 def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup | None:
     for leaf in reversed(args):
         if isinstance(leaf, str) and leaf not in {"sum", "max", "avg", "min"}:
-            return dist.distributed_c10d._resolve_process_group(leaf)  # noqa: SLF001  # a functional collective's group
+            return _resolve_process_group(cast("GroupName", leaf))
         if isinstance(leaf, torch.ScriptObject):
             try:
                 return dist.ProcessGroup.unbox(leaf)

@@ -60,6 +60,11 @@ class Task:
             fused_norm=fused_norm,
         )
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the output projection has no adapter, so that the loss can be computed in chunks of tokens."""
+        return not self.shape.output_adapter.value
+
     @cached_property
     def state_elements(self) -> int:
         """Numbers that the optimiser keeps for each parameter."""

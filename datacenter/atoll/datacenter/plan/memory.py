@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from atoll.datacenter.plan.activations import Activations, activations_of
 from atoll.datacenter.plan.bubble import held
 from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.plan.muon import spared_second_moments, whole_matrix
 from atoll.datacenter.plan.sharding import dealt_elements, root_elements, sharded, spared_by_float8, unit_elements
-from atoll.datacenter.sizing.formula import Figure, given, largest, smallest, total
+from atoll.datacenter.sizing.formula import Figure, given, smallest, total
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
@@ -105,7 +106,7 @@ def kept(task: Task, layout: Layout, share: Share) -> float:
     elements = (share.all_blocks * unit + root - dealt) / layout.shards + dealt / layout.dims.efsdp
     frozen = task.shape.frozen
     held = elements * MASTER_BYTES * (1 if frozen else 1 + task.state_elements)
-    return held if frozen else held - _spared(task, layout, share).value
+    return held if frozen else held - spared_second_moments(task, layout, share).value
 
 
 def _elements(task: Task, layout: Layout, share: Share) -> Figure:
@@ -134,7 +135,7 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     offloaded = task.job.data_parallel.cpu_offload
     parameters = NOTHING if offloaded else (master * kept_elements).called("parameters", "bytes")
     of_shard = NOTHING if offloaded else (master * learning).called("gradients", "bytes")
-    spared = _spared(task, layout, share)
+    spared = spared_second_moments(task, layout, share)
     states = task.state_elements * master * learning
     states = NOTHING if offloaded else (states - spared if spared.value else states).called("optimiser states", "bytes")
     before = _gradients_between(task, layout, trained, of_shard)
@@ -234,27 +235,14 @@ def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
     return stages * each + end * stages / len(share.blocks)
 
 
-def _spared(task: Task, layout: Layout, share: Share) -> Figure:
-    """Muon keeps one number for an element of a block's matrices, AdamW two."""
-    if task.job.optimiser.name != "muon":
-        return NOTHING
-    shape, tp = task.shape, given("tp", layout.dims.tp)
-    matrices = shape.adapters if shape.frozen else (shape.attention + shape.dense) / tp
-    of_rank = sharded(task, layout, 0, given("blocks on this rank", share.all_blocks) * matrices)
-    return (given("bytes of a float32", MASTER_BYTES) * of_rank).called("second moments that Muon lacks", "bytes")
-
-
 def _update(task: Task, learning: Figure, spared: Figure) -> Figure:
     """AdamW over many tensors at once holds one more float32 per parameter (square roots of second moments).
 
-    Muon's matrices are updated one by one; the whole of the largest is held in float32 and four times in bfloat16.
+    Muon's matrices are updated one by one.
     """
     if task.job.data_parallel.cpu_offload or task.job.optimiser.name == "sgd":
         return NOTHING
     temporaries = given("bytes of a float32", MASTER_BYTES) * learning
-    if task.job.optimiser.name == "adamw":
-        return temporaries.called("optimiser's temporaries", "bytes")
-    sizes = task.shape.sizes
-    matrix = sizes.dim * largest(sizes.ffn_dim, sizes.heads * sizes.head_dim)
-    whole = given("bytes of a matrix being orthogonalised", MASTER_BYTES + 4 * 2) * matrix
-    return (whole + temporaries - spared).called("optimiser's temporaries", "bytes")
+    if spared.value:
+        temporaries = whole_matrix(task) + temporaries - spared
+    return temporaries.called("optimiser's temporaries", "bytes")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send"]
 Axis = Literal["pp", "dp_replicate", "fsdp", "efsdp", "loss", "cp", "tp", "ep"]
-When = Literal["forward", "backward", "again", "gather", "scatter"]
-"""In a block's forward pass, its backward pass or its recomputation; or FSDP's gather and scatter of a unit."""
+When = Literal["forward", "backward", "again", "gather", "scatter", "update"]
+"""In a block's forward pass, its backward pass or its recomputation; FSDP's gather and scatter of a unit; update."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from atoll.datacenter.checks.model import check_muon
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.plan.bubble import SCHEDULES, SPLIT
 from atoll.datacenter.plan.candidates import BEATEN, RECOMPUTATION, candidates, meshes
@@ -68,8 +69,10 @@ def search(
 
     Raises:
         NothingFitsError: if no layout fits, with the numbers.
-        LayoutError: if there is no layout to consider.
+        LayoutError: if there is no layout to consider, or if the optimiser cannot train this model.
     """
+    if problems := [*check_muon(task.job, blocks=True)]:
+        raise LayoutError(*problems)
     found = Found()
     waiting = list(meshes(task, ranks, machine.rates.ranks_per_node))
     schedules = _schedules(task)
@@ -192,7 +195,7 @@ def _remedies(task: Task, layout: Layout) -> list[tuple[str, tuple[Task, Layout]
     job = job_with(task.job, layout)
     found = []
     remedies: list[tuple[str, tuple[Task, Layout]]] = []
-    if layout.method != "ddp" and not job.data_parallel.cpu_offload:
+    if layout.method != "ddp" and not job.data_parallel.cpu_offload and job.optimiser.name != "muon":
         sharded = replace(layout, method="zero3")
         offload = job.data_parallel.model_copy(update={"method": "zero3", "cpu_offload": True})
         changed = Task.of(job.model_copy(update={"data_parallel": offload}))

@@ -15,6 +15,7 @@ from atoll.datacenter.machine import DATA_SHEETS, Group, predict
 from atoll.datacenter.plan.bubble import bubble
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.message import Message
+from atoll.datacenter.plan.muon import matrices_of, moved_by_muon, orthogonalising, spared_second_moments
 from atoll.datacenter.plan.sharding import root_elements, sharded, unit_elements
 from atoll.datacenter.plan.stages import Share
 from atoll.datacenter.plan.traffic import collectives, sends
@@ -127,7 +128,7 @@ class StepTime:
         sharding: collectives of data parallelism that passes do not hide.
         sends: sends of hidden states between stages.
         bubble: waiting time of a pipeline.
-        update: update of the optimiser.
+        update: update of the optimiser, with the matrices that Muon gathers and orthogonalises.
     """
 
     compute: Figure
@@ -229,7 +230,7 @@ def _without_schedule(task: Task, layout: Layout, share: Share, machine: Machine
         sharding=_sharding(layout, sent, whole),
         sends=_NOTHING,
         bubble=_NOTHING,
-        update=_update(task, layout, share, machine),
+        update=_update(task, layout, share, machine, _during(sent, "update")),
     )
     return step, whole
 
@@ -303,14 +304,23 @@ def _sharding(layout: Layout, sent: list[tuple[Message, Figure]], passes: PassTi
     return left.called("sharding that nothing hides", "s")
 
 
-def _update(task: Task, layout: Layout, share: Share, machine: Machine) -> Figure:
+def _update(task: Task, layout: Layout, share: Share, machine: Machine, gathered: Figure) -> Figure:
     """Seconds to read and write parameters and states and read gradients, and again for norm and clipping."""
     elements = share.all_blocks * unit_elements(task, layout) + root_elements(task, layout, share)
     kept = sharded(task, layout, share.all_blocks, elements)
     if task.shape.frozen:
         kept = sharded(task, layout, 0, share.all_blocks * task.shape.adapters)
     touched = given("reads and writes of an update", 2 + 3 + 2 * task.state_elements) * MASTER_BYTES * kept
-    return (touched / machine.memory()).called("update", "s")
+    if not matrices_of(task):
+        return (touched / machine.memory()).called("update", "s")
+    touched = touched - 2 * spared_second_moments(task, layout, share)
+    return total([touched / machine.memory(), _muon(task, share, machine), gathered]).called("update", "s")
+
+
+def _muon(task: Task, share: Share, machine: Machine) -> Figure:
+    """Seconds to orthogonalise whole matrices."""
+    block = orthogonalising(task) / machine.matmul("bfloat16") + moved_by_muon(task) / machine.memory()
+    return (given("blocks on this rank", share.all_blocks) * block).called("matrices that Muon orthogonalises", "s")
 
 
 def mfu(task: Task, step: Figure, machine: Machine, ranks: int) -> Figure:

@@ -1,4 +1,4 @@
-"""All messages between ranks in one step: of data, tensor, context, expert and pipeline parallelism."""
+"""All messages between ranks in one step: of data, tensor, context, expert and pipeline parallelism, and of Muon."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from atoll.datacenter.plan.activations import activations_of, tokens_of
 from atoll.datacenter.plan.bubble import V_SHAPED
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.message import Message
+from atoll.datacenter.plan.muon import muon_messages
 from atoll.datacenter.plan.sharding import sharding_messages
 from atoll.datacenter.sizing.formula import Figure, given
 
@@ -34,7 +35,7 @@ def collectives(task: Task, layout: Layout, share: Share) -> list[Message]:
         found += _context(task, layout, share)
     if layout.dims.ep > 1:
         found += _experts(task, layout, share)
-    return found
+    return [*found, *muon_messages(task, layout, share)]
 
 
 def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
@@ -105,7 +106,7 @@ def _loss(task: Task, layout: Layout, passes: Figure) -> Iterator[Message]:
     if task.job.tensor_parallel.loss:
         tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
         dims = layout.dims
-        chunk = loss_chunk_tokens(task.job, micro_batch=layout.micro_batch, cp=dims.cp, tp=dims.tp, head=True)
+        chunk = loss_chunk_tokens(task.job, micro_batch=layout.micro_batch, cp=dims.cp, tp=dims.tp, head=task.has_head)
         values, what = 3, "largest logit, sum, log-probability"
         if chunk is not None:
             values, what = 4, f"{what}, whether a rank has the label"

@@ -4,7 +4,8 @@ The world is PyTorch's ``fake`` backend: its collectives return their inputs at 
 as for training, on the meta device; its parameters and everything computed from them are fake tensors, which have
 shapes but no memory. Passes are run with one micro-batch and with two; larger numbers are extrapolated.
 
-The optimiser is not run (its kernels do not support fake tensors); its states are counted from the shards. Norms are
+The optimiser is not run (its kernels do not support fake tensors), so what it sends is left out of the comparison, and
+its states are counted from the shards. Norms are
 those of the CPU, several operators that keep float32 copies: the prediction compared here is for those.
 """
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.models.spec import ModelSpec
     from atoll.datacenter.plan.layout import Layout
 
 BYTES_WITHIN = 0.02
@@ -104,7 +106,8 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
     share = shares(layout, job.model.layers)[0]
     predicted: Counter[str] = Counter()
     for message in messages(unfused, layout, share):
-        predicted[message.kind] += round(message.total.value)
+        if message.when != "update":
+            predicted[message.kind] += round(message.total.value)
     kinds = sorted({*predicted, *counts.bytes_by_kind})
     found = [Compared(kind, predicted[kind], counts.bytes_by_kind[kind], BYTES_WITHIN) for kind in kinds]
     memory = peak_of_passes(unfused, layout, share).memory.size
@@ -168,7 +171,7 @@ def _count(job: SiloJob, task: Task, layout: Layout) -> Counted:
         once = _step(passes, counting, task, layout, 1)
         counts = _step(passes, counting, task, layout, 2) if layout.micro_batches > 1 else once
     moved = _extrapolated(once, counts, layout.micro_batches)
-    return Counted(moved, counts.peak_bytes + task.state_elements * _trained_bytes(module))
+    return Counted(moved, counts.peak_bytes + _state_bytes(module, spec, task))
 
 
 def _step(passes: PlainPasses, counting: Counting, task: Task, layout: Layout, micro_batches: int) -> Counts:
@@ -194,9 +197,17 @@ def _extrapolated(once: Counts, twice: Counts, micro_batches: int) -> Counter[st
     return found
 
 
-def _trained_bytes(module: nn.Module) -> int:
+def _state_bytes(module: nn.Module, spec: ModelSpec, task: Task) -> int:
+    """Bytes of the optimiser's states; Muon keeps one number less for an element of the blocks' matrices."""
+    matrices: set[int] = set()
+    if task.job.optimiser.name == "muon":
+        inside = (parameter for block in spec.blocks_of(module).values() for parameter in block.parameters())
+        matrices = {id(parameter) for parameter in inside if parameter.dim() == 2}
     trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
-    return sum(_local(parameter).numel() * MASTER_BYTES for parameter in trained)
+    return sum(
+        _local(parameter).numel() * MASTER_BYTES * (task.state_elements - (id(parameter) in matrices))
+        for parameter in trained
+    )
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def flops_per_token(shape: Shape, sequence: Figure | int) -> Figure:
     """Return the FLOPs of one token in sequences of this many tokens."""
     products = PER_WEIGHT * shape.active
     if shape.frozen:
-        products = PER_FROZEN_WEIGHT * shape.active + PER_WEIGHT * shape.sizes.layers * shape.adapters
+        products = PER_FROZEN_WEIGHT * shape.active + PER_WEIGHT * shape.trained_adapters
     whole = products + attention_flops_per_token(shape, sequence)
     return whole.called("FLOPs per token", "FLOP", "Chowdhery et al. 2022, appendix B")
 

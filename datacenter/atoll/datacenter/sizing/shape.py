@@ -66,6 +66,7 @@ class Shape:
         output: last projection; 0 if it is tied to the embedding.
         last_norm: norm before it.
         adapters: adapters of one block, if only those are trained (LoRA), else 0.
+        output_adapter: adapter of the output projection, or 0.
         frozen: whether the model itself is frozen.
         tied: whether output and embedding are tied.
     """
@@ -79,6 +80,7 @@ class Shape:
     output: Figure
     last_norm: Figure
     adapters: Figure
+    output_adapter: Figure
     frozen: bool
     tied: bool
 
@@ -92,6 +94,12 @@ class Shape:
         """Elements of the model."""
         parts = [self.sizes.layers * self.block, self.embedding, self.output, self.last_norm]
         return total(parts).called("parameters", "elements")
+
+    @property
+    def trained_adapters(self) -> Figure:
+        """Elements of all adapters of the model."""
+        found = self.sizes.layers * self.adapters
+        return found + self.output_adapter if self.output_adapter.value else found
 
     @property
     def met(self) -> Figure:
@@ -144,6 +152,7 @@ def shape_of(model: ModelSection) -> Shape:
         else (sizes.vocab * dim).called("output", "elements"),
         last_norm=(dim * 1).called("last norm", "elements"),
         adapters=_adapters(model, sizes),
+        output_adapter=_output_adapter(model, sizes),
         frozen=model.lora is not None,
         tied=model.tied_embeddings,
     )
@@ -156,9 +165,14 @@ def _adapters(model: ModelSection, sizes: Sizes) -> Figure:
     rank = given("lora rank", model.lora.rank)
     query, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     widths = {"wq": sizes.dim + query, "wk": sizes.dim + keys, "wv": sizes.dim + keys, "wo": query + sizes.dim}
-    if model.moe is None:
-        widths |= dict.fromkeys(("w1", "w2", "w3"), sizes.dim + sizes.ffn_dim)
-    elif sizes.shared.value:  # of experts only the shared ones are linear layers, computed as one wide expert
-        widths |= dict.fromkeys(("w1", "w2", "w3"), sizes.dim + sizes.ffn_dim * sizes.shared)
+    if model.moe is None or sizes.shared.value:
+        hidden = sizes.ffn_dim * sizes.shared if model.moe else sizes.ffn_dim  # routed experts are no linear layers
+        widths |= {"w1": sizes.dim + hidden, "w2": hidden + sizes.dim, "w3": sizes.dim + hidden}
     taken = [rank * width for name, width in widths.items() if name in model.lora.targets]
     return total(taken).called("adapters of a block", "elements")
+
+
+def _output_adapter(model: ModelSection, sizes: Sizes) -> Figure:
+    if model.lora is None or "output" not in model.lora.targets:
+        return Figure(0.0)
+    return given("lora rank", model.lora.rank) * (sizes.dim + sizes.vocab)

@@ -1,8 +1,12 @@
 """Python's garbage collector, at the same steps on every rank.
 
 By default it runs when a process has created enough objects: at a different step on each rank, and each time all ranks
-wait for one. So it is off within steps, and all ranks collect young objects together every few steps (torchtitan's
+wait for one. So it is off within steps, and all ranks collect together every few steps (torchtitan's
 ``GarbageCollection``, 2024).
+
+torchtitan collects young generations only, because a full collection visits every module and compiled graph. But an
+object that survives one such collection, and later becomes garbage in a cycle, is then never freed. Here the objects
+that are alive at the first collection are frozen, and all later collections are full ones of the rest.
 """
 
 from __future__ import annotations
@@ -11,12 +15,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_YOUNG = 1
-"""Oldest generation that is collected: objects that survived earlier collections are rarely garbage."""
-
 
 class Collector:
-    """Collects young garbage every ``every_steps`` steps.
+    """Collects garbage every ``every_steps`` steps.
 
     Args:
         every_steps: steps between collections; 0 leaves it to Python.
@@ -24,10 +25,14 @@ class Collector:
 
     def __init__(self, every_steps: int) -> None:
         self._every = every_steps
+        self._frozen = False
 
     @contextmanager
     def running(self) -> Iterator[Collector]:
-        """Take over from Python after a full collection, and hand back to Python at the end."""
+        """Take over from Python after a full collection, and hand back to Python at the end.
+
+        Objects that the caller had frozen are collected again afterwards: Python cannot distinguish them.
+        """
         if not self._every or not gc.isenabled():
             yield self
             return
@@ -36,6 +41,8 @@ class Collector:
         try:
             yield self
         finally:
+            if self._frozen:
+                gc.unfreeze()
             gc.enable()
 
     def after_step(self, made: int) -> None:
@@ -44,5 +51,9 @@ class Collector:
         Args:
             made: number of steps since the job began.
         """
-        if self._every and made % self._every == 0 and not gc.isenabled():
-            gc.collect(_YOUNG)
+        if not self._every or made % self._every or gc.isenabled():
+            return
+        gc.collect()
+        if not self._frozen:
+            gc.freeze()
+            self._frozen = True

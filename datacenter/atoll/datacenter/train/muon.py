@@ -2,7 +2,7 @@
 
 Muon replaces a matrix's momentum by the nearest matrix with orthogonal rows or columns (Jordan 2024, Liu et al. 2025,
 arXiv:2502.16982), so it needs the whole matrix. Momentum and weights stay sharded; each matrix is gathered once in a
-step, orthogonalised on every rank, and each rank applies its part.
+step, in bfloat16, orthogonalised on every rank, and each rank applies its part.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MuonAdamW(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(parameter)
         gradient, buffer = _local(parameter.grad), _local(state["momentum_buffer"])
         buffer.lerp_(gradient, 1 - group["momentum"])
-        update = _whole(gradient.lerp(buffer, group["momentum"]), parameter)
+        update = _whole(gradient.lerp(buffer, group["momentum"]).bfloat16(), parameter)  # the iteration's format
         orthogonal: Tensor = _zeropower_via_newtonschulz(update, _COEFFICIENTS, _ITERATIONS, _EPSILON)
         shard, offsets = local_shard(parameter)
         mine = tuple(slice(start, start + size) for start, size in zip(offsets, shard.shape, strict=True))
