@@ -36,9 +36,9 @@ STATISTICS_FILE = "statistics.json"
 _WIDE = ("round>", "kind", "phase", "reported>")
 _VIRTUAL = "virtual s>"
 _METRICS = 4
-_POPULATION = "Number of participants, or a file with the id of one in each line, which makes it instead of its number."
-_GPUS = "GPUs of each worker, or a share of one and of its memory; without it every worker sees all GPUs."
-_BACKEND = "Where workers are: on this machine, or actors on Ray (RAY_ADDRESS), as many as fit if --workers is 0."
+_POPULATION = "Number of participants, or a file with one id per line, from which participants are then created."
+_GPUS = "GPUs of each worker, or a share of one GPU and of its memory; by default every worker sees all GPUs."
+_BACKEND = "Where workers run: on this machine, or as Ray actors (RAY_ADDRESS); --workers 0 then means as many as fit."
 
 
 @dataclass(frozen=True)
@@ -64,30 +64,51 @@ class Simulated:
 
 @click.command(cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--participants", required=True, metavar="MODULE:FACTORY", help="Makes a participant from its number.")
+@click.option(
+    "--participants",
+    required=True,
+    metavar="MODULE:FACTORY",
+    help="Function or class that creates a participant from its number.",
+)
 @click.option("--population", required=True, metavar="NUMBER|FILE", help=_POPULATION)
 @click.option("--workers", type=click.IntRange(0, 256), default=0, show_default=True, help="Processes; 0: this one.")
 @click.option(
     "--backend", type=click.Choice(["processes", "ray"]), default="processes", show_default=True, help=_BACKEND
 )
 @click.option("--gpus", type=Finite(0, min_open=True), metavar="NUMBER", help=_GPUS)
-@click.option("--examples", type=click.IntRange(1), help="Examples that each participant declares; else it is asked.")
-@click.option("--evaluate", metavar="MODULE:FUNCTION", help="Judges each released model.")
-@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of who is there when.")
-@click.option("--dropout", type=Finite(0, 1, max_open=True), default=0.0, help="Share of tasks that end so.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides who drops out.")
-@click.option("--strict", is_flag=True, help="Stop at the first failure of a participant's code.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Another value for a key of the job.")
 @click.option(
-    "--sweep", multiple=True, metavar="KEY=VALUE,...", help="Play the job once for each value; several make a grid."
+    "--examples", type=click.IntRange(1), help="Examples that each participant declares; by default it is asked."
 )
-@click.option("--repeat", type=click.IntRange(1, 1000), help="Play each so often, with other seeds.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Runs at the same time.")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="State, to go on from if killed.")
+@click.option("--evaluate", metavar="MODULE:FUNCTION", help="Function that evaluates each released model.")
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV file with participants' availability.",
+)
+@click.option(
+    "--dropout",
+    type=Finite(0, 1, max_open=True),
+    default=0.0,
+    help="Share of tasks in which the participant drops out.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed for drop-outs.")
+@click.option("--strict", is_flag=True, help="Stop at the first failure of a participant's code.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a key of the job.")
+@click.option(
+    "--sweep",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Run the job once for each value; several options form a grid.",
+)
+@click.option("--repeat", type=click.IntRange(1, 1000), help="Run each this many times, with different seeds.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of concurrent runs.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Folder for the state, to resume after a kill."
+)
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
 @json_option
 def simulate(*, job: Path, changes: tuple[str, ...], output: Path | None, json_output: bool, **options: Any) -> None:
-    """Play the job file JOB over a population of virtual participants.
+    """Run the job file JOB over a population of virtual participants.
 
     With --sweep or --repeat several runs are compared: -o also gets a page with all of them, comparison.html.
     """

@@ -41,7 +41,7 @@ def client() -> None:
     show_default="cores / your clients on this machine",
     help="Maximum number of PyTorch's threads.",
 )
-@click.option("--max-rounds", type=click.IntRange(min=1), help="End after so many tasks.")
+@click.option("--max-rounds", type=click.IntRange(min=1), help="End after this many tasks.")
 @click.option("--once", is_flag=True, help="The same as --max-rounds 1.")
 @click.option(
     "--check-in",

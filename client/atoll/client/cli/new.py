@@ -23,9 +23,9 @@ def new() -> None:
 @click.option("--framework", type=click.Choice(sorted(FRAMEWORKS)), required=True, help="Framework of the participant.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the study's folder and files.")
 def study(folder: Path, framework: str, *, as_json: bool) -> None:
-    """Begin a study in FOLDER: a participant, a job, statistics, a first model, a test, a README with the commands.
+    """Create a study in FOLDER: a participant, a job, statistics, an initial model, a test, a README with the commands.
 
-    It runs as it is, on bundled rows; participant.py says where yours go. No file is written over.
+    It runs unchanged, on bundled rows; participant.py shows where your own go. No file is overwritten.
     """
     chosen = FRAMEWORKS[framework]
     written = write_study(folder, chosen)
@@ -41,7 +41,7 @@ def _next(folder: Path, framework: Framework) -> str:
     lines = [
         f"next: cd {folder}",
         "      atoll simulate job.toml --participants participant.py:Site --population 3",
-        "then: README.md, with a server and sites of their own",
+        "then: README.md, for a server and separate sites",
     ]
     missing = [name for name in framework.modules if find_spec(name) is None]
     if missing:
