@@ -8,6 +8,7 @@ also keeps a connection for its reports, which the second memory figure includes
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +32,9 @@ PER_PROCESS = 500
 REST_S = 20.0
 PLAIN = 300
 """Number of plain connections, to measure the memory of one."""
+WARM = 50
+"""Participants that connect before and leave again: what the first enrolments load, about 50 MB, is not counted."""
+LEAVE_S = 30.0
 _CROWD = [sys.executable, "-m", "benchmarks.crowd"]
 _TOKENS_PER_CALL = 1000
 
@@ -86,9 +90,12 @@ class _Found(NamedTuple):
 def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: str) -> _Found:
     with federation(clients=0, options=("--config", settings)) as place:
         assert place.server is not None
+        for process in _gather(place, 2 if options.smoke else WARM, "warm"):
+            process.terminate()
+            process.wait(LEAVE_S)
         before = memory_of(place.server.pid).anonymous
         began = time.monotonic()
-        _gather(place, crowd)
+        _gather(place, crowd, "crowd")
         progress(f"{crowd} connected after {time.monotonic() - began:.0f} s")
         share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
         idle = memory_of(place.server.pid).anonymous - before
@@ -97,17 +104,19 @@ def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: s
     return _Found(idle, later, seconds, share)
 
 
-def _gather(place: Federation, crowd: int) -> None:
+def _gather(place: Federation, crowd: int, name: str) -> list[subprocess.Popen[bytes]]:
     """Start participant processes, one after the other, until all participants are connected."""
     tokens: list[str] = []
     while len(tokens) < crowd:
         count = min(_TOKENS_PER_CALL, crowd - len(tokens))
         tokens += place.call("token", "new", "--count", str(count))["tokens"]
-    for number, start in enumerate(range(0, crowd, PER_PROCESS)):
-        _start(place, f"crowd-{number}", tokens[start : start + PER_PROCESS])
+    return [
+        _start(place, f"{name}-{number}", tokens[start : start + PER_PROCESS])
+        for number, start in enumerate(range(0, crowd, PER_PROCESS))
+    ]
 
 
-def _start(place: Federation, name: str, tokens: list[str]) -> None:
+def _start(place: Federation, name: str, tokens: list[str]) -> subprocess.Popen[bytes]:
     folder = place.place / name
     folder.mkdir()
     listed = folder / "tokens"
@@ -118,6 +127,7 @@ def _start(place: Federation, name: str, tokens: list[str]) -> None:
     with os.fdopen(reading) as channel:
         if channel.readline().strip() != "ready":
             raise RuntimeError(f"{name} ended with status {process.wait()}")
+    return process
 
 
 def share_of_a_core(pid: int, seconds: float) -> float:
