@@ -249,6 +249,11 @@ class TestDashboard:
         assert len(named) > 20
         assert {name for name in named if name.startswith("atoll_")} <= metric_names()
 
+    def test_what_the_autoscaler_goes_by_is_shown_for_each_server(self) -> None:
+        (rule,) = ADAPTER["rules"]["custom"]
+        series = rule["seriesQuery"].partition("{")[0]
+        assert any(series in expr and "by (instance" in expr for expr in QUERIES), series
+
     def test_every_panel_says_what_it_shows_and_lies_beside_the_others(self) -> None:
         places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in BOARD["panels"]]
         assert len(set(places)) == len(places)

@@ -39,6 +39,18 @@ def test_entries_are_a_table_or_json(fake: Fake, invoke: Invoke) -> None:
     assert (found["seq"], found["at"], found["digest"]) == (7, NOW, "cd")
 
 
+def test_entries_name_their_projects_where_there_are_several(fake: Fake, invoke: Invoke) -> None:
+    of_one = control_pb2.AuditEntry()
+    of_one.CopyFrom(ENTRY)
+    of_one.project = "cardio"
+    fake.control.audit = [ENTRY, of_one]
+    head, *rows = (line.split() for line in invoke(server, "audit").output.splitlines() if line.strip())
+    assert head[-1] == "project"
+    assert [row[-1] for row in rows if row[0] == "7"] == ["-", "cardio"]
+    fake.control.audit = [ENTRY]
+    assert "project" not in invoke(server, "audit").output
+
+
 def test_filters_reach_the_server(fake: Fake, invoke: Invoke) -> None:
     invoke(
         server,

@@ -46,6 +46,16 @@ def operator_of(world: World) -> dict[str, str]:
     return kept
 
 
+def test_it_is_made_before_the_loop_that_it_runs_on(tmp_path: Path) -> None:
+    daemon = Daemon(config(tmp_path / "data"))
+
+    async def serve() -> None:
+        await daemon.start()
+        await daemon.stop()
+
+    asyncio.run(serve())
+
+
 class TestStart:
     @pytest.mark.parametrize("option", ["port", "enrol_port"])
     async def test_a_port_that_is_taken_is_told_and_leaves_nothing_open(self, tmp_path: Path, option: str) -> None:

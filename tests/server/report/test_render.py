@@ -69,6 +69,17 @@ def parsed(page: str) -> Links:
     return links
 
 
+def test_the_project_stands_beside_the_run() -> None:
+    def project_of(name: str) -> str:
+        page = render(replace(DETAIL, run=replace(RUN, project=name)), now=1020.0)
+        found = re.search(r'<span class="id">rabc</span>(.*?) · submitted', page)
+        assert found is not None
+        return found[1]
+
+    assert project_of("cardio") == " · project cardio"
+    assert project_of("default") == project_of("") == "", "a server of one team knows no projects"
+
+
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     page = render(DETAIL, now=2000.0)
     links = parsed(page)

@@ -12,10 +12,12 @@ from atoll.operator.errors import OperatorError
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import Command
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.server.control import AuditEntry
 from atoll.text.figures import counted
 
 OUTCOMES = ("done", "refused", "failed", "interrupted")
 _ENTRIES = 50
+_COLUMNS = ("entry>", "when", "operator", "action", "about", "detail", "outcome", "from", "by")
 _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"])
 
 
@@ -40,27 +42,29 @@ def audit(client: Operator, *, entries: int, every: bool, verify: bool, json_out
     filters: dict[str, Any] = {
         name: value.timestamp() if isinstance(value, datetime) else value for name, value in given.items()
     }
-    found = client.audit(None if every else entries, **filters)
+    found = tuple(client.audit(None if every else entries, **filters))
     if json_output:
-        print_json(tuple(found))
+        print_json(found)
         return
+    several = any(one.project for one in found)
     print_table(
-        ("entry>", "when", "operator", "action", "about", "detail", "outcome", "from", "by"),
-        (
-            (
-                one.seq,
-                when(one.at),
-                one.operator,
-                one.action,
-                one.subject,
-                one.detail,
-                styled(one.outcome) if not one.code else f"{one.outcome}: {one.code}",
-                one.address or "-",
-                one.credential or "-",
-            )
-            for one in found
-        ),
+        (*_COLUMNS, "project") if several else _COLUMNS,
+        ((*_row(one), one.project or "-") if several else _row(one) for one in found),
         "the audit log has no such entry",
+    )
+
+
+def _row(one: AuditEntry) -> tuple[object, ...]:
+    return (
+        one.seq,
+        when(one.at),
+        one.operator,
+        one.action,
+        one.subject,
+        one.detail,
+        styled(one.outcome) if not one.code else f"{one.outcome}: {one.code}",
+        one.address or "-",
+        one.credential or "-",
     )
 
 

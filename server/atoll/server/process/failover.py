@@ -53,7 +53,7 @@ class Failover:
         self.standby = Standby(
             name_of(config), config.storage.takeover_s, self._show_wait, returns=returns, found=self._found
         )
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pages = StandbyPages(config)
         self._place: WorkPlace | None = None
         self._gateway: StandbyGateway | None = None
@@ -72,7 +72,12 @@ class Failover:
         """Number of other standbys."""
         return 0 if self._heartbeat is None else self._heartbeat.standbys
 
-    async def begin(self, store: Store, rounds: RoundFigures) -> None:
+    def begin(self) -> Standby:
+        """Serve participants from the running loop while ``Store.open`` waits with what is returned."""
+        self._loop = asyncio.get_running_loop()
+        return self.standby
+
+    async def take_turn(self, store: Store, rounds: RoundFigures) -> None:
         """End the wait: the server now uses the store, and soon the ports."""
         if self._pages.sentence:
             notify("STATUS=at work")
@@ -128,6 +133,8 @@ class Failover:
 
     def _found(self, place: WorkPlace) -> None:
         """Called in the waiting thread: another server is at work."""
+        if self._loop is None:
+            raise RuntimeError("begin first")
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._serve_for, place)
 

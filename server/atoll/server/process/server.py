@@ -147,14 +147,14 @@ class Daemon:
             config.data,
             url=storage.database,
             blob_settings=storage.blob_settings,
-            standby=self._failover.standby,
+            standby=self._failover.begin(),
         )
         store = await loop.run_in_executor(self._executor, opening)
         self._closing.callback(store.close)
         rounds, tracer = RoundFigures(), tracer_of()
         if tracer is not None:
             self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
-        await self._failover.begin(store, rounds)
+        await self._failover.take_turn(store, rounds)
         await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
         restored_at = last_restoration(config.data)
