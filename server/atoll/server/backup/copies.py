@@ -10,7 +10,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.disk.space import Room, fsync_path
-from atoll.server.stores import StoreDamagedError, dialects, schema_version
+from atoll.server.stores import StoreDamagedError, dialects, schema_upgrades, schema_version
 from atoll.server.stores.database_copy import copy_rows
 
 
@@ -62,7 +62,9 @@ def copy_all(source: Engine, target: Engine) -> dict[str, int]:
         with source.connect() as reading, reading.begin():
             try:
                 with target.connect() as writing, writing.begin():
-                    return copy_rows(reading, writing)
+                    rows = copy_rows(reading, writing)
+                    schema_upgrades.note(writing, schema_version.head_revision())  # the rows may lock older servers out
+                    return rows
             except SQLAlchemyError as error:
                 raise dialects.translate(error, target.url) from error
     except SQLAlchemyError as error:
