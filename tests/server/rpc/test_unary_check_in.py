@@ -12,7 +12,7 @@ from atoll.server.config.limits import Limits
 from atoll.server.rpc import return_gate
 from atoll.server.rpc.buckets import Bucket
 from atoll.server.runs.coordinator import Coordinator
-from atoll.server.runs.pace_steering import SOONEST_S
+from atoll.server.runs.project_pace import SOONEST_S
 from atoll.server.runs.sessions import ComeBack
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import control_pb2, participation_pb2, tensors_pb2

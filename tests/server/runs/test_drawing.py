@@ -240,7 +240,7 @@ async def test_a_secret_draw_takes_no_participant_without_a_stream_and_says_so(f
     names = {client.name for client in await federation.clients("a", "b")}
     phone = await federation.client("phone")
     await phone.check_in(unary=True)
-    federation.services.sessions.pace.next_return(phone.name)
+    federation.services.sessions.pace.of("default").next_return(phone.name)
     private = private_job('size = 2\nsampler = "poisson"\nrate = 1.0')
     drawn = await draw(federation, wanted(3), private)
     assert {name for name, _ in drawn.members} == names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atoll.client._connection.backoff import Backoff
@@ -12,6 +13,7 @@ from atoll.client._session.unary_check_in import until_next_s
 from atoll.client.limits import Limits
 from atoll.server.config.check_in_settings import CheckInSettings
 from atoll.server.errors import UnavailableError
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.rpc.return_gate import ReturnGate
 from atoll.server.runs.pace_steering import PaceSteering
 
@@ -26,6 +28,7 @@ class Phone:
 
     name: str
     backoff: Backoff
+    project: str = DEFAULT_PROJECT
     spread_s: float = 0.0
 
 
@@ -34,25 +37,32 @@ class VirtualFederation:
     """Phones and the server's pace steering, without sockets and without waiting.
 
     Attributes:
+        count: phones of the project ``default``.
+        others: numbers of phones of further projects.
         attempts: check-ins that reached the server, by second.
         admitted: those that it did not put off.
+        of: those that it did not put off, of each project.
     """
 
     count: int
+    others: Mapping[str, int] = field(default_factory=dict)
     settings: CheckInSettings = field(default_factory=CheckInSettings)
     now: float = 1_000_000.0
     outage: tuple[float, float] = (0.0, 0.0)
     attempts: Counter[int] = field(default_factory=Counter)
     admitted: Counter[int] = field(default_factory=Counter)
+    of: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def __post_init__(self) -> None:
         self.began = self.now
         self.chance = random.Random(7)
         self.restart()
         limits = Limits()
+        projects = [DEFAULT_PROJECT] * self.count
+        projects += [name for name, count in self.others.items() for _ in range(count)]
         self.phones = [
-            Phone(f"p{number}", Backoff(limits.backoff_base_s, limits.backoff_cap_s, random.Random(number)))
-            for number in range(self.count)
+            Phone(f"p{number}", Backoff(limits.backoff_base_s, limits.backoff_cap_s, random.Random(number)), project)
+            for number, project in enumerate(projects)
         ]
         self.queue: list[tuple[float, int]] = []
 
@@ -63,7 +73,7 @@ class VirtualFederation:
 
     def come_over(self, seconds: float) -> None:
         """All phones come for the first time within so many seconds, evenly."""
-        self.queue = [(self.now + self.chance.uniform(0.0, seconds), number) for number in range(self.count)]
+        self.queue = [(self.now + self.chance.uniform(0.0, seconds), number) for number in range(len(self.phones))]
         heapq.heapify(self.queue)
 
     def until(self, second: float) -> None:
@@ -80,15 +90,17 @@ class VirtualFederation:
         second = int(self.now - self.began)
         self.attempts[second] += 1
         try:
-            self.gate.admit(phone.name, at_work=False)
+            self.gate.admit(phone.name, phone.project, at_work=False)
         except UnavailableError as refusal:
             asked_s = refusal.detail.retry_after_s
             assert asked_s is not None
             return max(phone.backoff.next_s(), asked_s * self.chance.uniform(1.0, 1.25))
         self.admitted[second] += 1
+        self.of[phone.project][second] += 1
         phone.backoff.reset()
-        phone.spread_s = min(self.pace.return_spread_s, Limits().return_spread_s)
-        return until_next_s(self.pace.next_return(phone.name).after_s, self.chance.random())
+        pace = self.pace.of(phone.project)
+        phone.spread_s = min(pace.return_spread_s, Limits().return_spread_s)
+        return until_next_s(pace.next_return(phone.name).after_s, self.chance.random())
 
     def rates(self, counted: Counter[int], first: int, last: int) -> tuple[float, int]:
         """Mean and maximum per second."""

@@ -41,9 +41,14 @@ class Bucket:
 
     def empty(self, now: float) -> float:
         """Seconds to wait if less than one unit is left, else 0.0."""
+        level = self.level(now)
+        return 0.0 if level >= 1.0 else (max(1.0, self._capacity * _RESERVE) - level) / self._per_s
+
+    def level(self, now: float) -> float:
+        """Units that are left."""
         self._level = min(self._capacity, self._level + max(0.0, now - self._at) * self._per_s)
         self._at = max(self._at, now)
-        return 0.0 if self._level >= 1.0 else (max(1.0, self._capacity * _RESERVE) - self._level) / self._per_s
+        return self._level
 
 
 class RecentValues(Generic[K, V]):

@@ -11,6 +11,10 @@ from atoll.wire.v1 import participation_pb2
 class CheckInApi(Protocol):
     """Handles the messages of participants that check in."""
 
+    async def project_of(self, participant: str) -> str:
+        """The project whose share of the rate the participant's check-ins take."""
+        ...
+
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
         """A participant checks in; returns its enrolment."""
         ...

@@ -76,7 +76,8 @@ class ParticipationService:
     ) -> AsyncIterator[Instruction]:
         """Push instructions until the participant leaves or its session is closed."""
         participant = await self._authenticator.participant(context)
-        self._gate.admit(participant, at_work=self._coordinator.expects(participant))
+        project = await self._coordinator.project_of(participant)
+        self._gate.admit(participant, project, at_work=self._coordinator.expects(participant))
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
         membership = await self._coordinator.introduced(participant, introduction)
@@ -91,7 +92,7 @@ class ParticipationService:
         reader = asyncio.create_task(self._read(request_iterator, session))
         self._meter.check_ins_open += 1
         try:
-            yield participation_pb2.CheckInResponse(welcome=self._welcome(participant))
+            yield participation_pb2.CheckInResponse(welcome=self._welcome(session))
             while (message := await session.outbox.get()) is not None:
                 if isinstance(message, Invitation):
                     async with self._sending.hold(message.size):
@@ -120,16 +121,16 @@ class ParticipationService:
             timer.cancel()
         return timer
 
-    def _welcome(self, participant: str) -> participation_pb2.Welcome:
-        sessions = self._sessions
+    def _welcome(self, session: Session) -> participation_pb2.Welcome:
+        sessions, pace = self._sessions, self._sessions.pace.of(session.project)
         return participation_pb2.Welcome(
-            participant=participant,
+            participant=session.participant,
             protocol=PROTOCOL,
             server_version=atoll.server.__version__,
             transfer_address=self._transfer_address,
-            certificate_remaining_s=self._coordinator.certificate_remaining_s(participant),
+            certificate_remaining_s=self._coordinator.certificate_remaining_s(session.participant),
             chunk_bytes=DEFAULT_CHUNK_BYTES,
-            return_spread_s=max(sessions.return_spread_s, sessions.pace.return_spread_s),
+            return_spread_s=max(sessions.return_spread_s, pace.return_spread_s),
         )
 
     async def _read(self, requests: AsyncIterator[participation_pb2.CheckInRequest], session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Admits check-ins at the rate that the server can handle, and gives the others a later time."""
+"""Admits check-ins at the rate that the server can handle, shared fairly by projects, and puts the others off."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from atoll.server.errors import UnavailableError
-from atoll.server.rpc.buckets import Bucket
+from atoll.server.identity import DEFAULT_PROJECT
+from atoll.server.rpc.fair_bucket import FairBucket
 from atoll.server.runs.pace_steering import PaceSteering
 
 HEADROOM = 2.0
@@ -30,19 +31,20 @@ class ReturnGate:
         self._pace = pace
         self._clock = clock
         per_s = HEADROOM * pace.settings.per_s
-        self._bucket = Bucket(per_s * BURST_S, per_s, clock())
+        self._bucket = FairBucket(per_s * BURST_S, per_s, clock())
 
-    def admit(self, participant: str, *, at_work: bool) -> None:
-        """Count a check-in. Participants that a round waits for (``at_work``) are never refused.
+    def admit(self, participant: str, project: str = DEFAULT_PROJECT, *, at_work: bool) -> None:
+        """Count a check-in of a project's participant. Those that a round waits for (``at_work``) are never refused.
 
         Raises:
             UnavailableError: if there are too many check-ins.
         """
-        self._pace.arrived(participant)
-        if self._bucket.take(1.0, self._clock()) and not at_work:
+        pace = self._pace.of(project)
+        pace.arrived(participant)
+        if not self._bucket.take(project, self._clock()) and not at_work:
             raise UnavailableError(
                 "checkin.crowded",
                 "more participants check in than the server takes at once",
                 "check in again at the time that this answer says",
-                retry_after_s=self._pace.put_off(participant),
+                retry_after_s=pace.put_off(participant),
             )

@@ -20,7 +20,7 @@ from atoll.server.rpc.introductions import bounded, introduction_of
 from atoll.server.rpc.return_gate import ReturnGate
 from atoll.server.rpc.sending_room import SendingRoom
 from atoll.server.runs.instructions import Instruction, Invitation, UnaryAnswer
-from atoll.server.runs.pace_steering import NextReturn
+from atoll.server.runs.project_pace import NextReturn
 from atoll.server.runs.sessions import Session, Sessions
 from atoll.wire.v1 import participation_pb2
 
@@ -40,7 +40,7 @@ class UnaryCheckIns:
         authenticator: the port's authenticator.
         gate: admits check-ins at the rate that the server can handle.
         sending: room for invitations being sent.
-        welcome: makes a participant's welcome message.
+        welcome: makes the welcome message of a session's participant.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class UnaryCheckIns:
         authenticator: Authenticator,
         gate: ReturnGate,
         sending: SendingRoom,
-        welcome: Callable[[str], participation_pb2.Welcome],
+        welcome: Callable[[Session], participation_pb2.Welcome],
     ) -> None:
         self._sessions = sessions
         self._coordinator = coordinator
@@ -62,7 +62,8 @@ class UnaryCheckIns:
     async def CheckInOnce(self, request: participation_pb2.CheckInOnceRequest, context: Context) -> UnaryAnswer:
         """Take the answers to earlier tasks, wait for a task if a run may have one, and send the time to return."""
         participant = await self._authenticator.participant(context)
-        self._gate.admit(participant, at_work=self._coordinator.expects(participant))
+        project = await self._coordinator.project_of(participant)
+        self._gate.admit(participant, project, at_work=self._coordinator.expects(participant))
         await self._authenticator.admission.check_in(participant)
         introduction = introduction_of(request.hello, unary=True)
         replies = self._counted(participant, request)
@@ -76,13 +77,13 @@ class UnaryCheckIns:
         )
         try:
             instructions = await self._instructions(session, self._hold_s(request, session))
-            following = _following(instructions, self._sessions.pace.next_return(participant))
+            following = _following(instructions, self._sessions.pace.of(project).next_return(participant))
             has_task = bool(introduction.resuming) or any(isinstance(one, Invitation) for one in instructions)
             session.away_s = math.inf if has_task else following.after_s
         finally:
             self._sessions.disconnect(session)
         head = participation_pb2.CheckInOnceResponse(
-            welcome=self._welcome(participant),
+            welcome=self._welcome(session),
             return_after_s=following.after_s,
             return_when_done=following.when_done,
         )

@@ -110,7 +110,8 @@ class ActiveRuns:
         draws = active is not None and takes_unary(active.spec) and driver.state.status not in _RESTING
         cohort = None if active is None or driver.stopped or not draws else active.spec.cohort
         wanted = 0 if cohort is None else max(cohort.min_available, cohort.invited)
-        self._services.sessions.pace.need(driver.run, wanted)
+        project = DEFAULT_PROJECT if active is None else active.project
+        self._services.sessions.pace.need(driver.run, wanted, project)
 
 
 def _is_being_released(driver: RunDriver) -> bool:

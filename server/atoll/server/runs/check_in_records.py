@@ -11,16 +11,17 @@ from functools import partial
 from sqlalchemy import Connection
 
 from atoll.server.errors import ServerError
-from atoll.server.identity import ParticipantKind
+from atoll.server.identity import DEFAULT_PROJECT, ParticipantKind
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction
-from atoll.server.stores import participants
+from atoll.server.stores import participants, projects
 from atoll.server.stores.columns import NamedTexts
 
 log = logging.getLogger(__name__)
 
 KEPT = 131_072
-"""Maximum number of participants without a stream whose declarations are kept, about 300 bytes each."""
+"""Maximum number of participants without a stream whose declarations are kept, about 300 bytes each; and of those
+whose project is, about 150."""
 TOGETHER_S = 5.0
 """Seconds between two transactions that store when participants without a stream were last seen."""
 
@@ -37,8 +38,23 @@ class CheckInRecords:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._known: OrderedDict[str, tuple[_Declared, participants.CheckedIn]] = OrderedDict()
+        self._projects: OrderedDict[str, str] = OrderedDict()
         self._seen: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    async def project_of(self, participant: str) -> str:
+        """The project that a participant belongs to, for good; ``default`` for one that is not enrolled."""
+        found = self._projects.get(participant)
+        if found is None:
+            read = await self._services.reader.run(projects.of_participants, (participant,))
+            if participant not in read:
+                return DEFAULT_PROJECT
+            found = self._projects[participant] = read[participant]
+            if len(self._projects) > KEPT:
+                self._projects.popitem(last=False)
+        else:
+            self._projects.move_to_end(participant)
+        return found
 
     def known(self, participant: str, introduction: Introduction) -> participants.CheckedIn | None:
         """Like ``record``, for a unary check-in that declares nothing new; None for other check-ins."""

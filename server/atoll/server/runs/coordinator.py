@@ -311,6 +311,10 @@ class Coordinator:
 
     # Messages of participants (``rpc.check_in_api.CheckInApi``).
 
+    async def project_of(self, participant: str) -> str:
+        """See ``CheckInApi``."""
+        return await self._records.project_of(participant)
+
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
         """See ``CheckInApi``: store what the participant declares."""
         known = self._records.known(participant, introduction)

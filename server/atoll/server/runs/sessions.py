@@ -176,6 +176,10 @@ class ProjectSessions:
         one = self._sessions.get(name)
         return found if one is None or one.organisation == name else [*found, one]
 
+    def count_of(self, organisation: str) -> int:
+        """Number of open sessions of an organisation's participants."""
+        return len(self._organisations.get(organisation, ()))
+
     def all(self) -> list[Session]:
         """Every open session. Takes time linear in their number: call it once per draw, never per event."""
         return list(self._sessions.values())

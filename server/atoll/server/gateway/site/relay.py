@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.sessions import ComeBack, Introduction, Membership, Session, Sessions, come_back
 from atoll.wire.status import ErrorDetail, Recovery, detail_from_proto
@@ -78,6 +79,11 @@ class Relay:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    async def project_of(self, participant: str) -> str:
+        """See ``CheckInApi``: all participants of an aggregator are of its own project."""
+        del participant
+        return DEFAULT_PROJECT
 
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
         """See ``CheckInApi``; the server is told once the session is open."""
