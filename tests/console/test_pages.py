@@ -236,6 +236,18 @@ class TestProjects:
     def test_who_has_roles_in_several_alone_sees_the_first(self, fake: Fake, control: Watched) -> None:
         control.projects = named("cardio", "onco")
         control.role = control_pb2.OPERATOR_ROLE_UNSPECIFIED
+        control.server_role = control_pb2.OPERATOR_ROLE_UNSPECIFIED
         control.own_projects = ["cardio", "onco"]
         with running(fake.address) as console:
-            assert '<option value="cardio" selected>cardio</option>' in console.browser().get("/").text
+            browser = console.browser()
+            page = browser.get("/").text
+            assert '<option value="cardio" selected>cardio</option>' in page
+            assert '<option value="">all</option>' not in page, "the server would not answer for all"
+            refused = browser.post("/project", {"project": "", "form_token": browser.form_token()})
+            assert (refused.status, "no role in all projects" in refused.text) == (400, True)
+            assert choose(browser, "onco") == 303
+
+    def test_all_are_offered_to_a_role_in_all(self, browser: Browser, control: Watched) -> None:
+        control.projects = named("cardio", "onco")
+        control.server_role = control_pb2.OPERATOR_ROLE_VIEWER
+        assert '<option value="">all</option>' in browser.get("/").text

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse
 
 from atoll.console.forms import form_of
 from atoll.console.guard import session_of
+from atoll.console.reading import sees_all
 from atoll.console.templating import page
 from atoll.operator.errors import MAX_COUNT, BadInputError, OperatorError
 from atoll.server.jobs import JobFileError, parse_job
@@ -52,11 +53,21 @@ class Actions:
             self._access.forget_choice(session_of(request))
             return RedirectResponse("/", 303)
         chosen = form["project"]
-        there = await run_in_threadpool(self._reader.operator.projects)
-        if chosen and chosen not in {one.project for one in there}:
-            raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one of the list")
+        await run_in_threadpool(self._require_allowed, chosen)
         self._access.choose(session_of(request), chosen)
         return RedirectResponse("/", 303)
+
+    def _require_allowed(self, chosen: str) -> None:
+        """Refuse a choice that the server would not answer for.
+
+        Raises:
+            BadInputError: if the operator has no role there.
+        """
+        operator = self._reader.operator
+        if not chosen and not sees_all(operator.whoami()):
+            raise BadInputError("you have no role in all projects", "choose one of the list")
+        if chosen and chosen not in {one.project for one in operator.projects()}:
+            raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one of the list")
 
     async def pause(self, request: Request) -> Response:
         """Pause a run after the round in work."""

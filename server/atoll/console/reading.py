@@ -76,6 +76,11 @@ def _project_names(operator: Operator) -> tuple[str, ...]:
         return ()
 
 
+def sees_all(me: Myself) -> bool:
+    """Whether the server answers an operator for all projects together: it has a role in all."""
+    return me.server_role != "unspecified"
+
+
 class Reader:
     """Questions of pages to the server."""
 
@@ -100,12 +105,18 @@ class Reader:
         return self._asked().may
 
     def common(self) -> Mapping[str, object]:
-        """What every page shows: which actions are allowed, and which projects there are to choose from.
+        """What every page shows: which actions are allowed, and what there is to choose from.
 
         Raises:
             OperatorError: if the server does not say.
         """
-        return {"may": self.may(), "projects": self._projects, "project": self.operator.project}
+        me = self._asked()
+        return {
+            "may": me.may,
+            "projects": self._projects,
+            "project": self.operator.project,
+            "all_projects": sees_all(me),
+        }
 
     def _asked(self) -> Myself:
         found, asked_at = self._myself

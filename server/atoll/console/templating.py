@@ -31,7 +31,7 @@ def page(
     Args:
         name: file name of the template.
         values: what the template shows; ``may`` says whether an action is offered, without it all are; ``projects`` are
-            those to choose from, ``project`` the chosen one.
+            those to choose from, ``project`` the chosen one, ``all_projects`` whether all together may be chosen.
         address: of the server, for the page's foot.
         session: whose forms it may have.
         status_code: HTTP status.
@@ -40,7 +40,7 @@ def page(
         _environment()
         .get_template(name)
         .render(
-            **{"may": _anything, "projects": (), "project": "", **values},
+            **{"may": _anything, "projects": (), "project": "", "all_projects": False, **values},
             address=address,
             form_token=session.form_token if session is not None else "",
         )

@@ -95,6 +95,8 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.projects = [control_pb2.ProjectSummary(project="default", quota=unlimited, runs=1, participants=3)]
         self.without_projects = False
         self.own_projects: list[str] = []
+        self.server_role: control_pb2.OperatorRole.ValueType = control_pb2.OPERATOR_ROLE_ADMINISTRATOR
+        self.server_actions: tuple[str, ...] = ()
         self.named: list[str] = []
         """The projects that calls named."""
         self.log_lines: list[control_pb2.LogLine] = []
@@ -269,6 +271,8 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             actions=self.actions,
             project="" if self.without_projects else project,
             projects=[control_pb2.ProjectRoleSummary(project=one) for one in self.own_projects],
+            server_role=self.server_role,
+            server_actions=self.server_actions,
         )
 
     def VoidTokens(self, request: control_pb2.VoidTokensRequest, context: Context) -> Any:

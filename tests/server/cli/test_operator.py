@@ -68,6 +68,21 @@ def test_whoami_says_what_one_may_do(fake: Any, invoke: Callable[..., Result]) -
     assert (found["role"], found["actions"]) == ("privacy_officer", [])
 
 
+def test_whoami_says_which_actions_are_about_a_project_and_which_about_the_server(
+    fake: Any, invoke: Callable[..., Result]
+) -> None:
+    fake.control.actions, fake.control.server_actions = ("run.cancel",), ("project.create", "storage.prune")
+    lines = invoke(operator, "whoami", "--project", "cardio").output.splitlines()
+    assert lines[1:] == [
+        "may read in project cardio, and: run.cancel",
+        "may, for the server as a whole: project.create, storage.prune",
+    ]
+    fake.control.role, fake.control.actions, fake.control.server_actions = 0, (), ()
+    fake.control.own_projects = ["cardio", "onco"]
+    last = invoke(operator, "whoami").output.splitlines()[-1]
+    assert last == "what it may do depends on the project: --project cardio or onco"
+
+
 def test_list_shows_who_is_in_force(invoke: Callable[..., Result]) -> None:
     lines = invoke(operator, "list").stdout.splitlines()
     for name, state in (("alice", "in force"), ("bob", "revoked"), ("carol", "expired")):

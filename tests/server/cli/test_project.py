@@ -61,6 +61,16 @@ def test_list_and_show(control: Any, invoke: Callable[..., Result]) -> None:
     assert "`atoll project list` lists them" in missing.output
 
 
+def test_a_role_for_one_organisation_sees_no_figures_of_the_project(
+    control: Any, invoke: Callable[..., Result]
+) -> None:
+    control.projects = [control_pb2.ProjectSummary(project="cardio", participants=3, connected=1)]
+    shown = invoke(project, "show", "cardio").stdout
+    assert "runs that have not ended: not shown\nparticipants: 3, 1 connected\nmodels: not shown\n" in shown
+    (found,) = json.loads(invoke(project, "list", "--json").stdout)
+    assert (found["runs"], found["model_bytes"], found["quota"]["runs"]) == (None, None, None)
+
+
 def test_a_quota_changes_and_the_others_stay(control: Any, invoke: Callable[..., Result]) -> None:
     result = invoke(project, "quota", "cardio", "--runs", "none", "--participants", "100")
     assert result.output == "project cardio is limited to 100 participants, 5 GB of models\n"

@@ -1203,6 +1203,8 @@ class WhoAmIResponse(google.protobuf.message.Message):
     ACTIONS_FIELD_NUMBER: builtins.int
     PROJECT_FIELD_NUMBER: builtins.int
     PROJECTS_FIELD_NUMBER: builtins.int
+    SERVER_ROLE_FIELD_NUMBER: builtins.int
+    SERVER_ACTIONS_FIELD_NUMBER: builtins.int
     name: builtins.str
     role: Global___OperatorRole.ValueType
     """In the call's project; without one in all projects."""
@@ -1212,13 +1214,22 @@ class WhoAmIResponse(google.protobuf.message.Message):
     """The project that the call was taken to be about; empty: all projects. A server of a
     version without projects leaves it empty.
     """
+    server_role: Global___OperatorRole.ValueType
+    """In all projects and for the server as a whole; unspecified: in single projects only."""
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The actions that the role allows, by their names in the audit log."""
+        """The actions that the caller may perform, by their names in the audit log: in the call's
+        project, or without one in all projects, except where projects has another role for it.
+        In a closed project those that begin something are missing.
+        """
 
     @property
     def projects(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProjectRoleSummary]:
         """Its roles in single projects."""
+
+    @property
+    def server_actions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The actions about the server as a whole that server_role allows; they are not in actions."""
 
     def __init__(
         self,
@@ -1229,8 +1240,10 @@ class WhoAmIResponse(google.protobuf.message.Message):
         actions: collections.abc.Iterable[builtins.str] | None = ...,
         project: builtins.str = ...,
         projects: collections.abc.Iterable[Global___ProjectRoleSummary] | None = ...,
+        server_role: Global___OperatorRole.ValueType = ...,
+        server_actions: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "credential", b"credential", "name", b"name", "project", b"project", "projects", b"projects", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "credential", b"credential", "name", b"name", "project", b"project", "projects", b"projects", "role", b"role", "server_actions", b"server_actions", "server_role", b"server_role"]) -> None: ...
 
 Global___WhoAmIResponse: typing_extensions.TypeAlias = WhoAmIResponse
 
@@ -1946,12 +1959,14 @@ class ProjectSummary(google.protobuf.message.Message):
     runs: builtins.int
     """Runs that have not ended."""
     participants: builtins.int
-    """Participants that are not revoked."""
+    """Participants that are not revoked, of those that the caller may see."""
     connected: builtins.int
-    """Participants that are connected now."""
+    """Participants that are connected now, of those that the caller may see."""
     model_bytes: builtins.int
     @property
-    def quota(self) -> Global___ProjectQuota: ...
+    def quota(self) -> Global___ProjectQuota:
+        """Absent for a caller whose role is for one organisation, as runs and model_bytes."""
+
     def __init__(
         self,
         *,
@@ -1960,14 +1975,19 @@ class ProjectSummary(google.protobuf.message.Message):
         created_by: builtins.str = ...,
         closed_at: builtins.float | None = ...,
         quota: Global___ProjectQuota | None = ...,
-        runs: builtins.int = ...,
+        runs: builtins.int | None = ...,
         participants: builtins.int = ...,
         connected: builtins.int = ...,
-        model_bytes: builtins.int = ...,
+        model_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_closed_at", b"_closed_at", "closed_at", b"closed_at", "quota", b"quota"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_closed_at", b"_closed_at", "closed_at", b"closed_at", "connected", b"connected", "created_at", b"created_at", "created_by", b"created_by", "model_bytes", b"model_bytes", "participants", b"participants", "project", b"project", "quota", b"quota", "runs", b"runs"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_closed_at", b"_closed_at", "_model_bytes", b"_model_bytes", "_runs", b"_runs", "closed_at", b"closed_at", "model_bytes", b"model_bytes", "quota", b"quota", "runs", b"runs"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_closed_at", b"_closed_at", "_model_bytes", b"_model_bytes", "_runs", b"_runs", "closed_at", b"closed_at", "connected", b"connected", "created_at", b"created_at", "created_by", b"created_by", "model_bytes", b"model_bytes", "participants", b"participants", "project", b"project", "quota", b"quota", "runs", b"runs"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_closed_at", b"_closed_at"]) -> typing.Literal["closed_at"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_model_bytes", b"_model_bytes"]) -> typing.Literal["model_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_runs", b"_runs"]) -> typing.Literal["runs"] | None: ...
 
 Global___ProjectSummary: typing_extensions.TypeAlias = ProjectSummary
 

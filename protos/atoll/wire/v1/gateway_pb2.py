@@ -22,70 +22,73 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from atoll.wire.v1 import enrolment_pb2 as atoll_dot_wire_dot_v1_dot_enrolment__pb2
 from atoll.wire.v1 import errors_pb2 as atoll_dot_wire_dot_v1_dot_errors__pb2
 from atoll.wire.v1 import ingest_pb2 as atoll_dot_wire_dot_v1_dot_ingest__pb2
 from atoll.wire.v1 import participation_pb2 as atoll_dot_wire_dot_v1_dot_participation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61toll/wire/v1/gateway.proto\x12\ratoll.wire.v1\x1a\x1a\x61toll/wire/v1/errors.proto\x1a\x1a\x61toll/wire/v1/ingest.proto\x1a!atoll/wire/v1/participation.proto\"]\n\x0cGatewayHello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x19\n\x11\x65nrolment_address\x18\x04 \x01(\t\"\xd6\x01\n\rAttendRequest\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.GatewayHelloH\x00\x12.\n\x06opened\x18\x02 \x01(\x0b\x32\x1c.atoll.wire.v1.SessionOpenedH\x00\x12,\n\x05reply\x18\x03 \x01(\x0b\x32\x1b.atoll.wire.v1.SessionReplyH\x00\x12.\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x1c.atoll.wire.v1.SessionClosedH\x00\x42\t\n\x07message\"^\n\rSessionOpened\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x02 \x01(\x0c\x12#\n\x05hello\x18\x03 \x01(\x0b\x32\x14.atoll.wire.v1.Hello\"H\n\x0cSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\'\n\x05reply\x18\x02 \x01(\x0b\x32\x18.atoll.wire.v1.TaskReply\" \n\rSessionClosed\x12\x0f\n\x07session\x18\x01 \x01(\x04\"\x9a\x02\n\x0e\x41ttendResponse\x12\x30\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.atoll.wire.v1.GatewayWelcomeH\x00\x12+\n\x06shared\x18\x02 \x01(\x0b\x32\x19.atoll.wire.v1.SharedPartH\x00\x12\x36\n\ninvitation\x18\x03 \x01(\x0b\x32 .atoll.wire.v1.SessionInvitationH\x00\x12\x38\n\x0binstruction\x18\x04 \x01(\x0b\x32!.atoll.wire.v1.SessionInstructionH\x00\x12,\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x1b.atoll.wire.v1.SessionEndedH\x00\x42\t\n\x07message\":\n\x0eGatewayWelcome\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x16\n\x0eserver_version\x18\x02 \x01(\t\"-\n\nSharedPart\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"A\n\x11SessionInvitation\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06shared\x18\x02 \x01(\r\x12\x0b\n\x03own\x18\x03 \x01(\x0c\"Z\n\x12SessionInstruction\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x33\n\x0binstruction\x18\x02 \x01(\x0b\x32\x1e.atoll.wire.v1.CheckInResponse\"J\n\x0cSessionEnded\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.ErrorDetail\"m\n\x0bWorkRequest\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.atoll.wire.v1.WorkHelloH\x00\x12(\n\x04\x64one\x18\x02 \x01(\x0b\x32\x18.atoll.wire.v1.OrderDoneH\x00\x42\t\n\x07message\"\x0b\n\tWorkHello\"\x82\x01\n\tOrderDone\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\r\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1a.atoll.wire.v1.ErrorDetail\x12\x0c\n\x04\x66law\x18\x04 \x01(\t\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\r\n\x05norms\x18\x06 \x03(\x01\"\x95\x03\n\x0cWorkResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12*\n\x04\x66old\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.FoldRequestH\x00\x12.\n\x07partial\x18\x03 \x01(\x0b\x32\x1b.atoll.wire.v1.PartialOrderH\x00\x12(\n\x04\x64rop\x18\x04 \x01(\x0b\x32\x18.atoll.wire.v1.DropOrderH\x00\x12\x31\n\x08\x64rop_run\x18\x05 \x01(\x0b\x32\x1d.atoll.wire.v1.DropRunRequestH\x00\x12\x33\n\tend_calls\x18\x06 \x01(\x0b\x32\x1e.atoll.wire.v1.EndCallsRequestH\x00\x12(\n\x04\x66law\x18\x07 \x01(\x0b\x32\x18.atoll.wire.v1.FlawOrderH\x00\x12(\n\x04keep\x18\x08 \x01(\x0b\x32\x18.atoll.wire.v1.KeepOrderH\x00\x12*\n\x05norms\x18\t \x01(\x0b\x32\x19.atoll.wire.v1.NormsOrderH\x00\x42\x07\n\x05order\"E\n\x0cPartialOrder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x03sum\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.FoldRequest\"\\\n\tDropOrder\x12(\n\x07through\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12%\n\x04keep\x18\x02 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\"2\n\tFlawOrder\x12%\n\x04item\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.FoldItem\"4\n\nNormsOrder\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\"\x19\n\tKeepOrder\x12\x0c\n\x04runs\x18\x01 \x03(\t\"\'\n\x17GetPartialStatusRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"(\n\x18GetPartialStatusResponse\x12\x0c\n\x04next\x18\x01 \x01(\x04\"o\n\x11PutPartialRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x04\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\r\n\x05shift\x18\x06 \x01(\r\"\x14\n\x12PutPartialResponse\"\'\n\x14\x43\x65rtifyServerRequest\x12\x0f\n\x07\x63sr_pem\x18\x01 \x01(\x0c\"?\n\x15\x43\x65rtifyServerResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\r\n\x05names\x18\x02 \x03(\t2\xb6\x03\n\x0eGatewayService\x12I\n\x06\x41ttend\x12\x1c.atoll.wire.v1.AttendRequest\x1a\x1d.atoll.wire.v1.AttendResponse(\x01\x30\x01\x12\x43\n\x04Work\x12\x1a.atoll.wire.v1.WorkRequest\x1a\x1b.atoll.wire.v1.WorkResponse(\x01\x30\x01\x12\x63\n\x10GetPartialStatus\x12&.atoll.wire.v1.GetPartialStatusRequest\x1a\'.atoll.wire.v1.GetPartialStatusResponse\x12S\n\nPutPartial\x12 .atoll.wire.v1.PutPartialRequest\x1a!.atoll.wire.v1.PutPartialResponse(\x01\x12Z\n\rCertifyServer\x12#.atoll.wire.v1.CertifyServerRequest\x1a$.atoll.wire.v1.CertifyServerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61toll/wire/v1/gateway.proto\x12\ratoll.wire.v1\x1a\x1d\x61toll/wire/v1/enrolment.proto\x1a\x1a\x61toll/wire/v1/errors.proto\x1a\x1a\x61toll/wire/v1/ingest.proto\x1a!atoll/wire/v1/participation.proto\"l\n\x0cGatewayHello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x19\n\x11\x65nrolment_address\x18\x04 \x01(\t\x12\r\n\x05names\x18\x05 \x03(\t\"\xd6\x01\n\rAttendRequest\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.GatewayHelloH\x00\x12.\n\x06opened\x18\x02 \x01(\x0b\x32\x1c.atoll.wire.v1.SessionOpenedH\x00\x12,\n\x05reply\x18\x03 \x01(\x0b\x32\x1b.atoll.wire.v1.SessionReplyH\x00\x12.\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x1c.atoll.wire.v1.SessionClosedH\x00\x42\t\n\x07message\"^\n\rSessionOpened\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x02 \x01(\x0c\x12#\n\x05hello\x18\x03 \x01(\x0b\x32\x14.atoll.wire.v1.Hello\"H\n\x0cSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\'\n\x05reply\x18\x02 \x01(\x0b\x32\x18.atoll.wire.v1.TaskReply\" \n\rSessionClosed\x12\x0f\n\x07session\x18\x01 \x01(\x04\"\x9a\x02\n\x0e\x41ttendResponse\x12\x30\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.atoll.wire.v1.GatewayWelcomeH\x00\x12+\n\x06shared\x18\x02 \x01(\x0b\x32\x19.atoll.wire.v1.SharedPartH\x00\x12\x36\n\ninvitation\x18\x03 \x01(\x0b\x32 .atoll.wire.v1.SessionInvitationH\x00\x12\x38\n\x0binstruction\x18\x04 \x01(\x0b\x32!.atoll.wire.v1.SessionInstructionH\x00\x12,\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x1b.atoll.wire.v1.SessionEndedH\x00\x42\t\n\x07message\":\n\x0eGatewayWelcome\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x16\n\x0eserver_version\x18\x02 \x01(\t\"-\n\nSharedPart\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"A\n\x11SessionInvitation\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06shared\x18\x02 \x01(\r\x12\x0b\n\x03own\x18\x03 \x01(\x0c\"Z\n\x12SessionInstruction\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x33\n\x0binstruction\x18\x02 \x01(\x0b\x32\x1e.atoll.wire.v1.CheckInResponse\"J\n\x0cSessionEnded\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.ErrorDetail\"m\n\x0bWorkRequest\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.atoll.wire.v1.WorkHelloH\x00\x12(\n\x04\x64one\x18\x02 \x01(\x0b\x32\x18.atoll.wire.v1.OrderDoneH\x00\x42\t\n\x07message\"\x0b\n\tWorkHello\"\x82\x01\n\tOrderDone\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\r\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1a.atoll.wire.v1.ErrorDetail\x12\x0c\n\x04\x66law\x18\x04 \x01(\t\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\r\n\x05norms\x18\x06 \x03(\x01\"\x95\x03\n\x0cWorkResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12*\n\x04\x66old\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.FoldRequestH\x00\x12.\n\x07partial\x18\x03 \x01(\x0b\x32\x1b.atoll.wire.v1.PartialOrderH\x00\x12(\n\x04\x64rop\x18\x04 \x01(\x0b\x32\x18.atoll.wire.v1.DropOrderH\x00\x12\x31\n\x08\x64rop_run\x18\x05 \x01(\x0b\x32\x1d.atoll.wire.v1.DropRunRequestH\x00\x12\x33\n\tend_calls\x18\x06 \x01(\x0b\x32\x1e.atoll.wire.v1.EndCallsRequestH\x00\x12(\n\x04\x66law\x18\x07 \x01(\x0b\x32\x18.atoll.wire.v1.FlawOrderH\x00\x12(\n\x04keep\x18\x08 \x01(\x0b\x32\x18.atoll.wire.v1.KeepOrderH\x00\x12*\n\x05norms\x18\t \x01(\x0b\x32\x19.atoll.wire.v1.NormsOrderH\x00\x42\x07\n\x05order\"E\n\x0cPartialOrder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x03sum\x18\x02 \x01(\x0b\x32\x1a.atoll.wire.v1.FoldRequest\"\\\n\tDropOrder\x12(\n\x07through\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12%\n\x04keep\x18\x02 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\"2\n\tFlawOrder\x12%\n\x04item\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.FoldItem\"4\n\nNormsOrder\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\"\x19\n\tKeepOrder\x12\x0c\n\x04runs\x18\x01 \x03(\t\"\'\n\x17GetPartialStatusRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"(\n\x18GetPartialStatusResponse\x12\x0c\n\x04next\x18\x01 \x01(\x04\"o\n\x11PutPartialRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x04\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\r\n\x05shift\x18\x06 \x01(\r\"\x14\n\x12PutPartialResponse\"\'\n\x14\x43\x65rtifyServerRequest\x12\x0f\n\x07\x63sr_pem\x18\x01 \x01(\x0c\"?\n\x15\x43\x65rtifyServerResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x12\r\n\x05names\x18\x02 \x03(\t\"R\n\x12PassedEnrolRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.atoll.wire.v1.EnrolRequest\x12\x0e\n\x06source\x18\x02 \x01(\t2\x80\x04\n\x0eGatewayService\x12I\n\x06\x41ttend\x12\x1c.atoll.wire.v1.AttendRequest\x1a\x1d.atoll.wire.v1.AttendResponse(\x01\x30\x01\x12\x43\n\x04Work\x12\x1a.atoll.wire.v1.WorkRequest\x1a\x1b.atoll.wire.v1.WorkResponse(\x01\x30\x01\x12\x63\n\x10GetPartialStatus\x12&.atoll.wire.v1.GetPartialStatusRequest\x1a\'.atoll.wire.v1.GetPartialStatusResponse\x12S\n\nPutPartial\x12 .atoll.wire.v1.PutPartialRequest\x1a!.atoll.wire.v1.PutPartialResponse(\x01\x12Z\n\rCertifyServer\x12#.atoll.wire.v1.CertifyServerRequest\x1a$.atoll.wire.v1.CertifyServerResponse\x12H\n\x05\x45nrol\x12!.atoll.wire.v1.PassedEnrolRequest\x1a\x1c.atoll.wire.v1.EnrolResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atoll.wire.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GATEWAYHELLO']._serialized_start=137
-  _globals['_GATEWAYHELLO']._serialized_end=230
-  _globals['_ATTENDREQUEST']._serialized_start=233
-  _globals['_ATTENDREQUEST']._serialized_end=447
-  _globals['_SESSIONOPENED']._serialized_start=449
-  _globals['_SESSIONOPENED']._serialized_end=543
-  _globals['_SESSIONREPLY']._serialized_start=545
-  _globals['_SESSIONREPLY']._serialized_end=617
-  _globals['_SESSIONCLOSED']._serialized_start=619
-  _globals['_SESSIONCLOSED']._serialized_end=651
-  _globals['_ATTENDRESPONSE']._serialized_start=654
-  _globals['_ATTENDRESPONSE']._serialized_end=936
-  _globals['_GATEWAYWELCOME']._serialized_start=938
-  _globals['_GATEWAYWELCOME']._serialized_end=996
-  _globals['_SHAREDPART']._serialized_start=998
-  _globals['_SHAREDPART']._serialized_end=1043
-  _globals['_SESSIONINVITATION']._serialized_start=1045
-  _globals['_SESSIONINVITATION']._serialized_end=1110
-  _globals['_SESSIONINSTRUCTION']._serialized_start=1112
-  _globals['_SESSIONINSTRUCTION']._serialized_end=1202
-  _globals['_SESSIONENDED']._serialized_start=1204
-  _globals['_SESSIONENDED']._serialized_end=1278
-  _globals['_WORKREQUEST']._serialized_start=1280
-  _globals['_WORKREQUEST']._serialized_end=1389
-  _globals['_WORKHELLO']._serialized_start=1391
-  _globals['_WORKHELLO']._serialized_end=1402
-  _globals['_ORDERDONE']._serialized_start=1405
-  _globals['_ORDERDONE']._serialized_end=1535
-  _globals['_WORKRESPONSE']._serialized_start=1538
-  _globals['_WORKRESPONSE']._serialized_end=1943
-  _globals['_PARTIALORDER']._serialized_start=1945
-  _globals['_PARTIALORDER']._serialized_end=2014
-  _globals['_DROPORDER']._serialized_start=2016
-  _globals['_DROPORDER']._serialized_end=2108
-  _globals['_FLAWORDER']._serialized_start=2110
-  _globals['_FLAWORDER']._serialized_end=2160
-  _globals['_NORMSORDER']._serialized_start=2162
-  _globals['_NORMSORDER']._serialized_end=2214
-  _globals['_KEEPORDER']._serialized_start=2216
-  _globals['_KEEPORDER']._serialized_end=2241
-  _globals['_GETPARTIALSTATUSREQUEST']._serialized_start=2243
-  _globals['_GETPARTIALSTATUSREQUEST']._serialized_end=2282
-  _globals['_GETPARTIALSTATUSRESPONSE']._serialized_start=2284
-  _globals['_GETPARTIALSTATUSRESPONSE']._serialized_end=2324
-  _globals['_PUTPARTIALREQUEST']._serialized_start=2326
-  _globals['_PUTPARTIALREQUEST']._serialized_end=2437
-  _globals['_PUTPARTIALRESPONSE']._serialized_start=2439
-  _globals['_PUTPARTIALRESPONSE']._serialized_end=2459
-  _globals['_CERTIFYSERVERREQUEST']._serialized_start=2461
-  _globals['_CERTIFYSERVERREQUEST']._serialized_end=2500
-  _globals['_CERTIFYSERVERRESPONSE']._serialized_start=2502
-  _globals['_CERTIFYSERVERRESPONSE']._serialized_end=2565
-  _globals['_GATEWAYSERVICE']._serialized_start=2568
-  _globals['_GATEWAYSERVICE']._serialized_end=3006
+  _globals['_GATEWAYHELLO']._serialized_start=168
+  _globals['_GATEWAYHELLO']._serialized_end=276
+  _globals['_ATTENDREQUEST']._serialized_start=279
+  _globals['_ATTENDREQUEST']._serialized_end=493
+  _globals['_SESSIONOPENED']._serialized_start=495
+  _globals['_SESSIONOPENED']._serialized_end=589
+  _globals['_SESSIONREPLY']._serialized_start=591
+  _globals['_SESSIONREPLY']._serialized_end=663
+  _globals['_SESSIONCLOSED']._serialized_start=665
+  _globals['_SESSIONCLOSED']._serialized_end=697
+  _globals['_ATTENDRESPONSE']._serialized_start=700
+  _globals['_ATTENDRESPONSE']._serialized_end=982
+  _globals['_GATEWAYWELCOME']._serialized_start=984
+  _globals['_GATEWAYWELCOME']._serialized_end=1042
+  _globals['_SHAREDPART']._serialized_start=1044
+  _globals['_SHAREDPART']._serialized_end=1089
+  _globals['_SESSIONINVITATION']._serialized_start=1091
+  _globals['_SESSIONINVITATION']._serialized_end=1156
+  _globals['_SESSIONINSTRUCTION']._serialized_start=1158
+  _globals['_SESSIONINSTRUCTION']._serialized_end=1248
+  _globals['_SESSIONENDED']._serialized_start=1250
+  _globals['_SESSIONENDED']._serialized_end=1324
+  _globals['_WORKREQUEST']._serialized_start=1326
+  _globals['_WORKREQUEST']._serialized_end=1435
+  _globals['_WORKHELLO']._serialized_start=1437
+  _globals['_WORKHELLO']._serialized_end=1448
+  _globals['_ORDERDONE']._serialized_start=1451
+  _globals['_ORDERDONE']._serialized_end=1581
+  _globals['_WORKRESPONSE']._serialized_start=1584
+  _globals['_WORKRESPONSE']._serialized_end=1989
+  _globals['_PARTIALORDER']._serialized_start=1991
+  _globals['_PARTIALORDER']._serialized_end=2060
+  _globals['_DROPORDER']._serialized_start=2062
+  _globals['_DROPORDER']._serialized_end=2154
+  _globals['_FLAWORDER']._serialized_start=2156
+  _globals['_FLAWORDER']._serialized_end=2206
+  _globals['_NORMSORDER']._serialized_start=2208
+  _globals['_NORMSORDER']._serialized_end=2260
+  _globals['_KEEPORDER']._serialized_start=2262
+  _globals['_KEEPORDER']._serialized_end=2287
+  _globals['_GETPARTIALSTATUSREQUEST']._serialized_start=2289
+  _globals['_GETPARTIALSTATUSREQUEST']._serialized_end=2328
+  _globals['_GETPARTIALSTATUSRESPONSE']._serialized_start=2330
+  _globals['_GETPARTIALSTATUSRESPONSE']._serialized_end=2370
+  _globals['_PUTPARTIALREQUEST']._serialized_start=2372
+  _globals['_PUTPARTIALREQUEST']._serialized_end=2483
+  _globals['_PUTPARTIALRESPONSE']._serialized_start=2485
+  _globals['_PUTPARTIALRESPONSE']._serialized_end=2505
+  _globals['_CERTIFYSERVERREQUEST']._serialized_start=2507
+  _globals['_CERTIFYSERVERREQUEST']._serialized_end=2546
+  _globals['_CERTIFYSERVERRESPONSE']._serialized_start=2548
+  _globals['_CERTIFYSERVERRESPONSE']._serialized_end=2611
+  _globals['_PASSEDENROLREQUEST']._serialized_start=2613
+  _globals['_PASSEDENROLREQUEST']._serialized_end=2695
+  _globals['_GATEWAYSERVICE']._serialized_start=2698
+  _globals['_GATEWAYSERVICE']._serialized_end=3210
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ gateway. It also calls CoordinatorService, for participants that are bound to
 it. The gateway makes every connection.
 """
 
+import atoll.wire.v1.enrolment_pb2
 import atoll.wire.v1.errors_pb2
 import atoll.wire.v1.ingest_pb2
 import atoll.wire.v1.participation_pb2
@@ -36,12 +37,17 @@ class GatewayHello(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
     ENROLMENT_ADDRESS_FIELD_NUMBER: builtins.int
+    NAMES_FIELD_NUMBER: builtins.int
     protocol: builtins.int
     """Highest minor version of the protocol that the gateway understands."""
     version: builtins.str
     address: builtins.str
     """host:port of its ports, as its participants reach them."""
     enrolment_address: builtins.str
+    @property
+    def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Of a server that stands by: the host names and addresses in its certificate."""
+
     def __init__(
         self,
         *,
@@ -49,8 +55,9 @@ class GatewayHello(google.protobuf.message.Message):
         version: builtins.str = ...,
         address: builtins.str = ...,
         enrolment_address: builtins.str = ...,
+        names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "enrolment_address", b"enrolment_address", "protocol", b"protocol", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "enrolment_address", b"enrolment_address", "names", b"names", "protocol", b"protocol", "version", b"version"]) -> None: ...
 
 Global___GatewayHello: typing_extensions.TypeAlias = GatewayHello
 
@@ -630,3 +637,27 @@ class CertifyServerResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["certificate_pem", b"certificate_pem", "names", b"names"]) -> None: ...
 
 Global___CertifyServerResponse: typing_extensions.TypeAlias = CertifyServerResponse
+
+@typing.final
+class PassedEnrolRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    source: builtins.str
+    """Where the newcomer's call came from: an IPv4 address, or the /64 network of an
+    IPv6 address. The server counts attempts by aggregator and source, and all of an
+    aggregator together: what it says here counts for no caller elsewhere.
+    """
+    @property
+    def request(self) -> atoll.wire.v1.enrolment_pb2.EnrolRequest: ...
+    def __init__(
+        self,
+        *,
+        request: atoll.wire.v1.enrolment_pb2.EnrolRequest | None = ...,
+        source: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request", b"request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request", b"request", "source", b"source"]) -> None: ...
+
+Global___PassedEnrolRequest: typing_extensions.TypeAlias = PassedEnrolRequest

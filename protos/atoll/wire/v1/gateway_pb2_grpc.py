@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from atoll.wire.v1 import enrolment_pb2 as atoll_dot_wire_dot_v1_dot_enrolment__pb2
 from atoll.wire.v1 import gateway_pb2 as atoll_dot_wire_dot_v1_dot_gateway__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -59,6 +60,11 @@ class GatewayServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.CertifyServerRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.CertifyServerResponse.FromString,
                 _registered_method=True)
+        self.Enrol = channel.unary_unary(
+                '/atoll.wire.v1.GatewayService/Enrol',
+                request_serializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.PassedEnrolRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.FromString,
+                _registered_method=True)
 
 
 class GatewayServiceServicer(object):
@@ -99,6 +105,13 @@ class GatewayServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Enrol(self, request, context):
+        """Spends the join token of a newcomer at the gateway, as EnrolmentService.Enrol.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +139,11 @@ def add_GatewayServiceServicer_to_server(servicer, server):
                     servicer.CertifyServer,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.CertifyServerRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.CertifyServerResponse.SerializeToString,
+            ),
+            'Enrol': grpc.unary_unary_rpc_method_handler(
+                    servicer.Enrol,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.PassedEnrolRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +281,33 @@ class GatewayService(object):
             '/atoll.wire.v1.GatewayService/CertifyServer',
             atoll_dot_wire_dot_v1_dot_gateway__pb2.CertifyServerRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_gateway__pb2.CertifyServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Enrol(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.GatewayService/Enrol',
+            atoll_dot_wire_dot_v1_dot_gateway__pb2.PassedEnrolRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.FromString,
             options,
             channel_credentials,
             insecure,

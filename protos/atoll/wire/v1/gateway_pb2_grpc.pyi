@@ -9,6 +9,7 @@ it. The gateway makes every connection.
 """
 
 import abc
+import atoll.wire.v1.enrolment_pb2
 import atoll.wire.v1.gateway_pb2
 import collections.abc
 import grpc
@@ -110,7 +111,23 @@ _GatewayServiceCertifyServerType = typing_extensions.TypeVar(
     ],
 )
 
-class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServiceWorkType, _GatewayServiceGetPartialStatusType, _GatewayServicePutPartialType, _GatewayServiceCertifyServerType]):
+_GatewayServiceEnrolType = typing_extensions.TypeVar(
+    '_GatewayServiceEnrolType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+    ],
+)
+
+class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServiceWorkType, _GatewayServiceGetPartialStatusType, _GatewayServicePutPartialType, _GatewayServiceCertifyServerType, _GatewayServiceEnrolType]):
     @typing.overload
     def __init__(self: GatewayServiceStub[
         grpc.StreamStreamMultiCallable[
@@ -132,6 +149,10 @@ class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServi
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.gateway_pb2.CertifyServerRequest,
             atoll.wire.v1.gateway_pb2.CertifyServerResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+            atoll.wire.v1.enrolment_pb2.EnrolResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -157,6 +178,10 @@ class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServi
             atoll.wire.v1.gateway_pb2.CertifyServerRequest,
             atoll.wire.v1.gateway_pb2.CertifyServerResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+            atoll.wire.v1.enrolment_pb2.EnrolResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Attend: _GatewayServiceAttendType
@@ -173,6 +198,9 @@ class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServi
 
     CertifyServer: _GatewayServiceCertifyServerType
     """A server certificate for the host names of the aggregator's join token."""
+
+    Enrol: _GatewayServiceEnrolType
+    """Spends the join token of a newcomer at the gateway, as EnrolmentService.Enrol."""
 
 GatewayServiceAsyncStub: typing_extensions.TypeAlias = GatewayServiceStub[
     grpc.aio.StreamStreamMultiCallable[
@@ -194,6 +222,10 @@ GatewayServiceAsyncStub: typing_extensions.TypeAlias = GatewayServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.gateway_pb2.CertifyServerRequest,
         atoll.wire.v1.gateway_pb2.CertifyServerResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+        atoll.wire.v1.enrolment_pb2.EnrolResponse,
     ],
 ]
 
@@ -237,5 +269,13 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.gateway_pb2.CertifyServerResponse, collections.abc.Awaitable[atoll.wire.v1.gateway_pb2.CertifyServerResponse]]:
         """A server certificate for the host names of the aggregator's join token."""
+
+    @abc.abstractmethod
+    def Enrol(
+        self,
+        request: atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.enrolment_pb2.EnrolResponse, collections.abc.Awaitable[atoll.wire.v1.enrolment_pb2.EnrolResponse]]:
+        """Spends the join token of a newcomer at the gateway, as EnrolmentService.Enrol."""
 
 def add_GatewayServiceServicer_to_server(servicer: GatewayServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

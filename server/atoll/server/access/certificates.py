@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from atoll.server.access.aggregator_names import check_names
 from atoll.server.access.quotas import check_participants
 from atoll.server.config.limits import DEFAULT_LIMITS
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError
@@ -203,7 +204,7 @@ class CertificateBook:
                 return None
             if participants.get(connection, name) is None:
                 more = int(record.kind is not ParticipantKind.AGGREGATOR)
-                check_participants(connection, record.project, more, now=now, promised=False)
+                check_participants(connection, record.project, more, now=now, promised=False, shows_counts=False)
                 fresh = participants.Participant(
                     name,
                     record.organisation,
@@ -348,11 +349,14 @@ class CertificateBook:
         operator: str,
         address: str,
         bound: Bound = UNBOUND,
+        shows_counts: bool = True,
     ) -> list[JoinToken]:
         """Mint one-time join tokens, of which only hashes are kept. ``address`` is where their holders enrol.
 
+        ``shows_counts``: whether a refusal by the project's quota may tell what is in the project.
+
         Raises:
-            InvalidRequestError: for an invalid organisation or lifetime.
+            InvalidRequestError: for an invalid organisation or lifetime, or a host name of another aggregator.
             ConflictError: if the project is closed.
             LimitExceededError: if the project would exceed its quota of participants.
             RevokedError: if the operator has just been revoked.
@@ -373,7 +377,9 @@ class CertificateBook:
 
         def work(connection: Connection) -> None:
             check_operator_stands(connection, operator, now)
-            check_participants(connection, bound.project, more, now=now, promised=True)
+            if bound.hosts:
+                check_names(connection, organisation, bound, now=now)
+            check_participants(connection, bound.project, more, now=now, promised=True, shows_counts=shows_counts)
             for token in minted:
                 tokens.add(connection, token.record)
 

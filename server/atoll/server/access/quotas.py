@@ -61,7 +61,9 @@ def check_runs(connection: Connection, name: str) -> None:
         )
 
 
-def check_participants(connection: Connection, name: str, more: int, *, now: float, promised: bool) -> None:
+def check_participants(
+    connection: Connection, name: str, more: int, *, now: float, promised: bool, shows_counts: bool
+) -> None:
     """Refuse new participants of a project that is closed or would exceed its quota.
 
     Args:
@@ -71,6 +73,7 @@ def check_participants(connection: Connection, name: str, more: int, *, now: flo
         now: epoch seconds, UTC.
         promised: whether to count participants that unused join tokens may admit: for new tokens, but not when one is
             spent.
+        shows_counts: whether the refusal may name the project's counts.
 
     Raises:
         ConflictError: if the project is closed.
@@ -84,10 +87,10 @@ def check_participants(connection: Connection, name: str, more: int, *, now: flo
     coming = tokens.count_open(connection, name, now=now) if promised else 0
     if there + coming + more > project.max_participants:
         also = f", {counted(coming, 'unused join token')}" if coming else ""
+        counts = f" of {project.max_participants}: it has {counted(there, 'participant')}{also}"
         raise LimitExceededError(
             "project.participants",
-            f"project {name} has {counted(there, 'participant')}{also}; {more} more would exceed its quota of "
-            f"{project.max_participants}",
+            f"{more} more would exceed the quota of participants of project {name}{counts if shows_counts else ''}",
             f"revoke participants that left; or {_RAISE} {name} --participants N",
         )
 

@@ -235,9 +235,9 @@ class AggregatorDaemon:
             meter=self._figures.meter,
             takes_unary=False,
         )
-        link.perform = worker.perform
+        link.worker = worker
         self._traffic.link, self._traffic.participants = link, lambda: len(self._sessions)
-        main_port, enrol_port = await self._listen(credential, authenticator, participation, transfer, serving)
+        main_port, enrol_port = await self._listen(credential, authenticator, participation, transfer, serving, link)
         hello.address = f"{self._advertised(serving)}:{main_port}"
         hello.enrolment_address = f"{self._advertised(serving)}:{enrol_port}"
         return link, main_port, enrol_port
@@ -249,6 +249,7 @@ class AggregatorDaemon:
         participation: ParticipationService,
         transfer: TransferService,
         serving: Serving,
+        link: Link,
     ) -> tuple[int, int]:
         config, limits, refused, front = self._config, self._config.limits, self._figures.meter.refused, self._front
         ca = credential.ca_certificate.encode()
@@ -266,7 +267,7 @@ class AggregatorDaemon:
         main.add_generic_rpc_handlers((participation.handler(), transfer.handler()))
         add_RenewalServiceServicer_to_server(PassingRenewal(server, authenticator), main)
         address = f"{self._advertised(serving)}:{main_port}"
-        passing = PassingEnrolment(server, address, EnrolmentRate(limits), front.origin)
+        passing = PassingEnrolment(link.line, server, address, EnrolmentRate(limits), front.origin)
         add_EnrolmentServiceServicer_to_server(passing, enrolment)
         services = [PARTICIPATION_SERVICE, TRANSFER_SERVICE, "atoll.wire.v1.RenewalService"]
         self._health = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
 from atoll.server.cli.sign_in import login, logout
 from atoll.server.cli.token import lifetime_s
-from atoll.server.control import OperatorSummary, ProjectRoleSummary
+from atoll.server.control import Myself, OperatorSummary, ProjectRoleSummary
 from atoll.server.identity import CredentialError
 from atoll.text.figures import counted
 
@@ -166,7 +167,8 @@ def whoami(client: Operator, *, json_output: bool) -> None:
     click.echo(f"{found.name}, {_words(found.role)}{where} at {client.address}, by {found.credential}")
     if found.projects:
         click.echo(f"roles in projects: {', '.join(map(_in_project, found.projects))}")
-    click.echo(f"may read, and: {', '.join(found.actions)}" if found.actions else "may read")
+    for line in _allowed(found):
+        click.echo(line)
 
 
 @operator.command()
@@ -187,6 +189,19 @@ def revoke(client: Operator, *, name: str, reason: str, json_output: bool) -> No
 def _roles(item: OperatorSummary) -> str:
     within = [one.role.replace("_", " ") + f" in {one.project}" for one in item.projects]
     return ", ".join([*([] if item.role == _NOWHERE else [item.role.replace("_", " ")]), *within])
+
+
+def _allowed(found: Myself) -> Iterator[str]:
+    """What the operator may do: in the project that commands are about or in all, and for the server as a whole."""
+    if found.role != _NOWHERE:
+        own = next((one for one in found.projects if one.project == found.project), None)
+        limited = f" for {own.organisation}" if own is not None and own.organisation else ""
+        where = f" in project {found.project}{limited}" if found.project else ""
+        yield f"may read{where}, and: {', '.join(found.actions)}" if found.actions else f"may read{where}"
+    elif found.projects:
+        yield f"what it may do depends on the project: --project {' or '.join(one.project for one in found.projects)}"
+    if found.server_actions:
+        yield f"may, for the server as a whole: {', '.join(found.server_actions)}"
 
 
 def _in_project(given: ProjectRoleSummary) -> str:

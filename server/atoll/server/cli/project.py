@@ -18,6 +18,8 @@ from atoll.text.figures import counted
 
 GB = 1_000_000_000
 NONE = "none"
+HIDDEN = "not shown"
+"""In place of a figure that a role for one organisation does not see."""
 R = TypeVar("R")
 
 
@@ -115,7 +117,7 @@ def show(client: Operator, *, name: str, json_output: bool) -> None:
     click.echo(f"project {name}: {state}{made}")
     click.echo(f"runs that have not ended: {_of(found.runs, found.quota.runs)}")
     click.echo(f"participants: {_of(found.participants, found.quota.participants)}, {found.connected} connected")
-    click.echo(f"models: {_stored(found)} GB")
+    click.echo(f"models: {_stored(found)}{'' if found.model_bytes is None else ' GB'}")
 
 
 @project.command()
@@ -178,12 +180,16 @@ def _changed(standing: ProjectQuota, given: dict[str, float | str | None]) -> Pr
     return replace(standing, **found)
 
 
-def _of(there: int, most: int | None) -> str:
+def _of(there: int | None, most: int | None) -> str:
+    if there is None:
+        return HIDDEN
     return f"{there:,}" if most is None else f"{there:,} of {most:,}"
 
 
 def _stored(found: ProjectSummary) -> str:
     most = found.quota.model_bytes
+    if found.model_bytes is None:
+        return HIDDEN
     return f"{found.model_bytes / GB:.3g}" + ("" if most is None else f" of {most / GB:.3g}")
 
 

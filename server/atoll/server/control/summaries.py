@@ -248,17 +248,21 @@ class ProjectQuota:
 
 @dataclass(frozen=True)
 class ProjectSummary:
-    """A project, its quotas and their current use; ``closed_at`` is None while it is open."""
+    """A project, its quotas and their current use, as far as the caller may see them.
+
+    ``closed_at`` is None while it is open. For a caller whose role is for one organisation, ``runs``,
+    ``model_bytes`` and all of ``quota`` are None, and the participants are of that organisation.
+    """
 
     project: str
     created_at: float
     created_by: str
     closed_at: float | None
     quota: ProjectQuota
-    runs: int
+    runs: int | None
     participants: int
     connected: int
-    model_bytes: int
+    model_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -295,9 +299,11 @@ class Myself:
         role: viewer, operator, privacy_officer or administrator, in the project or in all; unspecified if it has none
             there.
         credential: how the caller proved its name.
-        actions: the actions that the role allows, as named in the audit log.
+        actions: the actions that the caller may perform in the project, or in all, as named in the audit log.
         project: the project of the calls; empty for all.
         projects: roles in single projects.
+        server_role: in all projects and for the server as a whole; unspecified: in single projects only.
+        server_actions: what it allows that is about the server as a whole.
     """
 
     name: str
@@ -306,10 +312,12 @@ class Myself:
     actions: tuple[str, ...]
     project: str = ""
     projects: tuple[ProjectRoleSummary, ...] = ()
+    server_role: str = "unspecified"
+    server_actions: tuple[str, ...] = ()
 
     def may(self, action: str) -> bool:
-        """Whether the role allows an action, such as ``run.cancel``."""
-        return action in self.actions
+        """Whether the caller may perform an action, such as ``run.cancel`` or ``storage.prune``."""
+        return action in self.actions or action in self.server_actions
 
 
 @dataclass(frozen=True)

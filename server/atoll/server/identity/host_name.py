@@ -15,6 +15,14 @@ def is_host_name(name: str) -> bool:
     return _HOST.fullmatch(name) is not None
 
 
+def compared(name: str) -> str:
+    """A host name or address in the form that TLS compares: lower case, and addresses in canonical form."""
+    try:
+        return ipaddress.ip_address(name).compressed
+    except ValueError:
+        return name.lower()
+
+
 def advertised_name(value: str | None) -> str | None:
     """Check a setting that names this machine to participants, and return it unchanged.
 

@@ -288,16 +288,15 @@ class Spool:
         Returns the (round, attempt) pairs that were removed completely.
         """
         gone = []
-        for folder in sorted(self._run_folder(run).glob("*.*")):
-            number, _, attempt = folder.name.partition(".")
-            if not (number.isdecimal() and attempt.isdecimal()) or (int(number), int(attempt)) > through:
+        for at, folder in sorted(self._attempts(run)):
+            if at > through:
                 continue
-            kept = {who for at_round, at_attempt, who in keep if (at_round, at_attempt) == (int(number), int(attempt))}
+            kept = {who for at_round, at_attempt, who in keep if (at_round, at_attempt) == at}
             if kept:
                 self._remove(path for path in folder.iterdir() if participant_of(path) not in kept)
             else:
                 self._remove([folder])
-                gone.append((int(number), int(attempt)))
+                gone.append(at)
         if self.bucket is not None:
             self.bucket.drop(
                 run,
@@ -328,6 +327,18 @@ class Spool:
     def runs_here(self) -> list[str]:
         """The runs that have uploads in this folder."""
         return sorted(folder.name for folder in self.root.iterdir() if is_name(folder.name) and folder.is_dir())
+
+    def newest_attempts(self) -> dict[str, tuple[int, int]]:
+        """(round, attempt) of the newest uploads in this folder, by run."""
+        attempts = ((run, [at for at, _ in self._attempts(run)]) for run in self.runs_here())
+        return {run: max(found) for run, found in attempts if found}
+
+    def _attempts(self, run: str) -> Iterator[tuple[tuple[int, int], Path]]:
+        """The (round, attempt) pairs of a run that have a folder, with it."""
+        for folder in self._run_folder(run).glob("*.*"):
+            number, _, attempt = folder.name.partition(".")
+            if number.isdecimal() and attempt.isdecimal():
+                yield (int(number), int(attempt)), folder
 
     def _remove(self, folders: Iterable[Path]) -> None:
         """Remove folders; keep their large files for later uploads to overwrite.

@@ -25,7 +25,7 @@ from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import GatewayCoordinatorService
 from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.gateway.host.service import SERVICE as GATEWAY_SERVICE
-from atoll.server.gateway.host.service import GatewayService
+from atoll.server.gateway.host.service import GatewayService, Issuers
 from atoll.server.identity import OPERATOR_FILE, Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode
@@ -37,7 +37,7 @@ from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.control import ControlService
 from atoll.server.rpc.download_room import DownloadRoom
-from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
+from atoll.server.rpc.enrolment import EnrolmentService, Redeemer, RenewalService
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
 from atoll.server.rpc.operator_handlers import Access, ServerFacts
 from atoll.server.rpc.participation import ParticipationService
@@ -212,13 +212,22 @@ class Ports:
             nodes=services.nodes,
             file=file,
         )
-        gateways = self.gateways = self._serve_gateways(main, services, coordinator, authenticator, authority)
+        redeemer = Redeemer(book, main_address, EnrolmentRate(config.limits))
+        gateways = self.gateways = self._serve_gateways(main, services, coordinator, authenticator, authority, redeemer)
         control = partial(
             ControlService,
             coordinator=coordinator,
             access=Access(book, operators, projects),
             services=services,
-            facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address, names, gateways.addresses),
+            facts=ServerFacts(
+                self._started_at,
+                config.workers,
+                config.data,
+                enrol_address,
+                names,
+                gateways.addresses,
+                gateways.standby_names.keys(),
+            ),
             recent_log=self._recent_log,
             downloads=downloads,
         )
@@ -230,8 +239,7 @@ class Ports:
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
         add_ControlServiceServicer_to_server(control(authenticator=authenticator), main)
-        rate = EnrolmentRate(config.limits)
-        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, rate, front.origin), enrolment)
+        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, redeemer, front.origin), enrolment)
         self.health = [
             await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
             await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),
@@ -250,6 +258,7 @@ class Ports:
         coordinator: Coordinator,
         authenticator: Authenticator,
         authority: Authority,
+        redeemer: Redeemer,
     ) -> GatewayService:
         """Serve aggregators on the main port."""
         bindings = Bindings(services.reader)
@@ -260,7 +269,7 @@ class Ports:
             bindings=bindings,
             authenticator=authenticator,
             receipts=Receipts(self._config.data / PARTIALS_FOLDER),
-            certificates=ServerCertificates(authority, services.reader, self._clock),
+            issuers=Issuers(ServerCertificates(authority, services.reader, self._clock), redeemer),
             executor=self._executor,
         )
         add_GatewayServiceServicer_to_server(service, main)

@@ -221,7 +221,8 @@ class StandbyGateway:
         config, limits, front, refused = self._config, self._config.limits, self._front, self.figures.meter.refused
         certificates = Certificates()
         relay = Relay(self._sessions, certificates.of, time.time)
-        hello = gateway_pb2.GatewayHello(protocol=PROTOCOL, version=atoll.server.__version__)
+        names = config.certificate_names
+        hello = gateway_pb2.GatewayHello(protocol=PROTOCOL, version=atoll.server.__version__, names=names)
         link = Link(self._place.main, identity.credentials, hello, relay, "this server, which stands by,")
         link.go_to(self._place.main, self._place.name)
         coordinator = SiteCoordinator(link, certificates, relay, None)
@@ -232,7 +233,7 @@ class StandbyGateway:
         enrolment = make_server(Port.ENROLMENT, limits, refused, front.enter, front.connections)
         self._listeners += [main, enrolment]
         self._closing.push_async_callback(front.close)
-        names, authority = config.certificate_names, identity.authority
+        authority = identity.authority
         mutual = server_credentials(authority, names, mutual=True, clock=time.time)
         plain = server_credentials(authority, names, mutual=False, clock=time.time)
         main_port = authenticator.connections.port = bind(main, config.host, config.port, mutual)
@@ -251,7 +252,7 @@ class StandbyGateway:
         forwarding = self._forwarding = Forwarding(_FORWARDED, at_work.channel, authenticator, _ENDLESS)
         main.add_generic_rpc_handlers((forwarding, participation.handler(), transfer.handler()))
         address = f"{config.advertised_host}:{main_port}"
-        passing = PassingEnrolment(at_work, address, EnrolmentRate(limits), front.origin)
+        passing = PassingEnrolment(link.line, at_work, address, EnrolmentRate(limits), front.origin)
         add_EnrolmentServiceServicer_to_server(passing, enrolment)
         await add_health_and_reflection(main, [PARTICIPATION_SERVICE, TRANSFER_SERVICE, *_FORWARDED[:-1]])
         await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"])
@@ -303,7 +304,7 @@ class StandbyGateway:
             upload=PartialUpload(link.line, self._executor, lambda _: None),
             shut_out=shut_out,
         )
-        link.perform = worker.perform
+        link.worker = worker
         processes = 1 if self._config.workers == 1 else 1 + self._config.workers
         return TransferService(
             node=identity.name,

@@ -15,9 +15,9 @@ from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.binding import Binding, bound_through, hosts_of
 from atoll.server.rpc.enrolment import KINDS
-from atoll.server.rpc.operations import OPERATOR_ROLES, ROLE_NUMBERS, actions_of
+from atoll.server.rpc.operations import OPERATOR_ROLES, ROLE_NUMBERS, actions_of, server_actions_of
 from atoll.server.rpc.operator_handlers import OperatorHandlers, page_size
-from atoll.server.rpc.scoping import current_scope
+from atoll.server.rpc.scoping import Scope, current_scope
 from atoll.server.runs.coordinator import MAX_REASON_CHARS
 from atoll.server.stores import history, participants, projects, tokens
 from atoll.server.stores.paging import mark
@@ -59,6 +59,7 @@ class AccessHandlers(OperatorHandlers):
             operator=operator,
             address=binding.address,
             bound=Bound(binding.hosts, binding.through, scope.place),
+            shows_counts=not scope.organisation,
         )
         return control_pb2.CreateTokenResponse(
             tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
@@ -70,7 +71,8 @@ class AccessHandlers(OperatorHandlers):
         Raises:
             InvalidRequestError: if the request contradicts itself or its kind, or its aggregator is not connected.
         """
-        hosts = hosts_of(request.hosts, kind, through=request.through, server_names=self._facts.certificate_names)
+        servers = (*self._facts.certificate_names, *self._facts.standby_names)
+        hosts = hosts_of(request.hosts, kind, through=request.through, server_names=servers)
         if not request.through:
             return Binding(self._facts.enrolment_address, hosts, "")
         found = await self._services.reader.run(participants.aggregators, project, request.through)
@@ -207,14 +209,24 @@ class AccessHandlers(OperatorHandlers):
         await self._authenticator.operator(context)
         caller = await self._authenticator.identify(context)
         scope = current_scope()
+        everywhere = scope.rights.everywhere
         return control_pb2.WhoAmIResponse(
             name=caller.name,
-            role=control_pb2.OPERATOR_ROLE_UNSPECIFIED if scope.role is None else ROLE_NUMBERS[scope.role],
+            role=_number(scope.role),
             credential=self._authenticator.credential(context),
-            actions=() if scope.role is None else actions_of(scope.role, of_organisation=bool(scope.organisation)),
+            actions=await self._actions(scope),
             project=scope.project or "",
             projects=views.project_roles(scope.rights, None),
+            server_role=_number(everywhere),
+            server_actions=() if everywhere is None else server_actions_of(everywhere),
         )
+
+    async def _actions(self, scope: Scope) -> tuple[str, ...]:
+        """The actions that the caller may perform in the project of its call, or in all."""
+        if scope.role is None:
+            return ()
+        closed = bool(scope.project) and (await self._book.get(scope.place)).closed_at is not None
+        return actions_of(scope.role, of_organisation=bool(scope.organisation), closed=closed)
 
     async def ListOperators(
         self, request: control_pb2.ListOperatorsRequest, context: Context
@@ -243,6 +255,10 @@ class AccessHandlers(OperatorHandlers):
         return control_pb2.RevokeOperatorResponse(
             operator=views.operator_summary(done.operator, project), voided_tokens=done.voided_tokens
         )
+
+
+def _number(role: OperatorRole | None) -> control_pb2.OperatorRole.ValueType:
+    return control_pb2.OPERATOR_ROLE_UNSPECIFIED if role is None else ROLE_NUMBERS[role]
 
 
 def _role(number: int) -> OperatorRole:

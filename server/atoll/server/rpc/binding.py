@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import AuthorityError, ParticipantKind
 from atoll.server.identity.certificates import server_names as as_alternative_names
+from atoll.server.identity.host_name import compared
 from atoll.wire.loopback import is_loopback
 
 MAX_HOSTS = 16
@@ -31,8 +31,8 @@ def hosts_of(names: Sequence[str], kind: ParticipantKind, *, through: str, serve
         names: host names and IP addresses that its participants connect to.
         kind: the token's kind.
         through: the token's aggregator; must be empty here.
-        server_names: the server's own host names; with a certificate for one of them, an aggregator could impersonate
-            the server.
+        server_names: host names of the server and of those that stand by; with a certificate for one of them, an
+            aggregator could impersonate a server.
 
     Raises:
         InvalidRequestError: if the names do not fit the kind or are invalid.
@@ -54,11 +54,11 @@ def hosts_of(names: Sequence[str], kind: ParticipantKind, *, through: str, serve
             "name the hosts that its participants connect to (--serves)",
         )
     _check_names(names)
-    own = {_compared(name) for name in server_names}
+    own = {compared(name) for name in server_names}
     for name in names:
-        if (compared := _compared(name)) in own and not is_loopback(compared):
+        if (known := compared(name)) in own and not is_loopback(known):
             raise InvalidRequestError(
-                _CODE, f"{name} is the server's own name", "give the aggregator a host name of its own"
+                _CODE, f"{name} is a name of the server's own", "give the aggregator a host name of its own"
             )
     return " ".join(dict.fromkeys(names))
 
@@ -96,14 +96,6 @@ def bound_through(name: str, found: Sequence[str], addresses: Mapping[str, str])
             "start it: `atoll aggregator start`",
         )
     return Binding(address, "", found[0])
-
-
-def _compared(name: str) -> str:
-    """A host name or address in the form that TLS compares: lower case, and addresses in canonical form."""
-    try:
-        return ipaddress.ip_address(name).compressed
-    except ValueError:
-        return name.lower()
 
 
 def _check_names(names: Sequence[str]) -> None:

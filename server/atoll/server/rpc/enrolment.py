@@ -8,6 +8,7 @@ from atoll.server.access.certificates import CertificateBook
 from atoll.server.identity import ParticipantKind
 from atoll.server.rpc.authentication import Authenticator, Context, certificate_of
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from atoll.server.rpc.peers import network_of
 from atoll.wire.v1 import enrolment_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, RenewalServiceServicer
 
@@ -18,35 +19,25 @@ KINDS = {
 }
 
 
-class EnrolmentService(EnrolmentServiceServicer):
-    """Redeems join tokens, and renews expired certificates.
+class Redeemer:
+    """Redeems join tokens, within what an address may try.
 
     Args:
         certificates: issues certificates.
         server_address: address of the main port, which participants connect to.
-        rate: counts attempts by address.
-        origin: returns the peer that a call originates from, given its immediate peer.
+        rate: counts attempts.
     """
 
-    def __init__(
-        self,
-        certificates: CertificateBook,
-        server_address: str,
-        rate: EnrolmentRate,
-        origin: Callable[[str], str] = str,
-    ) -> None:
+    def __init__(self, certificates: CertificateBook, server_address: str, rate: EnrolmentRate) -> None:
         self._certificates = certificates
         self._server_address = server_address
-        self._rate = rate
-        self._origin = origin
+        self.rate = rate
 
-    async def Enrol(
-        self,
-        request: enrolment_pb2.EnrolRequest,
-        context: Context,
+    async def redeem(
+        self, request: enrolment_pb2.EnrolRequest, source: str, aggregator: str = ""
     ) -> enrolment_pb2.EnrolResponse:
-        """Redeem a join token for a certificate of the request's key."""
-        with self._rate.attempt(self._origin(context.peer())):
+        """Redeem the join token of a request that came from ``source``, through ``aggregator`` if one is named."""
+        with self.rate.attempt(source, aggregator):
             participant, pem = await self._certificates.enrol(
                 request.token_id, request.secret, request.csr_pem, aggregator=request.aggregator
             )
@@ -59,11 +50,34 @@ class EnrolmentService(EnrolmentServiceServicer):
             server_address=self._server_address,
         )
 
+
+class EnrolmentService(EnrolmentServiceServicer):
+    """Redeems join tokens, and renews expired certificates.
+
+    Args:
+        certificates: issues certificates.
+        redeemer: redeems join tokens.
+        origin: returns the peer that a call originates from, given its immediate peer.
+    """
+
+    def __init__(self, certificates: CertificateBook, redeemer: Redeemer, origin: Callable[[str], str] = str) -> None:
+        self._certificates = certificates
+        self._redeemer = redeemer
+        self._origin = origin
+
+    async def Enrol(
+        self,
+        request: enrolment_pb2.EnrolRequest,
+        context: Context,
+    ) -> enrolment_pb2.EnrolResponse:
+        """Redeem a join token for a certificate of the request's key."""
+        return await self._redeemer.redeem(request, network_of(self._origin(context.peer())))
+
     async def RenewExpired(
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
         """Replace an expired certificate, which TLS on the main port no longer accepts."""
-        self._rate.renewal(self._origin(context.peer()))
+        self._redeemer.rate.renewal(network_of(self._origin(context.peer())))
         pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
         return enrolment_pb2.RenewExpiredResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem

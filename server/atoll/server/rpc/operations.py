@@ -5,7 +5,7 @@ A method that is missing from ``OPERATIONS`` is refused (``supervision``), so a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -216,10 +216,31 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
 with it; any other use is for administrators (``access.operators``)."""
 
 
-def actions_of(role: OperatorRole, *, of_organisation: bool = False) -> tuple[str, ...]:
-    """The actions that a role allows, in order; ``of_organisation`` if the role is for one organisation only."""
-    allowed = (one for one in OPERATIONS.values() if one.for_organisation or not of_organisation)
-    return tuple(sorted(one.action for one in allowed if one.action and role in one.roles))
+def actions_of(role: OperatorRole, *, of_organisation: bool = False, closed: bool = False) -> tuple[str, ...]:
+    """The actions in a project that a role there allows, in order.
+
+    Args:
+        role: in the project.
+        of_organisation: whether the role is for one organisation only.
+        closed: whether the project is closed.
+    """
+    return _actions(
+        one
+        for one in OPERATIONS.values()
+        if one.concern is not Concern.SERVER
+        and role in one.roles
+        and (one.for_organisation or not of_organisation)
+        and not (closed and one.begins)
+    )
+
+
+def server_actions_of(role: OperatorRole) -> tuple[str, ...]:
+    """The actions about the server as a whole that a role in all projects allows, in order."""
+    return _actions(one for one in OPERATIONS.values() if one.concern is Concern.SERVER and role in one.roles)
+
+
+def _actions(operations: Iterable[Operation]) -> tuple[str, ...]:
+    return tuple(sorted(one.action for one in operations if one.action))
 
 
 def operation_of(method: str) -> Operation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +24,8 @@ MAX_LISTED = 1000
 class ServerFacts:
     """Facts that are shown to operators; addresses are host:port, and new tokens point to ``enrolment_address``.
 
-    ``certificate_names`` are the host names in the server's certificate. ``gateways`` has the enrolment address of each
-    connected aggregator, by id, and changes over time.
+    ``certificate_names`` are the host names in the server's certificate, ``standby_names`` those of standby servers.
+    ``gateways`` has the enrolment address of each connected aggregator, by id. The last two change over time.
     """
 
     started_at: float
@@ -34,6 +34,7 @@ class ServerFacts:
     enrolment_address: str
     certificate_names: tuple[str, ...] = ()
     gateways: Mapping[str, str] = field(default_factory=dict)
+    standby_names: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class OperatorHandlers:
     def _connected(self, scope: Scope) -> int:
         """Number of connected participants in the call's scope."""
         sessions = self._services.sessions
-        return len(sessions if scope.project is None else sessions.of(scope.project))
+        if scope.project is None:
+            return len(sessions)
+        there = sessions.of(scope.project)
+        return there.count_of(scope.organisation) if scope.organisation else len(there)
 
 
 def page_size(asked: int) -> int:

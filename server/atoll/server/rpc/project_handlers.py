@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -59,27 +60,40 @@ class ProjectHandlers(OperatorHandlers):
     async def _project(
         self, project: Project, facts: Mapping[str, BlobFacts] | None = None
     ) -> control_pb2.ProjectSummary:
-        facts = await self._services.call(self._services.blobs.stored) if facts is None else facts
-
-        def work(connection: Connection) -> tuple[int, int, frozenset[str]]:
-            at_work = runs.count_with_status(connection, project.name, AT_WORK)
-            there = participants.count_standing(connection, project.name)
-            return at_work, there, projects.blobs_of(connection, project.name)
-
-        at_work, there, blobs = await self._services.reader.run(work)
-        return control_pb2.ProjectSummary(
+        own = current_scope().rights.within(project.name)
+        organisation = "" if own is None else own.organisation
+        there = self._services.sessions.of(project.name)
+        summary = control_pb2.ProjectSummary(
             project=project.name,
             created_at=project.created_at,
             created_by=project.created_by,
             closed_at=project.closed_at,
-            quota=control_pb2.ProjectQuota(
-                runs=project.max_runs, participants=project.max_participants, model_bytes=project.max_model_bytes
-            ),
-            runs=at_work,
-            participants=there,
-            connected=len(self._services.sessions.of(project.name)),
-            model_bytes=sum(facts[name].stored_bytes for name in blobs if name in facts),
+            connected=there.count_of(organisation) if organisation else len(there),
         )
+        standing = partial(participants.count_standing, project=project.name, organisation=organisation)
+        summary.participants = await self._services.reader.run(standing)
+        if not organisation:
+            summary.quota.CopyFrom(_limits(project))
+            await self._count_runs(project.name, summary, facts)
+        return summary
+
+    async def _count_runs(
+        self, project: str, summary: control_pb2.ProjectSummary, facts: Mapping[str, BlobFacts] | None
+    ) -> None:
+        """Add a project's runs at work and its stored bytes, which roles for one organisation do not see."""
+        facts = await self._services.call(self._services.blobs.stored) if facts is None else facts
+
+        def work(connection: Connection) -> tuple[int, frozenset[str]]:
+            return runs.count_with_status(connection, project, AT_WORK), projects.blobs_of(connection, project)
+
+        summary.runs, blobs = await self._services.reader.run(work)
+        summary.model_bytes = sum(facts[name].stored_bytes for name in blobs if name in facts)
+
+
+def _limits(project: Project) -> control_pb2.ProjectQuota:
+    return control_pb2.ProjectQuota(
+        runs=project.max_runs, participants=project.max_participants, model_bytes=project.max_model_bytes
+    )
 
 
 def _quota(asked: control_pb2.ProjectQuota) -> Quota:

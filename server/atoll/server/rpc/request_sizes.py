@@ -43,6 +43,7 @@ MOST_BYTES = {
     ATTEND: 96 * _KIB,  # a hello as in CHECK_IN, with a certificate
     WORK: 16 * _KIB,  # an error
     f"{_GATEWAY}/CertifyServer": 32 * _KIB,
+    f"{_GATEWAY}/Enrol": 33 * _KIB,  # an enrolment, and where it came from
     "/atoll.wire.v1.CoordinatorService/Identify": 32 * _KIB,
     f"{_CONTROL}/CreateOperator": 32 * _KIB,
     f"{_CONTROL}/VoidTokens": 64 * _KIB,  # 1,000 ids

@@ -131,10 +131,12 @@ def named(connection: Connection, project: str, name: str, *, limit: int) -> tup
     return tuple(connection.execute(query.limit(limit)).scalars())
 
 
-def count_standing(connection: Connection, project: str) -> int:
-    """Number of a project's unrevoked participants."""
+def count_standing(connection: Connection, project: str, organisation: str = "") -> int:
+    """Number of a project's unrevoked participants, or of those of one ``organisation``."""
     standing = participants.c.revoked_at.is_(None) & (participants.c.kind != ParticipantKind.AGGREGATOR)
     query = select(func.count()).select_from(participants).where(standing, participants.c.project == project)
+    if organisation:
+        query = query.where(participants.c.organisation == organisation)
     return int(connection.execute(query).scalar_one())
 
 
@@ -166,6 +168,13 @@ def aggregators(connection: Connection, project: str, name: str) -> tuple[Partic
     standing = participants.c.revoked_at.is_(None) & (participants.c.kind == ParticipantKind.AGGREGATOR)
     ours = participants.c.project == project
     return fetch_all(connection, Participant, _query().where(either, standing, ours).order_by(participants.c.id))
+
+
+def named_aggregators(connection: Connection) -> list[tuple[str, str, str]]:
+    """Host names, organisation and project of each aggregator that is not revoked."""
+    standing = participants.c.revoked_at.is_(None) & (participants.c.kind == ParticipantKind.AGGREGATOR)
+    query = select(participants.c.hosts, participants.c.organisation, participants.c.project).where(standing)
+    return [(row.hosts, row.organisation, row.project) for row in connection.execute(query)]
 
 
 def _query() -> Select[Any]:

@@ -97,6 +97,13 @@ def count_open(connection: Connection, project: str, *, now: float) -> int:
     return int(connection.execute(query).scalar_one())
 
 
+def named_open(connection: Connection, now: float) -> list[tuple[str, str, str]]:
+    """Host names, organisation and project of each unspent token for an aggregator."""
+    standing = (tokens.c.kind == ParticipantKind.AGGREGATOR) & _standing(now)
+    query = select(tokens.c.hosts, tokens.c.organisation, tokens.c.project).where(standing)
+    return [(row.hosts, row.organisation, row.project) for row in connection.execute(query)]
+
+
 def count_expired(connection: Connection, *, expired_before: float) -> int:
     """Number of tokens that ``prune`` would remove."""
     query = select(func.count()).select_from(tokens).where(_stale(expired_before))

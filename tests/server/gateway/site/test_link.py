@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -16,15 +17,22 @@ import pytest
 from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Line, Link
+from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.relay import Relay
+from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Role
+from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.node_pool import FileNode, NodePool
+from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
 from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
 from tests.patience import WAIT_S, window_s
 from tests.server.gateway.host.gateways import short_lived
-from tests.server.rpc.world import Key, World
+from tests.server.ingest.uploads import ALICE, BOB, chunks_of, committed, ref, values_of
+from tests.server.rpc.world import Key, World, job
 
 
 class Watched(Relay):
@@ -43,6 +51,16 @@ class Watched(Relay):
         super().detach()
 
 
+class Idle:
+    """Does nothing of what the server orders, and says that it is done."""
+
+    async def begin(self) -> None:
+        """See ``Performing``."""
+
+    async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+        return gateway_pb2.OrderDone(number=order.number)
+
+
 class Site:
     """A gateway's link, and what its services ask the server over it."""
 
@@ -54,6 +72,7 @@ class Site:
         self.relay = Watched(certificates)
         hello = gateway_pb2.GatewayHello(protocol=1, enrolment_address=world.addresses.enrolment)
         self.link = Link(world.addresses.main, lambda: self._credentials, hello, self.relay)
+        self.link.worker = Idle()
         self.coordinator = SiteCoordinator(self.link, certificates, self.relay, None)
         self.running: asyncio.Task[None] | None = None
 
@@ -169,17 +188,58 @@ async def test_it_is_made_again_at_another_server(world: World, site: Site) -> N
     assert site.link.connected == 2
 
 
+async def test_a_run_submitted_after_the_server_listed_its_runs_keeps_its_uploads(
+    world: World, site: Site, tmp_path: Path
+) -> None:
+    """The list is on its way to the gateway while the run is submitted and its first update arrives there."""
+    spool, kept = Spool(tmp_path / "spool"), asyncio.Event()
+    old = ref(ALICE, 1)
+    committed(spool, old, chunks_of(values_of(1)))
+    new: list[UploadRef] = []
+
+    class Late(Worker):
+        async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+            is_keep = order.WhichOneof("order") == "keep"
+            if is_keep:
+                new.append(ref(BOB, 2, run=await world.submit(job(size=1))))
+                committed(spool, new[0], chunks_of(values_of(2)))
+            done = await super().perform(order)
+            if is_keep:
+                kept.set()
+            return done
+
+    with ThreadPoolExecutor(2) as executor:
+        node = IngestNode("north", spool)
+        nodes = NodePool()
+        nodes.add(FileNode(node.name, OwnCalls(node, executor), tmp_path, executor))
+        site.link.worker = Late(
+            node=node,
+            nodes=nodes,
+            node_of=lambda _: "",
+            spool=spool,
+            executor=executor,
+            upload=PartialUpload(site.link.line, executor, lambda _: None),
+            shut_out=lambda _caller, _error: None,
+        )
+        await site.enrol()
+        await site.connect()
+        async with asyncio.timeout(WAIT_S):
+            await kept.wait()
+    assert spool.newest_attempts() == {new[0].run: (0, 0)}
+
+
 async def test_an_order_that_fails_costs_no_link(site: Site) -> None:
     """What the server asks while it keeps the runs of a gateway that comes back."""
     asked = asyncio.Event()
 
-    async def fail(order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
-        if order.WhichOneof("order") is None:
-            return gateway_pb2.OrderDone(number=order.number)
-        asked.set()
-        return gateway_pb2.OrderDone(number=order.number, status=grpc.StatusCode.UNAVAILABLE.value[0])
+    class Failing(Idle):
+        async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+            if order.WhichOneof("order") is None:
+                return await super().perform(order)
+            asked.set()
+            return gateway_pb2.OrderDone(number=order.number, status=grpc.StatusCode.UNAVAILABLE.value[0])
 
-    site.link.perform = fail
+    site.link.worker = Failing()
     await site.enrol()
     await site.connect()
     async with asyncio.timeout(WAIT_S):

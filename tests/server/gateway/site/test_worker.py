@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from atoll.server.aggregation import PartialSum
-from atoll.server.errors import ServerError, UnavailableError
+from atoll.server.errors import ServerError, StorageError, UnavailableError
 from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Role
@@ -80,9 +81,13 @@ class Rig:
     def _end(self, caller: Caller, error: ServerError) -> None:
         self.ended.append((caller, error.detail.message))
 
-    def update(self, participant: str, seed: int, at: tuple[int, int] = (0, 0)) -> FoldItem:
-        upload = ref(participant, seed, at=at)
+    def update(self, participant: str, seed: int, at: tuple[int, int] = (0, 0), run: str = RUN) -> FoldItem:
+        upload = ref(participant, seed, at=at, run=run)
         return fold_item(upload, committed(self.spool, upload, chunks_of(values_of(seed))).digest)
+
+    async def flaw(self, item: FoldItem) -> str:
+        """What is wrong with an upload; empty if nothing is."""
+        return (await self.do(flaw=gateway_pb2.FlawOrder(item=fold_item_to_proto(item)))).flaw
 
     async def do(self, **order: Any) -> gateway_pb2.OrderDone:
         return await self.worker.perform(gateway_pb2.WorkResponse(number=7, **order))
@@ -171,10 +176,26 @@ async def test_what_a_later_round_will_count_outlives_a_drop(rig: Rig) -> None:
 
 async def test_uploads_of_runs_that_ended_meanwhile_go(rig: Rig) -> None:
     alice = rig.update(ALICE, 1)
+    await rig.worker.begin()
     await rig.do(keep=gateway_pb2.KeepOrder(runs=[RUN]))
-    assert not (await rig.do(flaw=gateway_pb2.FlawOrder(item=fold_item_to_proto(alice)))).flaw
+    assert not await rig.flaw(alice)
     await rig.do(keep=gateway_pb2.KeepOrder(runs=["rzzzzzzzzzzzz"]))
-    assert (await rig.do(flaw=gateway_pb2.FlawOrder(item=fold_item_to_proto(alice)))).flaw
+    assert await rig.flaw(alice)
+
+
+async def test_uploads_that_came_after_the_list_of_runs_was_asked_for_stay(rig: Rig) -> None:
+    """They are of a run that was submitted, or extended, when the server had made the list."""
+    ended = rig.update(ALICE, 1)
+    await rig.worker.begin()
+    extended, submitted = rig.update(ALICE, 2, at=(1, 0)), rig.update(BOB, 3, run="rbbbbbbbbbbbb")
+    await rig.do(keep=gateway_pb2.KeepOrder(runs=["rzzzzzzzzzzzz"]))
+    assert [bool(await rig.flaw(one)) for one in (ended, extended, submitted)] == [True, False, False]
+
+
+async def test_a_disk_that_refuses_is_an_error_that_the_link_tries_again_after(rig: Rig) -> None:
+    shutil.rmtree(rig.spool.root)
+    with pytest.raises(StorageError):
+        await rig.worker.begin()
 
 
 async def test_the_calls_of_a_revoked_participant_end_with_the_servers_words(rig: Rig) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Protocol
 
 import atoll.server
@@ -25,17 +26,20 @@ from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.ingest.node_pool import NodePool
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.check_in_api import CheckInApi
+from atoll.server.rpc.enrolment import Redeemer
 from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import Sessions
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.messages import PROTOCOL
-from atoll.wire.v1 import gateway_pb2
+from atoll.wire.v1 import enrolment_pb2, gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceServicer
 
 log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.GatewayService"
 MAX_ADDRESS_CHARS = 300
+MAX_SOURCE_CHARS = 64
+MAX_STANDBY_NAMES = 1024
 ASK_S = 2.0
 """Seconds between two probes of a gateway, which ask for its progress."""
 SILENT_S = 10.0
@@ -56,6 +60,14 @@ class Driving(CoordinatorApi, CheckInApi, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Issuers:
+    """What issues certificates: to aggregators as servers, and to newcomers at gateways."""
+
+    servers: ServerCertificates
+    newcomers: Redeemer
+
+
 class GatewayService(GatewayServiceServicer):
     """The handlers.
 
@@ -66,11 +78,12 @@ class GatewayService(GatewayServiceServicer):
         bindings: the participants that a gateway may act for.
         authenticator: identifies gateways.
         receipts: receives partial sums.
-        certificates: issues server certificates.
+        issuers: issue certificates.
         executor: threads for disk access and arithmetic.
 
     Attributes:
         addresses: enrolment address of each connected aggregator, by id.
+        standby_names: host names of the servers that stood by since this one is at work, the newest last.
     """
 
     def __init__(
@@ -82,17 +95,18 @@ class GatewayService(GatewayServiceServicer):
         bindings: Bindings,
         authenticator: Authenticator,
         receipts: Receipts,
-        certificates: ServerCertificates,
+        issuers: Issuers,
         executor: Executor,
     ) -> None:
         self.addresses: dict[str, str] = {}
+        self.standby_names: dict[str, None] = {}
         self._coordinator = coordinator
         self._sessions = sessions
         self._nodes = nodes
         self._bindings = bindings
         self._authenticator = authenticator
         self._receipts = receipts
-        self._certificates = certificates
+        self._issuers = issuers
         self._executor = executor
         self._leaving = False
         self._attending: dict[Gateway, Attendance] = {}
@@ -113,12 +127,15 @@ class GatewayService(GatewayServiceServicer):
         """Hold the sessions of a gateway's participants until it disconnects; a newer stream replaces an older one."""
         gateway = await self._caller(context)
         self._refuse_when_leaving()
-        address = await _hello(request_iterator)
+        hello = await _hello(request_iterator)
         self._coordinator.run_names()  # sessions need resumed runs
         identities = BoundCoordinator(self._coordinator, self._bindings, gateway)
         attendance = Attendance(gateway, self._sessions, self._coordinator, identities, self._authenticator.admission)
         await self._replace(gateway, attendance)
-        if not gateway.is_server:
+        address = one_line(hello.enrolment_address, MAX_ADDRESS_CHARS)
+        if gateway.is_server:
+            self._note_names(hello.names)
+        else:
             self.addresses[gateway.id] = address
         log.info("%s connected, enrolment address %s", gateway, address)
         reader = asyncio.create_task(_read(request_iterator, attendance))
@@ -137,6 +154,13 @@ class GatewayService(GatewayServiceServicer):
                 del self._attending[gateway]
                 self.addresses.pop(gateway.id, None)
                 log.info("%s disconnected", gateway)
+
+    def _note_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.standby_names.pop(name, None)
+            self.standby_names[name] = None
+        while len(self.standby_names) > MAX_STANDBY_NAMES:
+            del self.standby_names[next(iter(self.standby_names))]
 
     async def _replace(self, gateway: Gateway, attendance: Attendance) -> None:
         """Take over from an older stream of the gateway, whose sessions end first."""
@@ -222,8 +246,14 @@ class GatewayService(GatewayServiceServicer):
     ) -> gateway_pb2.CertifyServerResponse:
         """Issue a server certificate for the host names that the gateway was enrolled with."""
         gateway = await self._authenticator.aggregator(context)
-        pem, names = await self._certificates.certify(gateway, request.csr_pem)
+        pem, names = await self._issuers.servers.certify(gateway, request.csr_pem)
         return gateway_pb2.CertifyServerResponse(certificate_pem=pem, names=names)
+
+    async def Enrol(self, request: gateway_pb2.PassedEnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
+        """Redeem a newcomer's join token. A server of the federation is believed where the newcomer calls from."""
+        gateway = await self._caller(context)
+        source = one_line(request.source, MAX_SOURCE_CHARS) or "an unknown address"
+        return await self._issuers.newcomers.redeem(request.request, source, gateway.through)
 
 
 def _welcome() -> gateway_pb2.AttendResponse:
@@ -231,8 +261,8 @@ def _welcome() -> gateway_pb2.AttendResponse:
     return gateway_pb2.AttendResponse(welcome=welcome)
 
 
-async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> str:
-    """The enrolment address in the first message of a stream."""
+async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> gateway_pb2.GatewayHello:
+    """The first message of a stream."""
     try:
         async with asyncio.timeout(HELLO_S):
             first = await anext(aiter(requests), None)
@@ -240,7 +270,7 @@ async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> str:
         first = None
     if first is None or first.WhichOneof("message") != "hello" or first.hello.protocol < 1:
         raise InvalidRequestError("gateway.order", "the first message of this stream must be hello")
-    return one_line(first.hello.enrolment_address, MAX_ADDRESS_CHARS)
+    return first.hello
 
 
 async def _read(requests: AsyncIterator[gateway_pb2.AttendRequest], attendance: Attendance) -> None:

@@ -7,9 +7,9 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -45,7 +45,21 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-Perform = Callable[[gateway_pb2.WorkResponse], Awaitable[gateway_pb2.OrderDone]]
+
+class Performing(Protocol):
+    """What performs the server's orders."""
+
+    async def begin(self) -> None:
+        """Prepare for a new stream of orders; called before it is opened.
+
+        Raises:
+            ServerError: if that fails; the link is then made anew.
+        """
+        ...
+
+    async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
+        """Perform an order; its error, if there is one, is in the answer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ class Link:
         relay: the sessions.
 
     Attributes:
-        perform: performs the server's orders; set it before ``run``.
+        worker: performs the server's orders; set it before ``run``.
         connected: number of links made so far.
     """
 
@@ -86,7 +100,7 @@ class Link:
         self._credentials = credentials
         self._hello = hello
         self._relay = relay
-        self.perform: Perform = _unset
+        self.worker: Performing | None = None
         self._line: Line | None = None
         self._renew = asyncio.Event()
         self.connected = 0
@@ -188,6 +202,9 @@ class Link:
         Raises:
             ServerError: the reason why it broke.
         """
+        worker = self.worker
+        if worker is None:
+            raise RuntimeError("set worker before the link runs")
         self._renew.clear()
         async with self.open_channel() as channel:
             stub: Any = GatewayServiceStub(channel)
@@ -197,7 +214,8 @@ class Link:
                 async with as_server_errors(SERVER):
                     await self._unless_renewed(self._welcomed(attending))
                 if not self._renew.is_set():
-                    await self._serve(line, attending, stub.Work())
+                    await worker.begin()
+                    await self._serve(line, worker, attending, stub.Work())
             finally:
                 self._line = None
                 self._relay.detach()
@@ -226,13 +244,13 @@ class Link:
             raise UnavailableError("gateway.link", "the server ended the stream", retry_after_s=1.0)
         log.info("connected to the server %s, version %s", self._address, first.welcome.server_version)
 
-    async def _serve(self, line: Line, attending: Any, working: Any) -> None:
+    async def _serve(self, line: Line, worker: Performing, attending: Any, working: Any) -> None:
         tasks = [
             asyncio.create_task(work)
             for work in (
                 self._send(attending),
                 self._receive(attending),
-                self._work(working),
+                self._work(worker, working),
                 self._renew.wait(),
             )
         ]
@@ -261,13 +279,13 @@ class Link:
             self._relay.take(response)
         await _raise_status(attending)
 
-    async def _work(self, working: Any) -> None:
+    async def _work(self, worker: Performing, working: Any) -> None:
         """Perform orders concurrently, and send their outcomes."""
         await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
         writing, running = asyncio.Lock(), set[asyncio.Task[None]]()
 
         async def perform(order: gateway_pb2.WorkResponse) -> None:
-            done = await self.perform(order)
+            done = await worker.perform(order)
             async with writing:
                 await working.write(gateway_pb2.WorkRequest(done=done))
 
@@ -291,10 +309,6 @@ def _forgotten(running: set[asyncio.Task[None]]) -> Callable[[asyncio.Task[None]
             task.exception()
 
     return forget
-
-
-async def _unset(_: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
-    raise RuntimeError("set perform before the link runs")
 
 
 async def _raise_status(call: Any) -> None:

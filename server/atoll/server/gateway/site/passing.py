@@ -9,10 +9,12 @@ import grpc
 import grpc.aio
 
 from atoll.server.errors import InvalidRequestError
+from atoll.server.gateway.site.link import Line
 from atoll.server.rpc.authentication import Authenticator, Context, certificate_of
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
 from atoll.server.rpc.internal_calls import as_server_errors
-from atoll.wire.v1 import enrolment_pb2
+from atoll.server.rpc.peers import network_of
+from atoll.wire.v1 import enrolment_pb2, gateway_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, EnrolmentServiceStub, RenewalServiceServicer
 
 CALL_S = 30.0
@@ -51,7 +53,10 @@ class HasEnrolmentStub(Protocol):
 class PassingEnrolment(EnrolmentServiceServicer):
     """Forwards join tokens and expired certificates.
 
+    Join tokens go over the gateway's link, so that the server knows which gateway says where a newcomer calls from.
+
     Args:
+        line: the connection to the server.
         server: its enrolment port.
         address: address of the gateway's main port, which participants connect to.
         rate: limits attempts by address, before the server does.
@@ -59,8 +64,14 @@ class PassingEnrolment(EnrolmentServiceServicer):
     """
 
     def __init__(
-        self, server: HasEnrolmentStub, address: str, rate: EnrolmentRate, origin: Callable[[str], str]
+        self,
+        line: Callable[[], Line],
+        server: HasEnrolmentStub,
+        address: str,
+        rate: EnrolmentRate,
+        origin: Callable[[str], str],
     ) -> None:
+        self._line = line
         self._server = server
         self._address = address
         self._rate = rate
@@ -68,9 +79,11 @@ class PassingEnrolment(EnrolmentServiceServicer):
 
     async def Enrol(self, request: enrolment_pb2.EnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
         """Redeem a join token at the server; the participant then connects to this gateway."""
-        with self._rate.attempt(self._origin(context.peer())):
+        source = network_of(self._origin(context.peer()))
+        passed = gateway_pb2.PassedEnrolRequest(request=request, source=source)
+        with self._rate.attempt(source):
             async with as_server_errors(SERVER):
-                answer: enrolment_pb2.EnrolResponse = await self._server.stub.Enrol(request, timeout=CALL_S)
+                answer: enrolment_pb2.EnrolResponse = await self._line().gateway.Enrol(passed, timeout=CALL_S)
         answer.server_address = self._address
         return answer
 
@@ -78,7 +91,7 @@ class PassingEnrolment(EnrolmentServiceServicer):
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
         """Renew an expired certificate at the server."""
-        self._rate.renewal(self._origin(context.peer()))
+        self._rate.renewal(network_of(self._origin(context.peer())))
         async with as_server_errors(SERVER):
             answer: enrolment_pb2.RenewExpiredResponse = await self._server.stub.RenewExpired(request, timeout=CALL_S)
         return answer

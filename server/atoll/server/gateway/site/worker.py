@@ -14,6 +14,7 @@ import grpc
 
 from atoll.server.aggregation import MergedSum
 from atoll.server.aggregation.errors import AggregationError
+from atoll.server.disk.space import storage_error
 from atoll.server.errors import ServerError
 from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.identity import RevokedError
@@ -100,8 +101,20 @@ class Worker:
         self._upload = upload
         self._shut_out = shut_out
         self._watched = watched
+        self._older: dict[str, tuple[int, int]] = {}
         self._pending = 0
         self._done = 0
+
+    async def begin(self) -> None:
+        """Note the uploads that are here, before the server is asked which runs have not ended: see ``_keep``.
+
+        Raises:
+            StorageError: if the disk refuses.
+        """
+        try:
+            self._older = await self._call(self._spool.newest_attempts)
+        except OSError as error:
+            raise storage_error("storage.spool", "the uploads here cannot be listed", error) from error
 
     async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         """Perform an order; an error is returned in the answer."""
@@ -180,9 +193,15 @@ class Worker:
         await self._call(self._spool.drop_run, run)
 
     async def _keep(self, runs: frozenset[str]) -> None:
-        for run in await self._call(self._spool.runs):
+        """Delete the uploads of other runs that were here before the server listed ``runs``.
+
+        A run is at work before its first upload comes, so a run of these that is not listed has ended. Uploads that
+        came since may be of runs that were submitted, or extended, after the list was made.
+        """
+        for run, newest in self._older.items():
             if run not in runs:
-                await self._drop_run(run)
+                await self._nodes.drop(run, *newest)
+                await self._call(self._spool.drop_through, run, newest, ())
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
