@@ -10,7 +10,7 @@ import pytest
 from atoll.server.config.check_in_settings import CheckInSettings
 from atoll.server.config.limits import Limits
 from atoll.server.rpc import return_gate
-from atoll.server.rpc.buckets import Bucket
+from atoll.server.rpc.fair_bucket import FairBucket
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.project_pace import SOONEST_S
 from atoll.server.runs.sessions import ComeBack
@@ -207,13 +207,13 @@ class TestRefusals:
     async def test_more_than_the_server_takes_are_told_when_to_return(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class Crowded(Bucket):
+        class Crowded(FairBucket):
             now = False
 
-            def take(self, amount: float, now: float) -> float:
-                return 1.0 if Crowded.now else super().take(amount, now)
+            def take(self, who: str, now: float) -> bool:
+                return not Crowded.now and super().take(who, now)
 
-        monkeypatch.setattr(return_gate, "Bucket", Crowded)
+        monkeypatch.setattr(return_gate, "FairBucket", Crowded)
         async with World(tmp_path / "data", check_in=CheckInSettings(hold_s=LONG_S)) as world:
             alice, bob = await world.participant(), await world.participant()
             await world.submit(job(size=1))

@@ -114,7 +114,7 @@ class Worker:
         try:
             self._older = await self._call(self._spool.newest_attempts)
         except OSError as error:
-            raise storage_error("storage.spool", "the uploads here cannot be listed", error) from error
+            raise storage_error("storage.uploads", "the stored uploads cannot be listed", error) from error
 
     async def perform(self, order: gateway_pb2.WorkResponse) -> gateway_pb2.OrderDone:
         """Perform an order; an error is returned in the answer."""
