@@ -91,6 +91,7 @@ CALLERS = {
         "GetPartialStatus": AGGREGATOR,
         "PutPartial": AGGREGATOR,
         "CertifyServer": AGGREGATOR,
+        "Enrol": AGGREGATOR,
     },
     "WorkerService": {
         "Fold": INSIDE,
