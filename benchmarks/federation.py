@@ -134,7 +134,7 @@ class Federation:
         Args:
             count: number of participants.
             weights: see ``participants.Idle``.
-            server: address of another server than the one at work, with TLS only.
+            server: address of another server than the active one, with TLS only.
         """
         access = self._tokens(count) if self.tls else [self._insecure(number) for number in range(count)]
         for number, how in enumerate(access, len(self.participants)):

@@ -1,7 +1,7 @@
 """A round over two servers compared with the same round at one: the cost of sharing transfers and folds.
 
 Both have the same PostgreSQL, and a folder as their bucket, because the Python S3 service of ``fleet`` would limit
-rounds of 100 MB. Each of the two servers has half of the participants; one is at work, the other stands by as a gateway
+rounds of 100 MB. Each of the two servers has half of the participants; one is active, the other stands by as a gateway
 of the first. Servers and participants share this machine, so the ratio is the cost of sharing. The processors, disk and
 network of a second machine are not measured here.
 """
@@ -45,7 +45,7 @@ class _Course:
 
     Attributes:
         seconds: of each measured round, from its opening to its release.
-        shares: of each server, the one at work first.
+        shares: of each server, the active one first.
         cpu_s: processor seconds of a round, of all servers and participants.
     """
 
@@ -86,7 +86,7 @@ def figures(options: Options, new_database: Callable[[str], str]) -> Iterator[Fi
 
 @contextlib.contextmanager
 def _servers(database: str, count: int) -> Iterator[tuple[Federation, list[_Server]]]:
-    """A server at work and standbys, with one database and one bucket."""
+    """An active server and standbys, with one database and one bucket."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         bucket, config = Path(folder) / "bucket", Path(folder) / "server.toml"
         bucket.mkdir()
