@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from atoll.server.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError, UnavailableError
+from atoll.server.gateway.site import link
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Line, Link
 from atoll.server.gateway.site.partial_upload import PartialUpload
@@ -26,6 +27,7 @@ from atoll.server.ingest.node_pool import FileNode, NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
+from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
@@ -226,6 +228,18 @@ async def test_a_run_submitted_after_the_server_listed_its_runs_keeps_its_upload
         async with asyncio.timeout(WAIT_S):
             await kept.wait()
     assert spool.newest_attempts() == {new[0].run: (0, 0)}
+
+
+async def test_a_message_for_a_stream_that_has_ended_gives_the_streams_error(site: Site) -> None:
+    """An aggregator ended with it when its server was killed while a participant came or went."""
+    await site.enrol()
+    async with site.link.open_channel() as channel:
+        attending = GatewayServiceStub(channel).Attend()
+        await attending.write(gateway_pb2.AttendRequest())  # no hello
+        assert await attending.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(InvalidRequestError, match="must be hello"):
+            async with as_server_errors("server"):
+                await link._write(attending, gateway_pb2.AttendRequest())
 
 
 async def test_an_order_that_fails_costs_no_link(site: Site) -> None:

@@ -236,7 +236,7 @@ class Link:
     async def _welcomed(self, attending: Any) -> None:
         try:
             async with asyncio.timeout(WELCOME_S):
-                await attending.write(gateway_pb2.AttendRequest(hello=self._hello))
+                await _write(attending, gateway_pb2.AttendRequest(hello=self._hello))
                 first = await attending.read()
         except TimeoutError:
             raise UnavailableError("gateway.link", f"no answer within {WELCOME_S:g} s", retry_after_s=1.0) from None
@@ -272,7 +272,7 @@ class Link:
     async def _send(self, attending: Any) -> None:
         outbox = self._relay.attach()
         while (message := await outbox.get()) is not None:
-            await attending.write(message)
+            await _write(attending, message)
 
     async def _receive(self, attending: Any) -> None:
         while (response := await attending.read()) is not grpc.aio.EOF:
@@ -281,13 +281,13 @@ class Link:
 
     async def _work(self, worker: Performing, working: Any) -> None:
         """Perform orders concurrently, and send their outcomes."""
-        await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
+        await _write(working, gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
         writing, running = asyncio.Lock(), set[asyncio.Task[None]]()
 
         async def perform(order: gateway_pb2.WorkResponse) -> None:
             done = await worker.perform(order)
             async with writing:
-                await working.write(gateway_pb2.WorkRequest(done=done))
+                await _write(working, gateway_pb2.WorkRequest(done=done))
 
         try:
             while (order := await working.read()) is not grpc.aio.EOF:
@@ -309,6 +309,20 @@ def _forgotten(running: set[asyncio.Task[None]]) -> Callable[[asyncio.Task[None]
             task.exception()
 
     return forget
+
+
+async def _write(call: Any, message: Any) -> None:
+    """Write to a stream.
+
+    Raises:
+        grpc.aio.AioRpcError: the error that the stream ended with, also before this call.
+        UnavailableError: if it ended without an error.
+    """
+    try:
+        await call.write(message)
+    except asyncio.InvalidStateError:  # gRPC's word for a stream that has ended
+        await _raise_status(call)
+        raise UnavailableError("gateway.link", "the server ended the stream", retry_after_s=1.0) from None
 
 
 async def _raise_status(call: Any) -> None:
