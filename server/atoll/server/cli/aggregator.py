@@ -1,4 +1,4 @@
-"""``atoll aggregator``: serve the participants of one site, and hand the server one sum for them."""
+"""``atoll aggregator``: serve the participants of one site, and send the server one sum for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @click.group(cls=Group)
 def aggregator() -> None:
-    """Serve the participants of one site, and hand the server one exact sum for them."""
+    """Serve the participants of one site, and send the server one exact sum for them."""
 
 
 @aggregator.command()
@@ -42,7 +42,8 @@ def aggregator() -> None:
     "--token",
     default="",
     envvar="ATOLL_AGGREGATOR_TOKEN",
-    help="Join token of kind aggregator, or @FILE with it, for the first start: `atoll token new --kind aggregator`.",
+    help="Join token of kind aggregator, or @FILE with it, for the first start; see `atoll token new --kind "
+    "aggregator`.",
 )
 @click.option(
     "--upstream", metavar="HOST:PORT", help="The server's main port.  [default: the address given at enrolment]"
@@ -53,19 +54,25 @@ def aggregator() -> None:
     default=DEFAULT_DATA,
     envvar="ATOLL_AGGREGATOR_DATA",
     show_default=True,
-    help="Directory of credential, models and uploads; made on first start, resumed later.",
+    help="Directory of credential, models and uploads; created at the first start.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=7410, show_default=True, help="Main port; 0 picks a free one.")
 @click.option("--enrol-port", type=int, help="Enrolment port.  [default: main port + 1]")
-@click.option("--advertise", help="Host name that participants connect to.  [default: the first of its join token]")
+@click.option("--advertise", help="Host name that participants connect to.  [default: the first in its join token]")
 @click.option(
-    "--drain-s", type=Finite(0), default=5.0, show_default=True, help="Patience with open calls when stopping."
+    "--drain-s",
+    type=Finite(0),
+    default=5.0,
+    show_default=True,
+    help="Seconds that open calls get to end when stopping.",
 )
-@click.option("--keep-models", type=int, default=8, show_default=True, help="Models kept on disk for participants.")
+@click.option(
+    "--keep-models", type=int, default=8, show_default=True, help="Number of models kept on disk for participants."
+)
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Serve metrics and health over HTTP.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that those are served on.")
-@click.option("--metrics-port", type=int, help="Port that those are served on.  [default: main port + 3]")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
+@click.option("--metrics-port", type=int, help="Port of metrics and health.  [default: main port + 3]")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
@@ -74,7 +81,7 @@ def aggregator() -> None:
 def start(
     *, config_file: Path | None, token: str, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any
 ) -> None:
-    """Serve until interrupted; it enrols at the first start, and makes every connection to the server itself."""
+    """Serve until interrupted. The first start enrols; all connections to the server are outgoing."""
     given = {name: value for name, value in settings.items() if is_given(name)}
     with local_errors():
         config = load_settings(AggregatorConfig, given, config_file)
@@ -84,10 +91,10 @@ def start(
 
 
 def _read_token(text: str) -> str:
-    """A join token from the command line: itself, or ``@FILE`` that holds it.
+    """Read a join token from the command line: the token itself, or ``@FILE`` with it.
 
     Raises:
-        InvalidRequestError: if the file cannot be read, or does not hold one token.
+        InvalidRequestError: if the file cannot be read, or does not contain exactly one token.
     """
     if not text.startswith("@"):
         return text

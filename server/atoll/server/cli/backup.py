@@ -29,7 +29,7 @@ _COMPARE = (
 
 @dataclass(frozen=True)
 class RestoredLedger:
-    """The end of a population's ledger: its number of charges, epoch second and digest of the last one; its flaw."""
+    """The end of a population's ledger: number of charges, epoch second and digest of the last one, and the flaw."""
 
     population: str
     charges: int
@@ -44,7 +44,7 @@ class RestoredLedger:
 @click.option("--copy", is_flag=True, help="Copy models even where they could be hard-linked.")
 @json_option
 def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> None:
-    """Write a back-up of the data directory to DESTINATION, a folder that does not exist yet.
+    """Write a backup of the data directory to DESTINATION, a folder that does not exist yet.
 
     It holds the authority's private key: keep it where only the server's account can read.
     """
@@ -64,11 +64,11 @@ def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> N
     type=click.Path(path_type=Path),
     required=True,
     envvar="ATOLL_DATA",
-    help="The data directory to make: it must not exist, or be empty.",
+    help="The data directory to create; it must not exist or must be empty.",
 )
 @json_option
 def restore(*, source: Path, data: Path, json_output: bool) -> None:
-    """Make a data directory from the back-up SOURCE; everything is verified before anything is written."""
+    """Restore a data directory from the backup SOURCE; everything is verified before anything is written."""
     from atoll.server.backup import restore as make  # noqa: PLC0415  # as above
 
     with local_errors():

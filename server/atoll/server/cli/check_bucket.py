@@ -1,4 +1,4 @@
-"""The checks of ``atoll doctor`` for models in a bucket; those in the data directory are checked with it."""
+"""The checks of ``atoll doctor`` for models in a bucket; models in the data directory are checked with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXPIRE = (
 
 
 def bucket(data: Path) -> Iterator[Finding]:
-    """Check that a data directory's bucket is this federation's and takes, gives, lists and deletes objects."""
+    """Check that the bucket is this federation's, and that objects can be put, read, listed and deleted."""
     from atoll.server.stores.blob_place import open_chosen  # noqa: PLC0415 - SQLAlchemy: half a second that others save
     from atoll.server.stores.bucket_blobs import BucketBlobStore  # noqa: PLC0415 - as above
 

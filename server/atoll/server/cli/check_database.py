@@ -21,11 +21,11 @@ _DURABLE = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
-"""Settings of PostgreSQL without which a crash can lose what was acknowledged, and the values that are safe."""
+"""PostgreSQL settings that decide whether a crash can lose acknowledged data, with their safe values."""
 
 
 def database_server(data: Path) -> Iterator[Finding]:
-    """Check that a data directory's database on a server answers, and keeps what it acknowledges."""
+    """Check that a data directory's database server answers, and does not lose acknowledged data."""
     from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
 
     try:
@@ -38,7 +38,7 @@ def database_server(data: Path) -> Iterator[Finding]:
 
 
 def schema(data: Path) -> Iterator[Finding]:
-    """Compare the schema of a data directory's database, which answers, with this version."""
+    """Compare the schema of a data directory's database, which must answer, with this version."""
     from atoll.server.stores import database_place, dialects, schema_version  # noqa: PLC0415 - as above
 
     try:

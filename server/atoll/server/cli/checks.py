@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MIN_PYTHON = (3, 11)
 MODULES = {"grpc": "1.76", "google.protobuf": "6.31.1", "numpy": "1.26", "numba": "0.61"}
-"""Module → lowest version that is supported (as in pyproject.toml)."""
+"""Module → lowest supported version (as in pyproject.toml)."""
 LOW_DISK_BYTES, FULL_DISK_BYTES = 5_000_000_000, 200_000_000
 CLOCK_WARN_S, CLOCK_FAIL_S = 5.0, 60.0
 EXPIRY_WARN_S = 14 * 86_400.0
@@ -42,7 +42,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check, with what to do unless it is ok."""
+    """The outcome of one check, with the remedy unless it is ok."""
 
     check: str
     status: Status
@@ -94,7 +94,7 @@ def data_directory(data: Path, uid: int) -> Iterator[Finding]:
 
 
 def disk(where: str, free_bytes: int, reserve_bytes: int = 0) -> Finding:
-    """Check that there is space for models and updates; below its reserve a server refuses them."""
+    """Check that there is space for models and updates; a server refuses them below its reserve."""
     free = f"{in_bytes(free_bytes)} free"
     remedy = "free some space: models and updates of rounds in work are kept there"
     if free_bytes < reserve_bytes:
@@ -108,7 +108,7 @@ def disk(where: str, free_bytes: int, reserve_bytes: int = 0) -> Finding:
 
 
 def local_disk(data: Path) -> Finding:
-    """``disk`` of the data directory, or of the nearest directory above it."""
+    """``disk`` for the data directory or its nearest existing parent."""
     existing = next(path for path in (data.absolute(), *data.absolute().parents) if path.exists())
     return disk(str(existing), shutil.disk_usage(existing).free)
 
@@ -128,7 +128,7 @@ def certificate_files(data: Path, now: float) -> Iterator[Finding]:
 
 
 def certificate(name: str, pem: bytes, now: float) -> Finding:
-    """Check that a PEM certificate is in force; the finding says for how long."""
+    """Check that a PEM certificate is valid; the finding says for how long."""
     from cryptography import x509  # noqa: PLC0415  # loads when there is a certificate to look at
 
     try:
@@ -147,7 +147,7 @@ def certificate(name: str, pem: bytes, now: float) -> Finding:
 
 
 def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) -> Iterator[Finding]:
-    """Check a server that answered: its version, its disk, and its clock (to within half the round trip)."""
+    """Check a server that has answered: its version, its disk, and its clock (to within half the round trip)."""
     yield Finding("server", Status.OK, f"{address} answers, version {info.version}, {info.connected} connected")
     yield disk("the server", info.disk_free_bytes, info.disk_reserve_bytes)
     ahead_s = info.now - (asked_at + answered_at) / 2
@@ -182,7 +182,7 @@ def audit_log(found: AuditChain) -> Finding:
 
 
 def ports(host: str, wanted: Sequence[int], *, serving: bool) -> Iterator[Finding]:
-    """Check that the ports of a running server are reachable, or free for one that is to start."""
+    """Check that the ports of a running server are reachable, or that they are free for a server to start."""
     for port in wanted:
         yield _reachable(host, port) if serving else _free(host, port)
 

@@ -14,9 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def best_options(function: F) -> F:
-    """``--best``, and the metric and mode that decide instead of the job's."""
+    """The options ``--best``, and ``--metric`` and ``--mode`` to override the job's."""
     modes = click.Choice(["max", "min"])
-    made = click.option("--mode", type=modes, help="With --metric: which values are better.")(function)
+    made = click.option("--mode", type=modes, help="With --metric: whether higher or lower values are better.")(
+        function
+    )
     made = click.option(
         "--metric",
         metavar="NAME",
@@ -31,7 +33,7 @@ def check_best(*, best: bool, metric: str | None, mode: str | None) -> None:
     """Refuse a metric or mode without ``--best``.
 
     Raises:
-        BadInputError: naming the option to add.
+        BadInputError: names the option to add.
     """
     if (metric or mode) and not best:
         raise BadInputError("--metric and --mode say which model is the best one", "add --best")

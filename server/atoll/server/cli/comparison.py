@@ -1,4 +1,4 @@
-"""Runs side by side on the screen: a table, or JSON, and the page."""
+"""Comparisons of runs on the screen: a table or JSON, and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell completion: asks the server, for a few seconds at most, and is silent if it cannot."""
+"""Shell completion: asks the server, for at most a few seconds, and is silent on errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll.operator.ledger import LATEST
 from atoll.server.control.best import judging_metrics
 
 MOST = 50
-"""Maximum number of runs that are offered, the newest."""
+"""Maximum number of runs to offer; the newest are offered."""
 PATIENCE = Timeouts(call_s=3.0)
 Item = TypeVar("Item")
 
@@ -38,13 +38,13 @@ def complete_participants(context: click.Context, _: click.Parameter, incomplete
 
 
 def complete_metrics(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The metrics that can decide between the models of the run RUN."""
+    """The metrics that can select a model of the run RUN."""
     found = _asked(context, lambda operator: judging_metrics(_run_named(operator, context).detail().rounds))
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
 def complete_models(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """After how many rounds the run RUN has released a model, the newest first; 0 for the initial one."""
+    """The numbers of rounds after which the run RUN released a model, newest first; 0 for the initial model."""
     found = _asked(context, lambda operator: range(_run_named(operator, context).summary().rounds_released, -1, -1))
     return [CompletionItem(str(number)) for number in found if str(number).startswith(incomplete)][:MOST]
 
@@ -65,7 +65,7 @@ def _runs(context: click.Context) -> Iterator[CompletionItem]:
 
 
 def _asked(context: click.Context, question: Callable[[Operator], Sequence[Item]]) -> Sequence[Item]:
-    """The server's answer; empty if it cannot be asked, because a shell shows no errors."""
+    """The server's answer; empty on errors, which a shell does not show."""
     given = context.params
     try:
         with Operator.connect(

@@ -34,13 +34,13 @@ data_option = click.option(
     show_default=True,
     help="The server's data directory, if it is on this machine.",
 )
-"""One rule for every command: ``--data``, else ``$ATOLL_DATA``, else ``./atoll-data``."""
+"""The rule for every command: ``--data``, else ``$ATOLL_DATA``, else ``./atoll-data``."""
 
 project_option = click.option(
     "--project",
     metavar="PROJECT",
     envvar="ATOLL_PROJECT",
-    help="The project that the command is about. Default: the one of `atoll project use`, or all of yours.",
+    help="The project of the command. Default: the choice of `atoll project use`, or all your projects.",
 )
 
 
@@ -55,7 +55,7 @@ class ConnectionOptions:
     project: str | None
 
     def connect(self) -> Operator:
-        """A connection to the server. Raises as ``Operator.connect``."""
+        """Connect to the server. Raises what ``Operator.connect`` raises."""
         return Operator.connect(
             self.server,
             credential=self.credentials,
@@ -71,7 +71,11 @@ def connection_options(function: Callable[..., R]) -> Callable[..., R]:
     @server_option
     @credentials_option
     @data_option
-    @click.option("--insecure", is_flag=True, help="Plaintext, for a server on this machine started with --insecure.")
+    @click.option(
+        "--insecure",
+        is_flag=True,
+        help="Connect in plaintext to a server on this machine that was started with --insecure.",
+    )
     @project_option
     @functools.wraps(function)
     def command(**options: Any) -> R:

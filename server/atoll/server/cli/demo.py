@@ -1,4 +1,4 @@
-"""``atoll demo``: a federation of real processes on this machine, which are removed at the end, and a report."""
+"""``atoll demo``: runs a federation of real processes on this machine, writes a report, and cleans up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from atoll.text.figures import counted
 
 MAX_CLIENTS = 64
 MAX_PRIVATE_CLIENTS = 280
-"""Maximum number of clients: there are too few digits for more."""
+"""Maximum number of clients; there are too few digits for more."""
 CLIENTS, ROUNDS = 8, 20
 PRIVATE_CLIENTS, PRIVATE_ROUNDS = 200, 30
 MAX_ROUNDS = 10_000
@@ -53,7 +53,7 @@ class Summary:
 @click.option(
     "--private",
     is_flag=True,
-    help="With differential privacy: many participants in few processes, beside the same without privacy.",
+    help="With differential privacy: many participants in few processes, compared with the same without privacy.",
 )
 @click.option(
     "--clients",
@@ -65,7 +65,7 @@ class Summary:
     type=click.IntRange(1, MAX_ROUNDS),
     help=f"Rounds to train.  [default: {ROUNDS}, {PRIVATE_ROUNDS} with --private]",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Fixes data and draws.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of data and draws.")
 @click.option("--port", type=click.IntRange(0, 65533), default=0, help="Main port.  [default: free ones]")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Ingest processes.")
 @click.option(
@@ -73,7 +73,7 @@ class Summary:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("demo-report.html"),
     show_default=True,
-    help="Where the HTML report goes.",
+    help="File for the HTML report.",
 )
 @click.option(
     "--keep",
@@ -94,8 +94,8 @@ def demo(
     """Train a classifier of handwritten digits over client processes on this machine.
 
     Starts a server and clients (TLS, enrolled with join tokens), trains on data split unevenly among them, shows the
-    progress, writes a report. All its processes and files are removed at the end. With --private it shows the ledger's
-    epsilon, and compares the accuracy with that of a run without privacy.
+    progress, and writes a report. All its processes and files are removed at the end. With --private, it shows the
+    ledger's epsilon and compares the accuracy with a run without privacy.
     """
     plan, run = _plan(private, clients, rounds, **others), _run_private if private else _run_demo
     try:

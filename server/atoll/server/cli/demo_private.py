@@ -1,4 +1,4 @@
-"""``atoll demo --private``: the digits over many participants, with and without privacy, and the epsilon spent."""
+"""``atoll demo --private``: digits over many participants, with and without privacy, and the epsilon spent."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PrivateSummary:
 
     Attributes:
         run: the private run.
-        plain_run: the run without privacy that it is compared with.
-        epsilon: spent by the run according to the ledger, at ``delta``.
+        plain_run: the run without privacy, for comparison.
+        epsilon: the run's spending at ``delta``, according to the ledger.
     """
 
     run: str
@@ -50,12 +50,12 @@ class PrivateSummary:
 
 
 def run_private(directory: Path, plan: Plan, processes: Processes, report: Path, *, shown: bool) -> PrivateSummary:
-    """Both runs on one server, and the report.
+    """Play both runs on one server, and write the report.
 
     Raises:
         RunFailedError: if a run fails.
         OperatorError: if the server cannot be reached, or the report cannot be written.
-        ChildFailedError: if the server or a crowd does.
+        ChildFailedError: if the server or a crowd fails.
     """
     began = time.monotonic()
     with served(directory, plan, processes) as (federation, client):
@@ -70,7 +70,7 @@ def run_private(directory: Path, plan: Plan, processes: Processes, report: Path,
 
 
 def show(summary: PrivateSummary, *, json_output: bool) -> None:
-    """Print it: numbers, and what they mean."""
+    """Print the summary: the numbers and their meaning."""
     if json_output:
         print_json(summary)
         return

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _TOKEN_LIFETIME_S = 600.0
 _NO_RETURN = Timeouts(reconnect_s=0.0)
-"""A demo's server that went away does not come back."""
+"""A demo's server that is gone does not come back, so reconnecting is useless."""
 
 
 @contextmanager
 def served(directory: Path, plan: Plan, processes: Processes) -> Iterator[tuple[Federation, Operator]]:
-    """Start the server of a demo; a child that fails ends the calls of the client.
+    """Start a demo's server; a failing child ends the client's calls.
 
     Raises:
         ChildFailedError: if the server or another child fails.
@@ -42,13 +42,13 @@ def served(directory: Path, plan: Plan, processes: Processes) -> Iterator[tuple[
         try:
             processes.on_failure = client.close
             yield federation, client
-        except (OperatorError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
+        except (OperatorError, ValueError):  # ValueError: raised by gRPC on a channel that a failure has closed
             processes.check(wait_s=1.0)
             raise
 
 
 def train(client: Operator, job: Path, *, shown: bool) -> RunDetail:
-    """Submit a job, follow its run to the end, fetch it; the initial model is ``init.safetensors`` beside it."""
+    """Submit a job with the model ``init.safetensors`` beside it, follow its run to the end, and fetch the run."""
     run = client.submit(job, job.parent / "init.safetensors")
     if shown:
         observe(run)
@@ -58,12 +58,12 @@ def train(client: Operator, job: Path, *, shown: bool) -> RunDetail:
 
 
 def tokens(client: Operator, plan: Plan) -> tuple[str, ...]:
-    """A join token for each participant of a demo."""
+    """Make a join token for each participant of a demo."""
     return client.make_tokens(plan.clients, organisation="demo", lifetime_s=_TOKEN_LIFETIME_S).tokens
 
 
 class Silent(JsonSink):
-    """Shows nothing: only the summary is printed."""
+    """Shows nothing, since only the summary is printed."""
 
     def change(self, progress: Progress) -> None:
-        """Nothing."""
+        """Do nothing."""

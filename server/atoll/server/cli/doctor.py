@@ -1,4 +1,4 @@
-"""``atoll doctor``: checks that a server can run here, or can be reached."""
+"""``atoll doctor``: checks that a server can run here or is reachable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 @server_option
 @credentials_option
 @click.option("--enrol-port", type=click.IntRange(1, 65535), help="Default: the main port + 1.")
-@click.option("--insecure", is_flag=True, help="The server, on this machine, was started with --insecure.")
+@click.option("--insecure", is_flag=True, help="The server on this machine was started with --insecure.")
 @json_option
 def doctor(
     *,
@@ -67,7 +67,7 @@ def doctor(
 
 
 def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:
-    """Check a server by its answers; or, if none answers on this machine, whether its ports are free."""
+    """Check a server by its answers or, if none answers on this machine, whether its ports are free."""
     host, _, port = (target.address if target is not None else fallback).rpartition(":")
     wanted = (int(port), enrol_port or int(port) + 1)
     if target is None:

@@ -1,4 +1,4 @@
-"""How the operator's commands end with an error: one line, the remedy on the next, and the error's exit code."""
+"""Ends operators' commands with an error: one line, the remedy on the next, and the error's exit code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class StoppedError(OperatorError):
 
 
 class Command(click.Command):
-    """A command that shows an ``OperatorError``."""
+    """A command that shows errors of type ``OperatorError``."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except OperatorError as error:
@@ -31,14 +31,14 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands that show an ``OperatorError``."""
+    """A group of commands that show errors of type ``OperatorError``."""
 
     command_class = Command
 
 
 @contextmanager
 def local_errors() -> Iterator[None]:
-    """Turn an error of the server's modules, called in this process, into an ``OperatorError``."""
+    """Convert an error of the server's modules, called in this process, to an ``OperatorError``."""
     try:
         yield
     except InvalidRequestError as error:
@@ -49,7 +49,7 @@ def local_errors() -> Iterator[None]:
 
 @contextmanager
 def writing(path: object) -> Iterator[None]:
-    """Turn a failure to write the file ``path`` into a ``BadInputError``."""
+    """Convert a failure to write the file ``path`` to a ``BadInputError``."""
     try:
         yield
     except OSError as error:

@@ -17,17 +17,17 @@ from atoll.text.figures import counted
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
 REASON_CHARS = 80
-"""Maximum characters of a reason in a line; ``run show`` and ``--json`` have all of it."""
+"""Maximum characters of a reason in a line; ``run show`` and ``--json`` have the whole reason."""
 METRIC_CHARS = 24
-"""Maximum characters of a metric's name: participants choose it."""
+"""Maximum characters of a metric's name, which participants choose."""
 NAMED_IN_LINE, NAMED_AT_END = 3, 20
-"""Maximum number of participants that did not count, by name: for each reason in a round's line, and after the last
+"""Maximum number of named participants that did not count: for each reason in a round's line, and after the last
 round."""
 MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
 
 
 def run_row(run: RunSummary) -> tuple[object, ...]:
-    """A line of ``run list``, with the beginning of the reason."""
+    """A row of ``run list``, with the beginning of the reason."""
     return (
         run.run,
         run.name,
@@ -50,7 +50,7 @@ def shortened(reason: str, most_chars: int = REASON_CHARS) -> str:
 
 
 def reason_lines(run: RunSummary) -> Iterator[str]:
-    """The whole reason, if the table has only its beginning; then where the run was extended."""
+    """The whole reason, if the table shows only its beginning, and where the run was extended."""
     if shortened(run.reason) != run.reason:
         yield f"{run.status}: {run.reason}"
     if run.extension:
@@ -58,7 +58,7 @@ def reason_lines(run: RunSummary) -> Iterator[str]:
 
 
 def best_lines(detail: RunDetail) -> Iterator[str]:
-    """The best model by the metric that the job names, if there is one."""
+    """The best model by the job's metric, if there is one."""
     best = detail.best
     if best is not None:
         yield f"best model: after {counted(best.round, 'round')}, {best.metric} {best.value:.6g} ({best.mode})"
@@ -71,7 +71,7 @@ def round_columns(metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def round_row(item: RoundSummary, metrics: Sequence[str]) -> tuple[object, ...]:
-    """A line of the table of rounds."""
+    """A row of the table of rounds."""
     return (
         round_label(item),
         kind_words(item),
@@ -84,7 +84,7 @@ def round_row(item: RoundSummary, metrics: Sequence[str]) -> tuple[object, ...]:
 
 
 def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
-    """A line for each member of each round."""
+    """A row for each member of each round."""
     for item in detail.rounds:
         for member in item.members:
             yield (
@@ -101,15 +101,15 @@ def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
 def round_line(
     item: RoundSummary, rounds_total: int, *, named: bool = True, names: Mapping[str, str] | None = None
 ) -> str:
-    """A round in one line, for logs and pipes; with the names of members that did not count, unless the draw is secret.
+    """A round in one line, for logs and pipes; names members that did not count, unless the draw is secret.
 
-    Progress counts train rounds; the label is the round's number, which counts evaluations too.
+    Progress counts train rounds, while the label is the round's number, which also counts evaluations.
 
     Args:
         item: the round.
         rounds_total: training rounds of the run.
         named: whether members are named.
-        names: names of the run's participants, by id; None: names of this round's.
+        names: names of the run's participants, by id; None for names derived from this round.
     """
     trains = item.kind == "train"
     label = f"round {round_label(item)}" if trains else "evaluation"
@@ -128,19 +128,19 @@ def round_line(
 
 
 def metric(item: RoundSummary, name: str) -> str:
-    """A metric of a round to four places; empty if it was not measured."""
+    """A metric of a round with four digits; empty if it was not measured."""
     value = latest(item, name)
     return "" if value is None else f"{value:.4f}"
 
 
 def _of_model(item: RoundSummary, name: str) -> str:
-    """Name the model that a metric in a training round's line measures, unless the round released that model."""
+    """The model that a metric in a training round's line measures, unless the round released it."""
     source = source_of(item, name) if item.kind == "train" else None
     return {Source.EVALUATION: " of the model before", Source.TRAINING: " in training"}.get(source or Source.SERVER, "")
 
 
 def absent_named(item: RoundSummary, names: Mapping[str, str] | None = None) -> str:
-    """The members that did not count, and why, a few by name: ``1 failed (clinic-b: no data), 12 late``."""
+    """The members that did not count and why, with a few names: ``1 failed (clinic-b: no data), 12 late``."""
     found: dict[str, list[str]] = {}
     names = names_of((item,)) if names is None else names
     for member in item.members:
@@ -152,12 +152,12 @@ def absent_named(item: RoundSummary, names: Mapping[str, str] | None = None) -> 
 
 
 def _named_in(item: RoundSummary, status: str, who: Sequence[str]) -> str:
-    """A few names in brackets; none of members that were stopped with their round, whose reason is said once."""
+    """A few names in brackets; no names of members that were stopped with their round, whose reason is shown once."""
     return "" if item.phase == "abandoned" and status == "stopped" else f" ({_few(who)})"
 
 
 def closing_lines(rounds: Sequence[RoundSummary], *, secret: bool) -> Iterator[str]:
-    """Participants that did not count in some or all released rounds, and evaluations that were skipped.
+    """Lines about participants that did not count in some or all released rounds, and skipped evaluations.
 
     No participant is named if the draw is secret.
     """

@@ -1,4 +1,4 @@
-"""Which options were given."""
+"""Tells which options were given."""
 
 from __future__ import annotations
 

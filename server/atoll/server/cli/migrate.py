@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atoll.server.backup import Moved, MovedBlobs
 
 _LINES = 10
-"""Lines of progress of a move of models."""
+"""Number of progress lines for a move of models."""
 
 
 @click.command(cls=Command)
@@ -25,24 +25,24 @@ _LINES = 10
 @click.option(
     "--database",
     metavar="URL|sqlite",
-    help="Where to: an empty PostgreSQL database, such as postgresql://atoll@db.example.org/atoll; or sqlite, in the "
+    help="Target: an empty PostgreSQL database, such as postgresql://atoll@db.example.org/atoll; or sqlite, in the "
     "data directory.",
 )
 @click.option(
     "--blobs",
     metavar="URL|directory",
-    help="Where to: a place in a bucket, such as s3://bucket/prefix; or directory, the data directory.",
+    help="Target: a place in a bucket, such as s3://bucket/prefix; or directory, for the data directory.",
 )
-@click.option("--blobs-endpoint", default="", help="URL of a service that is compatible with S3.")
+@click.option("--blobs-endpoint", default="", help="URL of an S3-compatible service.")
 @click.option("--blobs-region", default="", help="Region of an S3 bucket.")
 @json_option
 def migrate(
     *, data: Path, database: str | None, blobs: str | None, blobs_endpoint: str, blobs_region: str, json_output: bool
 ) -> None:
-    """Move the database or the models of a stopped server; its runs go on at the next start where they stood.
+    """Move the database or the models of a stopped server; its runs continue at the next start.
 
-    Name --database or --blobs. The old place stays as it is, but an SQLite file gets another name. Keys stay in the
-    data directory; uploads of rounds in work go where models go.
+    Give --database or --blobs. The old place is not changed, except that an SQLite file is renamed. Keys stay in the
+    data directory; uploads of live rounds move with the models.
     """
     if (database is None) == (blobs is None):
         raise BadInputError("name what to move", "--database URL|sqlite, or --blobs URL|directory; one at a time")

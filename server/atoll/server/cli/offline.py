@@ -1,4 +1,4 @@
-"""The privacy ledger of a data directory, read without a server: for example before a restored server is started."""
+"""The privacy ledger of a data directory, read without a server, for example before a restored server is started."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class OfflineLedger(LedgerQueries):
-    """The ledger in a database, as of one transaction."""
+    """The ledger in a database, read in one transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
-        """See ``LedgerQueries``; all in one page."""
+        """See ``LedgerQueries``; returns all in one page."""
         from atoll.server.privacy import ledger  # noqa: PLC0415 - SQLAlchemy, accountants: seconds that others save
 
         names = (request.population,) if request.population else ledger.names(self._connection)
@@ -71,11 +71,11 @@ class OfflineLedger(LedgerQueries):
 
 @contextmanager
 def opened(data: Path) -> Iterator[OfflineLedger]:
-    """The ledger of a data directory, opened read-only; a server may be running on it.
+    """Open the ledger of a data directory read-only; a server may be running on it.
 
     Raises:
         BadInputError: if there is no database.
-        OperatorError: if it cannot be read, is of another version, or a query is refused.
+        OperatorError: if the database cannot be read, has another version, or refuses a query.
     """
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""``atoll operator``: who may operate the server."""
+"""``atoll operator``: credentials and roles of operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLE = click.Choice(ROLES)
 organisation_option = click.option(
     "--organisation",
     default="",
-    help="The only organisation of the project for whose participants and join tokens the role holds.",
+    help="Limit the role to the participants and join tokens of this organisation of the project.",
 )
 
 
@@ -47,7 +47,7 @@ def _words(role: str) -> str:
 
 @click.group(cls=Group)
 def operator() -> None:
-    """Make, list and revoke the credentials of operators, and give them roles."""
+    """Create, list and revoke operators' credentials, and set their roles."""
 
 
 operator.add_command(login)
@@ -61,7 +61,7 @@ operator.add_command(logout)
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The new credential (mode 0600); it holds a private key that is made here and kept nowhere else.",
+    help="File for the credential (mode 0600), with a private key that is created here and stored nowhere else.",
 )
 @click.option(
     "--expires",
@@ -89,7 +89,7 @@ def new(
     organisation: str,
     json_output: bool,
 ) -> None:
-    """Make a credential for operator NAME; in your own name it renews yours (the old one stays good until it ends)."""
+    """Create a credential for operator NAME. Your own NAME renews yours; the old one stays valid until it expires."""
     if output.exists():
         raise BadInputError(f"{output} exists already", "choose a new file: credentials are never written over another")
     made = client.make_operator(name, expires, role=role, organisation=organisation)
@@ -108,7 +108,7 @@ def new(
 @json_option
 @connected
 def list_operators(client: Operator, *, json_output: bool) -> None:
-    """List the operators; those whose credentials ended long ago are forgotten."""
+    """List the operators, except those whose credentials expired long ago."""
     found = client.operators()
     if json_output:
         print_json(found)
@@ -140,9 +140,9 @@ def list_operators(client: Operator, *, json_output: bool) -> None:
 def role_(
     client: Operator, *, name: str, new_role: OperatorRoleName | Literal["none"], organisation: str, json_output: bool
 ) -> None:
-    """Give operator NAME the ROLE viewer, operator, privacy-officer or administrator, from its next call on.
+    """Give operator NAME the ROLE viewer, operator, privacy-officer or administrator, effective from its next call.
 
-    With --project it has the role in that project only, and the ROLE none takes it away there.
+    With --project, the role is for that project only, and the ROLE none removes it there.
     """
     role = None if new_role == "none" else new_role
     changed = client.set_operator_role(name, role, organisation=organisation)
@@ -158,7 +158,7 @@ def role_(
 @json_option
 @connected
 def whoami(client: Operator, *, json_output: bool) -> None:
-    """Show who the server takes you for, and what you may do."""
+    """Show your identity and permissions on the server."""
     found = client.whoami()
     if json_output:
         print_json(found)
@@ -173,11 +173,11 @@ def whoami(client: Operator, *, json_output: bool) -> None:
 
 @operator.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Recorded, and shown to the operator.")
+@click.option("--reason", default="", help="Reason, which is recorded and shown to the operator.")
 @json_option
 @connected
 def revoke(client: Operator, *, name: str, reason: str, json_output: bool) -> None:
-    """Revoke operator NAME at once, with all its credentials and the unused join tokens that it made."""
+    """Revoke operator NAME at once, including all its credentials and its unused join tokens."""
     done = client.revoke_operator(name, reason)
     if json_output:
         print_json(done)

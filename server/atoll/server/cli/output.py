@@ -31,9 +31,9 @@ from rich.text import Text
 from atoll.server.control import as_json
 
 _UNPRINTED = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""Characters that JSON may hold and that control a terminal: DEL, C1 and format characters."""
+"""Characters that JSON may contain but that control a terminal: DEL, C1 and format characters."""
 PIPE_WIDTH = 400
-"""Width if the output is not a terminal, so that nothing is cut."""
+"""Width if the output is not a terminal, large enough that nothing is cut."""
 
 STATUS_STYLES = {
     "running": "cyan",
@@ -70,7 +70,7 @@ def print_json(value: object, *, line: bool = False) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Print a table; columns whose name ends in ``>`` are numbers, on the right. Prints ``empty`` without rows."""
+    """Print a table, or ``empty`` without rows; columns whose names end in ``>`` are right-aligned numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
         table.add_column(Text(column.removesuffix(">")), justify="right" if column.endswith(">") else "left")
@@ -89,14 +89,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
 
 
 def print_listed(columns: Sequence[str], rows: Iterable[Sequence[object]], projects: Sequence[str], empty: str) -> None:
-    """As ``print_table``, with the project of each row at the end where there are several."""
+    """Like ``print_table``, with a last column for the project if there are several."""
     if len(set(projects)) > 1:
         columns, rows = (*columns, "project"), [(*row, project) for row, project in zip(rows, projects, strict=True)]
     print_table(columns, rows, empty)
 
 
 def styled(status: str) -> Text:
-    """A status in its colour, in words."""
+    """A status in words, with its colour."""
     return Text(status.replace("_", " "), style=STATUS_STYLES.get(status, ""))
 
 
@@ -107,7 +107,7 @@ def when(seconds: float | None) -> str:
 
 @contextmanager
 def busy(label: str) -> Iterator[None]:
-    """A spinner on stderr; the label as a line where stderr is not a terminal."""
+    """A spinner on stderr; if stderr is not a terminal, the label as a line."""
     shown = console(stderr=True)
     if not shown.is_terminal:
         click.echo(label, err=True)
@@ -119,7 +119,7 @@ def busy(label: str) -> Iterator[None]:
 
 @contextmanager
 def steps(label: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr, called with (done, total, step); the label as a line where stderr is not a terminal."""
+    """A bar on stderr, called with (done, total, step); if stderr is not a terminal, the label as a line."""
     shown = console(stderr=True)
     if not shown.is_terminal:
         click.echo(label, err=True)
@@ -140,9 +140,9 @@ _TRANSFERS = {"hash": "hashing the model", "send": "sending the model", "fetch":
 
 @contextmanager
 def transfers(label: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr for each step of a model's transfer, if stderr is a terminal; called as ``operator.Steps``.
+    """A bar on stderr, if it is a terminal, for each step of a model's transfer; called like ``operator.Steps``.
 
-    ``label`` stands above the bars until all is done: the server takes seconds to examine a private job.
+    ``label`` is shown above the bars until the end, since the server takes seconds to examine a private job.
     """
     shown = console(stderr=True)
     if not shown.is_terminal:

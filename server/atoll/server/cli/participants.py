@@ -1,4 +1,4 @@
-"""``atoll participants``: who has joined."""
+"""``atoll participants``: the enrolled participants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def participants() -> None:
 
 
 @participants.command("list")
-@click.option("--connected", "connected_only", is_flag=True, help="Only participants that are connected now.")
+@click.option("--connected", "connected_only", is_flag=True, help="Only connected participants.")
 @click.option("--organisation", default="", help="Only participants of this organisation.")
 @json_option
 @connected
@@ -51,7 +51,7 @@ def list_participants(client: Operator, *, connected_only: bool, organisation: s
 
 @participants.command()
 @click.argument("participant", shell_complete=complete_participants)
-@click.option("--reason", default="", help="Recorded, and shown to the participant.")
+@click.option("--reason", default="", help="Reason, which is recorded and shown to the participant.")
 @json_option
 @connected
 def revoke(client: Operator, *, participant: str, reason: str, json_output: bool) -> None:

@@ -1,4 +1,4 @@
-"""The live picture of a run: its progress, the round in work, and the ended rounds."""
+"""The live picture of a run: its progress, the current round, and the ended rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Picture:
-    """The known state of a run, drawn on demand; ``clock`` counts the deadline down between changes."""
+    """The known state of a run, drawn on demand; ``clock`` makes the deadline count down between changes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -31,15 +31,15 @@ class Picture:
         self._rounds: tuple[RoundSummary, ...] = ()
 
     def change(self, progress: Progress, now: float) -> None:
-        """The run as it stands at ``now`` of the clock."""
+        """Set the state of the run at ``now`` of the clock."""
         self._progress, self._changed_at = progress, now
 
     def history(self, detail: RunDetail) -> None:
-        """The rounds so far."""
+        """Set the rounds so far."""
         self._rounds = detail.rounds
 
     def render(self) -> RenderableType:
-        """The picture now."""
+        """Draw the current picture."""
         if self._progress is None:
             return Text("waiting for the server", style="dim")
         run = self._progress.run
@@ -98,7 +98,7 @@ class Picture:
 
 
 def sparkline(values: list[float]) -> str:
-    """Values as bars made of characters, the smallest lowest."""
+    """Values as character bars, scaled from the smallest to the largest."""
     low, high = min(values), max(values)
     if high == low:
         return SPARKS[-1] * len(values)

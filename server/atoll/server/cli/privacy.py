@@ -1,4 +1,4 @@
-"""``atoll privacy``: plans of private jobs, the ledger of spent privacy, audits."""
+"""``atoll privacy``: plans of private jobs, the privacy ledger, and audits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll.server.cli.privacy_verify import verify
 
 @click.group(cls=Group)
 def privacy() -> None:
-    """Differential privacy: plan a job, read the ledger, audit what is released."""
+    """Differential privacy: plan a job, read the ledger, audit releases."""
 
 
 for command in (plan, ledger, limit, verify, audit):

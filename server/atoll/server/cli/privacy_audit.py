@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from atoll.server.privacy_audit.noise_scale import NoiseFound
 
 _DIGITS = 5
-"""Digits of an epsilon: in a good audit the claim is close to the bound."""
+"""Digits of an epsilon, many because the claim is close to the bound in a good audit."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """The contract audited without a job: Gaussian noise of one multiplier in every round."""
+    """The contract to audit without a job: Gaussian noise with one multiplier in every round."""
 
     epsilon: float | None
     noise_multiplier: float | None
@@ -42,14 +42,14 @@ class Audited:
     Attributes:
         epsilon_at_least: the bound that the canaries prove, with ``confidence``.
         claimed: epsilon at ``delta`` by the accountant.
-        promised_delta: the contract's; at a smaller ``delta`` the same releases claim a larger epsilon.
-        shows: the bound that the audit would prove with next to no noise.
+        promised_delta: the contract's delta; at a smaller ``delta``, the same releases claim a larger epsilon.
+        shows: the bound that the audit would prove with almost no noise.
         refuted: whether the bound exceeds the claim, or noise is missing.
-        noise_share: deviation of the noise in the audit's releases, over what the contract claims.
+        noise_share: standard deviation of the noise in the audit's releases, divided by the contract's.
         noise_share_at_most: upper bound on the share, wrong with probability 1e-6.
-        noise_missing: where there is too little of it.
+        noise_missing: where there is too little noise.
         daemon_share, daemon_share_at_most, daemon_missing: the same for releases of a separate daemon.
-        canaries, guessed, right: number of canaries, of guesses, of right guesses.
+        canaries, guessed, right: number of canaries, of guesses, and of right guesses.
     """
 
     epsilon_at_least: float
@@ -78,8 +78,10 @@ class Audited:
 
 @click.command(cls=Command)
 @click.argument("job", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--epsilon", type=Finite(0, 1000, min_open=True), help="Without a job: Gaussian noise for it.")
-@click.option("--noise-multiplier", type=Finite(0, 1e6, min_open=True), help="Or this much of it.")
+@click.option("--epsilon", type=Finite(0, 1000, min_open=True), help="Without a job: Gaussian noise for this epsilon.")
+@click.option(
+    "--noise-multiplier", type=Finite(0, 1e6, min_open=True), help="Without a job: Gaussian noise with this multiplier."
+)
 @click.option("--delta", type=Finite(0, 1e-2, min_open=True), default=1e-5, show_default=True, help="Without a job.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Without a job.")
 @click.option(
@@ -89,16 +91,18 @@ class Audited:
     show_default=True,
     help="Without a job: probability with which each participant is drawn for a round.",
 )
-@click.option("--canaries", type=click.IntRange(1), help="A power of two. Default: as few as can refute the claim.")
+@click.option(
+    "--canaries", type=click.IntRange(1), help="A power of two. Default: the fewest that can refute the claim."
+)
 @click.option(
     "--directions",
     type=click.Choice(["dirac", "signs"]),
     default="dirac",
     show_default=True,
-    help="Canaries of one element each, or of all elements with signs of their own.",
+    help="Canaries of one element each, or of all elements with different signs.",
 )
 @click.option("--without-noise", is_flag=True, help="Release without noise: the audit must fail.")
-@click.option("--without-clipping", is_flag=True, help="Sum what is sent as it comes: the audit must fail.")
+@click.option("--without-clipping", is_flag=True, help="Sum updates without clipping: the audit must fail.")
 @json_option
 def audit(
     *,
@@ -110,12 +114,12 @@ def audit(
     json_output: bool,
     **promise: float | None,
 ) -> None:
-    """Attack the releases of the private job JOB with canaries, and compare what they prove with what is claimed.
+    """Attack the releases of the private job JOB with canaries, and compare the proven epsilon with the claim.
 
-    Canaries are participants that are in or out by a coin, with updates far beyond the clip. They go through the
-    server's own clipping, sums, noise and release; the coins are guessed from what comes out (one-run auditing, Steinke
-    et al. 2023). What is released beside known sums is compared with the noise that is claimed, also through a
-    daemon of its own. Exit code 1: the claim is false, because the measured epsilon exceeds it or noise is missing.
+    Canaries are participants that are in or out by a coin toss, with updates far beyond the clip norm. They pass
+    through the server's own clipping, sums, noise and release, and the coins are guessed from the releases (one-run
+    auditing, Steinke et al. 2023). The noise in the releases is also measured against the claim, here and in a separate
+    daemon. Exit code 1: the claim is false, because the measured epsilon exceeds it or noise is missing.
     """
     from atoll.server.privacy_audit.auditing import audit as run_audit  # noqa: PLC0415  # numba and scipy take seconds
     from atoll.server.privacy_audit.auditing import design  # noqa: PLC0415

@@ -36,7 +36,7 @@ PART_COLUMNS = ("run", "name", "population", "drawn for>", "counted in>", "relea
 
 
 def population_row(item: PopulationSummary) -> tuple[object, ...]:
-    """A line of the overview."""
+    """A row of the overview."""
     if item.flaw:
         return (item.population, *("?" for _ in POPULATION_COLUMNS[1:-1]), "damaged")
     return (
@@ -85,7 +85,7 @@ def _limit(item: PopulationSummary) -> str:
 
 
 def run_row(item: RunSpending) -> tuple[object, ...]:
-    """A run of a population."""
+    """The row of a population's run."""
     return (
         item.run,
         item.name or "(deleted)",
@@ -115,7 +115,7 @@ def run_line(item: RunSpending, population: PopulationSummary) -> str:
 
 
 def charge_row(item: ChargeSummary) -> tuple[object, ...]:
-    """A round of a run."""
+    """The row of a run's charged round."""
     if item.flaw:
         return ("?", "cannot be read", *("?" for _ in CHARGE_COLUMNS[2:]))
     return (
@@ -130,7 +130,7 @@ def charge_row(item: ChargeSummary) -> tuple[object, ...]:
 
 
 def part_row(item: ParticipantRun) -> tuple[object, ...]:
-    """A participant's part in a run."""
+    """The row of a participant's part in a run."""
     population = item.population or "none: released without privacy"
     return (item.run, item.name, population, item.drawn, item.counted, item.releases)
 
@@ -157,10 +157,10 @@ def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
 
 
 def flaw_line(file: str, flaw: Flaw) -> str:
-    """A flaw with its place."""
+    """A flaw with its position, as a line."""
     return f"{file}:{flaw.line}: {flaw.what}" if flaw.line else f"{file}: {flaw.what}"
 
 
 def flaw_values(flaw: Flaw) -> dict[str, object]:
-    """A flaw for JSON; line 0 is the file as a whole."""
+    """A flaw as JSON values; line 0 is the file as a whole."""
     return {"line": flaw.line, "what": flaw.what}

@@ -1,4 +1,4 @@
-"""``atoll privacy ledger`` and ``limit``: what each population has spent, and may spend."""
+"""``atoll privacy ledger`` and ``limit``: the privacy spending of each population, and its limit."""
 
 from __future__ import annotations
 
@@ -23,18 +23,24 @@ from atoll.settings.numbers import Finite
 from atoll.text.figures import counted
 
 MAX_ROUNDS = 50
-"""Maximum number of a run's rounds in one answer."""
+"""Maximum number of a run's rounds per answer."""
 _EXPORT_MODE = 0o600
 _NO_RUN = ("no run was charged yet", "no charge that can be read is left")
 _NOTHING = "nothing was charged; runs with a [privacy] section are"
 
 
 @click.command(cls=Command)
-@click.option("--population", metavar="NAME", help="One population, and what each of its runs has spent.")
+@click.option("--population", metavar="NAME", help="One population, with the spending of each run.")
 @click.option("--run", "run_id", metavar="RUN", help="One run, round by round; `latest` for the newest.")
-@click.option("--participant", metavar="ID", help="What holds for one participant, and the runs that it was drawn for.")
 @click.option(
-    "--last", type=click.IntRange(1, MAX_ROUNDS), default=20, show_default=True, help="Rounds shown with --run."
+    "--participant", metavar="ID", help="The guarantee for one participant, and the runs that it was drawn for."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1, MAX_ROUNDS),
+    default=20,
+    show_default=True,
+    help="Number of rounds to show with --run.",
 )
 @click.option(
     "--export",
@@ -42,7 +48,7 @@ _NOTHING = "nothing was charged; runs with a [privacy] section are"
     help="Write every charge, of one population or all, to this file of JSON lines; `atoll privacy verify` checks it.",
 )
 @click.option(
-    "--offline", is_flag=True, help="Read the data directory itself (--data), whether a server runs on it or not."
+    "--offline", is_flag=True, help="Read the data directory (--data) directly, whether or not a server runs on it."
 )
 @json_option
 @connection_options
@@ -57,10 +63,10 @@ def ledger(
     export: Path | None,
     json_output: bool,
 ) -> None:
-    """Show what has been spent of each population's privacy; exit code 1 if a ledger is damaged.
+    """Show each population's privacy spending; exit code 1 if a ledger is damaged.
 
-    Spent is epsilon at delta, of everything that was released, an upper bound. The digest that is shown as head names
-    all charges so far: note it elsewhere, and no charge can be changed or lost unnoticed.
+    The spending is an upper bound on epsilon, at delta, of all releases together. The digest shown as head covers all
+    charges so far: note it elsewhere, and no charge can be changed or lost unnoticed.
     """
     if sum(option is not None for option in (population, run_id, participant)) > 1:
         raise BadInputError("--population, --run and --participant exclude one another", "give one of them")
@@ -86,14 +92,14 @@ def _source(connection: ConnectionOptions, *, offline: bool) -> AbstractContextM
 
 @click.command(cls=Command)
 @click.argument("population")
-@click.option("--epsilon", type=Finite(0, min_open=True), help="Limit on the epsilon that its runs spend together, ...")
+@click.option("--epsilon", type=Finite(0, min_open=True), help="Limit on the total epsilon of its runs ...")
 @click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True), help="... at this delta.")
 @click.option("--none", "no_limit", is_flag=True, help="Remove the limit.")
-@click.option("--create", is_flag=True, help="Create the population if no run of it has been submitted yet.")
+@click.option("--create", is_flag=True, help="Create the population if none of its runs has been submitted yet.")
 @click.option(
     "--unit",
     type=click.Choice(["participant", "row"]),
-    help="With --create: what its runs protect (privacy.unit of their jobs).  [default: participant]",
+    help="With --create: the unit of privacy of its runs (privacy.unit of their jobs).  [default: participant]",
 )
 @json_option
 @connected
@@ -108,10 +114,10 @@ def limit(
     unit: Literal["participant", "row"] | None,
     json_output: bool,
 ) -> None:
-    """Limit what the runs of POPULATION may spend together; a round that would pass it does not start.
+    """Limit the total spending of the runs of POPULATION; a round that would exceed it does not start.
 
-    A limit below what is spent stops every further round that costs anything; a run whose rounds do not fit under it is
-    refused. Who set the limit, and when, is on record: `atoll privacy ledger --population`, and in every export.
+    A limit below the current spending stops every further round that has a cost, and a run whose rounds do not fit is
+    refused. The ledger records who set the limit and when: see `atoll privacy ledger --population`, and every export.
     """
     if no_limit == (epsilon is not None and delta is not None) or (epsilon is None) != (delta is None):
         raise BadInputError("a limit is --epsilon and --delta", "give both, or --none")
@@ -177,7 +183,7 @@ def _require_sound(found: tuple[PopulationSummary, ...]) -> None:
 
 
 def _export(source: LedgerQueries, path: Path, name: str | None, *, json_output: bool) -> None:
-    """Write the charges of one population, or all, as they are there, and verify what was written."""
+    """Write the charges of one population, or of all, unchanged, and verify the written file."""
     from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
     with busy("exporting the ledger"):
@@ -213,7 +219,7 @@ def _export_lines(source: LedgerQueries, population: PopulationSummary) -> Itera
     start: int | None = 0
     while start is not None:
         page = source.charges(population.population, start=start)
-        # Charges made meanwhile are left to the next export: the limit line names the charges read before.
+        # Charges made meanwhile are left to the next export, since the limit line covers the charges read before.
         yield from (one.line for one in page.charges if population.flaw or one.seq < population.charges)
         start = page.next_seq
     if population.limit_line:

@@ -1,4 +1,4 @@
-"""``atoll privacy plan``: what a job would cost in privacy and in noise."""
+"""``atoll privacy plan``: a job's privacy cost and noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SAMPLING = {
     Sampling.NONE: "not counted on: at most {most} of {rounds} for each",
 }
 _WANTED = 1.0
-"""Signal to noise of a round that a cohort is looked for with."""
+"""Signal to noise of a round for which the plan finds a cohort."""
 _DIGITS = 5
 """Digits of a planned epsilon."""
 _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
@@ -45,24 +45,28 @@ _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/no
 
 @click.command(cls=Command)
 @click.argument("job", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--elements", type=click.IntRange(1), help="Size of the model. Default: as in the job's initial weights.")
+@click.option(
+    "--elements",
+    type=click.IntRange(1),
+    help="Number of elements of the model. Default: from the job's initial weights.",
+)
 @click.option(
     "--epsilon",
     "target",
     type=Finite(0, 1000, min_open=True),
-    help="Plan for this target. Default: the job's.",
+    help="Target epsilon. Default: the job's.",
 )
 @click.option(
     "--signal-to-noise",
     "wanted",
     type=Finite(0, min_open=True),
     show_default="1",
-    help="Find the smallest cohort with this ratio in a round.",
+    help="Find the smallest cohort with this signal-to-noise ratio in a round.",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: FILE.svg or FILE.html.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot to FILE.svg or FILE.html.")
 @sample_options
 @json_option
-def plan(  # one argument for each option
+def plan(  # one argument per option
     *,
     job: Path | None,
     elements: int | None,
@@ -72,12 +76,12 @@ def plan(  # one argument for each option
     json_output: bool,
     **samples: Any,
 ) -> None:
-    """Show what the private job JOB would spend round by round, its noise, and what would meet a target.
+    """Show the spending of the private job JOB round by round, its noise, and alternatives that meet a target.
 
     For a job with [statistics] it shows the noise on its figures.
 
-    With --rows: what participants spend on their own rows with DP-SGD, the noise that needs, and accuracies that were
-    measured at such signal to noise. JOB is optional then, and its settings are defaults.
+    With --rows, show what participants spend on their own rows with DP-SGD, the noise needed, and accuracies measured
+    at similar signal-to-noise ratios. JOB is then optional, and its settings are defaults.
     """
     options = SampleOptions(**samples)
     if options.rows is not None:
@@ -135,7 +139,7 @@ def _parsed(job: Path) -> JobSpec:
 
 
 def _elements(job: Path, spec: JobSpec) -> int:
-    """Elements that one round updates, at most, by the header of the initial weights."""
+    """Maximum number of elements that one round updates, from the header of the initial weights."""
     path = initial_file(spec, job.parent)
     if path is None:
         raise BadInputError(f"{job} names no initial weights, so the model's size is unknown", "give --elements N")
@@ -211,7 +215,7 @@ def _mechanism_words(contract: Contract) -> str:
 
 
 def _kept(vectors: int) -> str:
-    """Space that correlated noise takes on the server's disk."""
+    """Words about the disk space that correlated noise takes on the server."""
     return f"; {8 * vectors} bytes for each element are kept from round to round"
 
 
@@ -279,7 +283,7 @@ def _conclusions(found: Plan) -> list[str]:
 
 
 def _advice(found: Plan, job: Path) -> Iterator[str]:
-    """Other settings that serve the job better."""
+    """Advice on settings that would serve the job better."""
     if (turns := found.in_turns) is not None:
         yield (
             f"If its {counted(turns.participants, 'participant')} took turns, the same noise over the run would cost "

@@ -1,4 +1,4 @@
-"""``atoll privacy plan --rows N``: the noise of participants that train with DP-SGD, and signal to noise."""
+"""``atoll privacy plan --rows N``: noise and signal to noise of participants that train with DP-SGD."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ if TYPE_CHECKING:
 _DIGITS = 5
 """Digits of a planned epsilon."""
 _OPTIONS = (
-    click.option("--rows", type=click.IntRange(1), help="Plan DP-SGD on so many rows of each participant instead."),
+    click.option("--rows", type=click.IntRange(1), help="Plan DP-SGD on this many rows of each participant instead."),
     click.option("--batch", type=click.IntRange(1), help="With --rows: rows expected in a step."),
     click.option("--epochs", type=click.IntRange(1), help="With --rows: passes over the rows in a round. Default: 1."),
     click.option("--steps", type=click.IntRange(1), help="With --rows: steps in a round, instead of --epochs."),
     click.option("--rounds", type=click.IntRange(1), help="With --rows. Default: the job's."),
-    click.option("--participants", type=click.IntRange(1), help="How many there are. Default: as the job says, or 1."),
+    click.option("--participants", type=click.IntRange(1), help="Number of participants. Default: the job's, or 1."),
     click.option(
         "--delta", type=Finite(0, 1, min_open=True, max_open=True), help="With --rows. Default: the job's [privacy]."
     ),
     click.option("--noise-multiplier", type=Finite(0, 1e6, min_open=True), help="With --rows, instead of --epsilon."),
-    click.option("--accountant", type=click.Choice(["prv", "rdp"]), help="With --rows: of the ledger. Default: prv."),
+    click.option(
+        "--accountant", type=click.Choice(["prv", "rdp"]), help="With --rows: the ledger's accountant. Default: prv."
+    ),
 )
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """The options of ``atoll privacy plan`` that are about rows; None for one that was not given."""
+    """The options of ``atoll privacy plan`` about rows; None for options that were not given."""
 
     rows: int | None
     batch: int | None
@@ -50,7 +52,7 @@ class SampleOptions:
     accountant: Any
 
     def given(self) -> list[str]:
-        """The names of those that were given."""
+        """Names of the given options."""
         return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None]
 
 
@@ -67,14 +69,14 @@ def show_sample_plan(
     """Plan DP-SGD on the participants' side and print the plan.
 
     Args:
-        options: as they were given.
-        spec: the job that they belong to, whose settings are defaults; None without one.
-        elements: of the trained model; None if unknown.
-        target: epsilon; None for the job's.
+        options: the given options.
+        spec: the job whose settings are defaults; None without one.
+        elements: number of elements of the trained model; None if unknown.
+        target: target epsilon; None for the job's.
         json_output: print JSON.
 
     Raises:
-        BadInputError: for what is missing, contradictory or out of range.
+        BadInputError: for missing, contradictory or out-of-range options.
     """
     from atoll.accounting import plan_dp_sgd  # noqa: PLC0415  # scipy takes a while
     from atoll.server.privacy.measured_cases import beside  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``atoll privacy verify``: an exported ledger, checked without a server."""
+"""``atoll privacy verify``: checks an exported ledger without a server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limi
     "heads",
     multiple=True,
     metavar="[POPULATION=]DIGEST",
-    help="The head that was noted: tells whether the last charges are missing. May be given for each population.",
+    help="The noted head, which shows whether the last charges are missing. May be given for each population.",
 )
 @json_option
 def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
-    """Verify an exported ledger, without a server; exit code 1 if anything was changed, moved or taken out.
+    """Verify an exported ledger, without a server; exit code 1 if anything was changed, moved or removed.
 
-    Epsilon is added up again from the charges in FILE. One without any ledger in it fails too.
+    Epsilon is computed again from the charges in FILE. A FILE without any ledger also fails.
     """
     from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 

@@ -1,4 +1,4 @@
-"""``atoll project``: teams that share a server and see nothing of each other."""
+"""``atoll project``: projects isolate teams that share a server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ R = TypeVar("R")
 
 
 class _Quota(click.ParamType[float | str]):
-    """A number from 0 on, or ``none``."""
+    """A number of at least 0, or ``none``."""
 
     name = "NUMBER|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """The number; ``none`` as it is."""
+        """Return the number, or ``none`` unchanged."""
         if value == NONE:
             return NONE
         try:
@@ -44,11 +44,13 @@ class _Quota(click.ParamType[float | str]):
 def quota_options(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options of quotas."""
     for option in (
-        click.option("--stored-gb", type=_Quota(), help="Gigabytes of models and of optimisers' states."),
+        click.option("--stored-gb", type=_Quota(), help="Maximum gigabytes of models and optimiser states."),
         click.option(
-            "--participants", type=_Quota(), help="Participants that are not revoked; and unused join tokens."
+            "--participants",
+            type=_Quota(),
+            help="Maximum number of unrevoked participants, including unused join tokens.",
         ),
-        click.option("--runs", type=_Quota(), help="Runs that have not ended."),
+        click.option("--runs", type=_Quota(), help="Maximum number of runs that have not ended."),
     ):
         function = option(function)
     return function
@@ -56,7 +58,7 @@ def quota_options(function: Callable[..., R]) -> Callable[..., R]:
 
 @click.group(cls=Group)
 def project() -> None:
-    """Make, list, limit and close projects, and choose the one that commands are about."""
+    """Create, list, limit and close projects, and choose the default project of commands."""
 
 
 @project.command()
@@ -65,7 +67,7 @@ def project() -> None:
 @json_option
 @connected
 def new(client: Operator, *, name: str, json_output: bool, **quotas: Any) -> None:
-    """Make project NAME. Without quotas it is not limited."""
+    """Create project NAME. Without quotas it is unlimited."""
     made = client.make_project(name, _changed(ProjectQuota(), quotas))
     if json_output:
         print_json(made)
@@ -107,7 +109,7 @@ def list_projects(client: Operator, *, json_output: bool) -> None:
 @json_option
 @connected
 def show(client: Operator, *, name: str, json_output: bool) -> None:
-    """Show project NAME: what is in it, and its quotas."""
+    """Show project NAME, its contents and quotas."""
     found = client.find_project(name)
     if json_output:
         print_json(found)
@@ -126,7 +128,7 @@ def show(client: Operator, *, name: str, json_output: bool) -> None:
 @json_option
 @connected
 def quota(client: Operator, *, name: str, json_output: bool, **quotas: Any) -> None:
-    """Change the quotas of project NAME; `none` takes one away. They hold for what begins from now on."""
+    """Change the quotas of project NAME; `none` removes one. They apply to anything that begins from now on."""
     if all(value is None for value in quotas.values()):
         raise BadInputError("no quota is given", "give --runs, --participants or --stored-gb")
     standing = client.find_project(name)
@@ -142,7 +144,7 @@ def quota(client: Operator, *, name: str, json_output: bool, **quotas: Any) -> N
 @json_option
 @connected
 def close(client: Operator, *, name: str, json_output: bool) -> None:
-    """Close project NAME, whose runs have ended, for good. All of it stays and can be read; nothing begins in it."""
+    """Close project NAME permanently; its runs must have ended. It stays readable, but nothing can begin in it."""
     closed = client.close_project(name)
     if json_output:
         print_json(closed)
@@ -153,11 +155,11 @@ def close(client: Operator, *, name: str, json_output: bool) -> None:
 
 @project.command()
 @click.argument("name", required=False)
-@click.option("--none", "no_project", is_flag=True, help="Take the choice back.")
+@click.option("--none", "no_project", is_flag=True, help="Remove the default project.")
 @json_option
 @connected
 def use(client: Operator, *, name: str | None, no_project: bool, json_output: bool) -> None:
-    """Have later commands at this server be about project NAME, unless --project or ATOLL_PROJECT names another."""
+    """Make project NAME the default of later commands at this server, unless --project or ATOLL_PROJECT is given."""
     if no_project == (name is not None):
         raise BadInputError("give the name of a project, or --none")
     if name is not None:
@@ -170,7 +172,7 @@ def use(client: Operator, *, name: str | None, no_project: bool, json_output: bo
 
 
 def _changed(standing: ProjectQuota, given: dict[str, float | str | None]) -> ProjectQuota:
-    """The quotas with those that were given."""
+    """The quotas updated with the given options."""
     fields = {"runs": ("runs", 1), "participants": ("participants", 1), "stored_gb": ("model_bytes", GB)}
     found: dict[str, int | None] = {}
     for option, value in given.items():

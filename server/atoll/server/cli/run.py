@@ -1,4 +1,4 @@
-"""``atoll run``: submit, follow and steer runs, fetch their models and reports; more in ``run_exports``."""
+"""``atoll run``: submit, follow and control runs, fetch their models and reports; more in ``run_exports``."""
 
 from __future__ import annotations
 
@@ -46,14 +46,18 @@ from atoll.text.figures import counted, in_bytes
 
 @click.group(cls=Group)
 def run() -> None:
-    """Submit, follow and steer runs. RUN is a run's id, its name if no other run has it, or `latest`."""
+    """Submit, follow and control runs. RUN is a run's id, its name if no other run has it, or `latest`."""
 
 
 @run.command()
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another value for a key of the job.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a key of the job.")
 @click.option(
-    "--sweep", "sweeps", multiple=True, metavar="KEY=VALUE,...", help="A run for each value; several make a grid."
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Begin a run for each value; several options make a grid.",
 )
 @click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
 @json_option
@@ -61,10 +65,10 @@ def run() -> None:
 def submit(
     client: Operator, *, job: Path, sets: tuple[str, ...], sweeps: tuple[str, ...], watch_it: bool, json_output: bool
 ) -> None:
-    """Check the job file JOB, send its model, begin the run; prints the run's id.
+    """Check the job file JOB, send its model, and begin the run; prints the run's id.
 
-    With --sweep a run begins for each combination of values. They share the participants, who work for one run at a
-    time; `atoll run compare` shows the runs side by side.
+    With --sweep, a run begins for each combination of values. The runs share the participants, which work for one run
+    at a time; `atoll run compare` shows them side by side.
     """
     if watch_it and sweeps:
         raise BadInputError("--watch follows one run, and --sweep begins several", "leave one of them out")
@@ -106,7 +110,7 @@ def list_runs(client: Operator, *, limit: int, json_output: bool) -> None:
     "--last", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of rounds in the table."
 )
 @click.option("--round", "label", metavar="ROUND", help="The timeline of one round: 7, or 7.2 for its second attempt.")
-@click.option("--by-participant", is_flag=True, help="How evaluations differ between participants.")
+@click.option("--by-participant", is_flag=True, help="Show how evaluations differ between participants.")
 @click.option(
     "--metric",
     metavar="NAME",
@@ -170,7 +174,7 @@ def watch_run(client: Operator, *, run_id: str, json_output: bool) -> None:
 @json_option
 @connected
 def pause(client: Operator, *, run_id: str, json_output: bool) -> None:
-    """Pause after the round in work."""
+    """Pause a run after its current round."""
     found = client.run(run_id).pause()
     _show_state(found, json_output)
     if found.status == "running":
@@ -182,28 +186,30 @@ def pause(client: Operator, *, run_id: str, json_output: bool) -> None:
 @json_option
 @connected
 def resume(client: Operator, *, run_id: str, json_output: bool) -> None:
-    """Go on with a paused run."""
+    """Resume a paused run."""
     _show_state(client.run(run_id).resume(), json_output)
 
 
 @run.command()
 @run_argument
-@click.option("--reason", default="", help="Kept in the record, and sent to the participants.")
+@click.option("--reason", default="", help="Reason, which is recorded and sent to the participants.")
 @json_option
 @connected
 def cancel(client: Operator, *, run_id: str, reason: str, json_output: bool) -> None:
-    """End a run now; models that are released stay."""
+    """Cancel a run now; released models stay."""
     _show_state(client.run(run_id).cancel(reason), json_output)
 
 
 @run.command()
 @run_argument
-@click.option("--rounds", required=True, type=click.IntRange(1), help="Further rounds, from its newest model on.")
+@click.option(
+    "--rounds", required=True, type=click.IntRange(1), help="Number of further rounds, from its newest model."
+)
 @click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
 @json_option
 @connected
 def extend(client: Operator, *, run_id: str, rounds: int, watch_it: bool, json_output: bool) -> None:
-    """Go on with a run that has finished or was cancelled; it keeps its history and the optimiser's state."""
+    """Continue a run that has finished or was cancelled, with its history and optimiser state."""
     found = client.run(run_id)
     extended = found.extend(rounds)
     if watch_it:
@@ -218,7 +224,7 @@ def extend(client: Operator, *, run_id: str, rounds: int, watch_it: bool, json_o
 @json_option
 @connected
 def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
-    """Delete ended runs permanently: their records, logs and models, except models that other runs have."""
+    """Delete ended runs permanently: their records, logs and models, except models that other runs use."""
     found = {one.id: one for one in map(client.run, run_ids)}
     if not yes and not click.confirm(f"Delete {', '.join(found)} for good?", err=True):
         raise BadInputError("nothing was deleted")
@@ -240,9 +246,9 @@ def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output
     "number",
     type=click.IntRange(0),
     shell_complete=complete_models,
-    help="After this many rounds; 0: the initial model.",
+    help="The model after this many rounds; 0 for the initial model.",
 )
-@click.option("--averaged", is_flag=True, help="The mean of the released models, of a run with [iterate_averaging].")
+@click.option("--averaged", is_flag=True, help="The mean of the released models, for a run with [iterate_averaging].")
 @best_options
 @json_option
 @connected
@@ -265,7 +271,7 @@ def model(client: Operator, *, run_id: str, output: Path, json_output: bool, **w
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The HTML file.")
 @connected
 def report(client: Operator, *, run_id: str, output: Path) -> None:
-    """Write a report of a run: one HTML file that needs nothing else."""
+    """Write a report of a run as one self-contained HTML file."""
     with busy("drawing the report"):
         client.run(run_id).report(output)
     click.echo(f"{output}: {in_bytes(output.stat().st_size)}", err=True)
@@ -283,16 +289,16 @@ def stats(client: Operator, *, run_id: str, output: Path | None, csv_file: Path 
 
 @run.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
-@click.option("--separate", is_flag=True, help="Keep runs apart whose jobs differ in their seeds alone.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with curves: HTML.")
+@click.option("--separate", is_flag=True, help="Do not combine runs whose jobs differ only in their seeds.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with curves.")
 @json_option
 @connected
 def compare(
     client: Operator, *, run_ids: tuple[str, ...], separate: bool, output: Path | None, json_output: bool
 ) -> None:
-    """Compare runs: what their jobs differ in, last metrics, time, bytes sent, epsilon.
+    """Compare runs: differences of their jobs, last metrics, time, bytes sent, epsilon.
 
-    Runs whose jobs differ in their seeds alone are repeats, with one mean and standard deviation.
+    Runs whose jobs differ only in their seeds are repeats, summarised by mean and standard deviation.
     """
     with busy("fetching the runs"):
         found = client.compare(run_ids, separate=separate)

@@ -1,4 +1,4 @@
-"""``atoll run history``, ``export``, ``tensorboard`` and ``mlflow``: a run in other tools' files."""
+"""``atoll run history``, ``export``, ``tensorboard`` and ``mlflow``: exports for other tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from atoll.server.cli.output import busy, json_option, print_json, transfers
 from atoll.text.figures import counted
 
 _runs_argument = click.argument("run_ids", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
-_follow_option = click.option("--follow", is_flag=True, help="Go on until the runs have ended.")
+_follow_option = click.option("--follow", is_flag=True, help="Continue until the runs have ended.")
 
 
 @click.command(cls=Command)
@@ -31,7 +31,7 @@ _follow_option = click.option("--follow", is_flag=True, help="Go on until the ru
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A .csv or .parquet file."
 )
-@click.option("--by-participant", is_flag=True, help="A row for each participant of each round.")
+@click.option("--by-participant", is_flag=True, help="Write a row for each participant of each round.")
 @json_option
 @connected
 def history(client: Operator, *, run_id: str, output: Path, by_participant: bool, json_output: bool) -> None:
@@ -56,7 +56,7 @@ def history(client: Operator, *, run_id: str, output: Path, by_participant: bool
     "--data-statistics",
     metavar="RUN",
     shell_complete=complete_runs,
-    help="A run of statistics, whose figures describe the data.",
+    help="A run of statistics, whose figures describe the data in the model card.",
 )
 @json_option
 @connected
@@ -71,7 +71,7 @@ def export(
     data_statistics: str | None,
     json_output: bool,
 ) -> None:
-    """Write a model with a model card into a folder that Hugging Face's and MLflow's tools can read."""
+    """Write a model and a model card to a folder that Hugging Face's and MLflow's tools can read."""
     check_best(best=best, metric=metric, mode=mode)
     found = client.run(run_id)
     which: Which = found.best(metric, mode).round if best else "latest"
@@ -93,7 +93,7 @@ def export(
 @json_option
 @connected
 def tensorboard(client: Operator, *, run_ids: Sequence[str], logdir: Path, follow: bool, json_output: bool) -> None:
-    """Write curves and settings of runs for TensorBoard, a sub-folder for each run."""
+    """Write curves and settings of runs for TensorBoard, in a sub-folder for each run."""
     found = [client.run(one) for one in run_ids]
     work = {one.id: _tensorboard_of(one, logdir, follow=follow) for one in found}
     for run, folder in _done(client, work, follow=follow):
@@ -107,7 +107,13 @@ def tensorboard(client: Operator, *, run_ids: Sequence[str], logdir: Path, follo
 @click.command(cls=Command)
 @_runs_argument
 @click.option("--tracking-uri", metavar="URI", help="MLflow's server or store. Default: $MLFLOW_TRACKING_URI.")
-@click.option("--experiment", metavar="NAME", default=DEFAULT_EXPERIMENT, show_default=True, help="Made if missing.")
+@click.option(
+    "--experiment",
+    metavar="NAME",
+    default=DEFAULT_EXPERIMENT,
+    show_default=True,
+    help="MLflow experiment; created if missing.",
+)
 @_follow_option
 @json_option
 @connected
@@ -120,9 +126,9 @@ def mlflow(
     follow: bool,
     json_output: bool,
 ) -> None:
-    """Write runs to MLflow: settings, metrics, and of ended runs model, model card and report.
+    """Write runs to MLflow: settings, metrics and, for ended runs, model, model card and report.
 
-    A run that MLflow has already is brought up to date.
+    A run that MLflow already has is updated.
     """
     found = [client.run(one) for one in run_ids]
     work = {one.id: _mlflow_of(one, experiment, tracking_uri, follow=follow) for one in found}
@@ -134,7 +140,7 @@ def mlflow(
 
 
 COMMANDS = (history, export, tensorboard, mlflow)
-"""The commands that ``atoll run`` adds to its own."""
+"""The commands of this module, which ``atoll run`` adds."""
 
 
 def _tensorboard_of(run: Run, logdir: Path, *, follow: bool) -> Callable[[], str]:
@@ -150,7 +156,7 @@ def _notice(text: str) -> None:
 
 
 def _done(client: Operator, work: dict[str, Callable[[], str]], *, follow: bool) -> Iterator[tuple[str, str]]:
-    """Each run with what its work gave: one after the other, or all at once if they are followed.
+    """Each run with the result of its work: one after another, or concurrently if they are followed.
 
     Raises:
         StoppedError: on Ctrl-C.
@@ -173,7 +179,7 @@ def _done(client: Operator, work: dict[str, Callable[[], str]], *, follow: bool)
 
 @contextmanager
 def _extras() -> Iterator[None]:
-    """Turn the lack of an optional library, whose error names the extra, into a ``BadInputError``."""
+    """Convert the error about a missing optional library, which names the extra, to a ``BadInputError``."""
     try:
         yield
     except ImportError as error:

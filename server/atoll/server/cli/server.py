@@ -62,18 +62,20 @@ server.add_command(audit)
     default=DEFAULT_DATA,
     envvar="ATOLL_DATA",
     show_default=True,
-    help="Directory of database, models, spool and certificate authority; made on first start, resumed later.",
+    help="Directory of database, models, spool and certificate authority; created at the first start.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=7400, show_default=True, help="Main port; 0 picks a free one.")
 @click.option("--enrol-port", type=int, help="Enrolment port.  [default: main port + 1]")
-@click.option("--transfer-port", type=int, help="Port that several workers share.  [default: main port + 2]")
+@click.option("--transfer-port", type=int, help="Port shared by several workers.  [default: main port + 2]")
 @click.option("--advertise", help="Host name that participants connect to.  [default: --host]")
 @click.option(
     "--peer-host",
     help="Name or address at which other servers reach this one.  [default: --host, or as the database sees it]",
 )
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes that receive and fold updates.")
+@click.option(
+    "--workers", type=int, default=1, show_default=True, help="Number of processes that receive and fold updates."
+)
 @click.option("--insecure", is_flag=True, help="No TLS and no certificates; on loopback only.")
 @click.option("--evaluator", "evaluators", multiple=True, metavar="NAME=MODULE:FUNCTION", help="Install an evaluator.")
 @click.option(
@@ -81,30 +83,40 @@ server.add_command(audit)
     type=Finite(0, min_open=True),
     default=86_400.0,
     show_default=True,
-    help="Life of client certificates.",
+    help="Lifetime of client certificates, in seconds.",
 )
 @click.option(
     "--silence-s",
     type=Finite(0),
     default=3 * LONGEST_RETRY_S,
     show_default=True,
-    help="Disconnected for longer counts as gone.",
+    help="Seconds after which a disconnected participant counts as gone.",
 )
 @click.option("--silo-silence-s", type=Finite(0), default=60.0, show_default=True, help="The same for silos.")
 @click.option(
-    "--drain-s", type=Finite(0), default=5.0, show_default=True, help="Patience with open calls when stopping."
+    "--drain-s",
+    type=Finite(0),
+    default=5.0,
+    show_default=True,
+    help="Seconds that open calls get to end when stopping.",
 )
-@click.option("--keep-models", type=int, default=3, show_default=True, help="Released models kept, besides the first.")
+@click.option(
+    "--keep-models",
+    type=int,
+    default=3,
+    show_default=True,
+    help="Number of released models kept, in addition to the first.",
+)
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Serve metrics and health over HTTP.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that those are served on.")
-@click.option("--metrics-port", type=int, help="Port that those are served on.  [default: main port + 3]")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
+@click.option("--metrics-port", type=int, help="Port of metrics and health.  [default: main port + 3]")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
 @click.option("--json-log", is_flag=True, help="Log one JSON object per line.")
 @click.option("--ready-fd", type=int, help="Write one JSON line with the addresses to this descriptor when serving.")
 def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any) -> None:
-    """Serve until interrupted; on an existing directory, resume every run where it stood."""
+    """Serve until interrupted; on an existing directory, resume all runs."""
     given = {name: value for name, value in settings.items() if is_given(name)}
     with local_errors():
         config = load_config(given, config_file)

@@ -1,4 +1,4 @@
-"""``atoll server audit``: what operators did."""
+"""``atoll server audit``: the audit log of operators' actions."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"])
 
 
 @click.command(cls=Command)
-@click.option("-n", "--entries", type=click.IntRange(1), default=_ENTRIES, show_default=True, help="How many.")
-@click.option("--all", "every", is_flag=True, help="All entries that are kept.")
-@click.option("--operator", default="", help="Only what this operator did.")
+@click.option("-n", "--entries", type=click.IntRange(1), default=_ENTRIES, show_default=True, help="Number of entries.")
+@click.option("--all", "every", is_flag=True, help="All stored entries.")
+@click.option("--operator", default="", help="Only actions of this operator.")
 @click.option("--action", default="", help="Only this action (run.cancel), or all of a kind (run).")
-@click.option("--subject", default="", help="Only what is about this: the id of a run or participant, a name.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only what ended like this.")
-@click.option("--since", type=_MOMENT, help="Only from this local time on.")
-@click.option("--until", type=_MOMENT, help="Only before this local time.")
+@click.option(
+    "--subject", default="", help="Only entries about this subject: the id of a run or participant, or a name."
+)
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only entries with this outcome.")
+@click.option("--since", type=_MOMENT, help="Only entries since this local time.")
+@click.option("--until", type=_MOMENT, help="Only entries before this local time.")
 @click.option("--verify", is_flag=True, help="Verify the whole chain instead; exit code 1 if an entry does not fit.")
 @json_option
 @connected
 def audit(client: Operator, *, entries: int, every: bool, verify: bool, json_output: bool, **chosen: Any) -> None:
-    """Show what operators did, the newest first; participants' actions are in the server's log."""
+    """Show operators' actions, the newest first; participants' actions are in the server's log."""
     if verify:
         _verify(client, json_output=json_output)
         return

@@ -1,4 +1,4 @@
-"""``atoll server log``: the newest lines of a running server's log, also of one on another machine."""
+"""``atoll server log``: the newest lines of a running server's log, even on another machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LINES = 50
 
 
 @click.command(cls=Command)
-@click.option("-n", "--lines", type=click.IntRange(1, 1000), default=_LINES, show_default=True, help="How many.")
+@click.option("-n", "--lines", type=click.IntRange(1, 1000), default=_LINES, show_default=True, help="Number of lines.")
 @click.option(
     "--level",
     type=click.Choice(["info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="The least severity.",
+    help="Minimum severity.",
 )
 @json_option
 @connected

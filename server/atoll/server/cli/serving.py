@@ -14,7 +14,7 @@ import click
 
 
 def stop_event() -> asyncio.Event:
-    """An event that a signal sets which asks the process to stop (SIGINT, SIGTERM, SIGHUP)."""
+    """An event that is set by a signal to stop (SIGINT, SIGTERM, SIGHUP)."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -23,7 +23,7 @@ def stop_event() -> asyncio.Event:
 
 
 def announce(facts: Mapping[str, str | None], sentence: str, ready_fd: int | None) -> None:
-    """Say that the process serves: ``facts`` as a line of JSON to a descriptor, the sentence to standard error."""
+    """Announce that the process serves: ``facts`` as a JSON line to a descriptor, the sentence to standard error."""
     if ready_fd is not None:
         with os.fdopen(ready_fd, "w") as file:
             file.write(json.dumps(facts) + "\n")

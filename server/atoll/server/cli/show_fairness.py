@@ -20,8 +20,8 @@ def show_by_participant(detail: RunDetail, metric: str | None, *, last: int, jso
     """Print each participant's last evaluation by ``metric`` (None: the job's, or the first), and its spread by round.
 
     Raises:
-        BadInputError: for a private run, which keeps no evaluations of participants, for an unknown metric, and for a
-            job that this version cannot read.
+        BadInputError: for a private run, which keeps no participants' evaluations, for an unknown metric, or for a job
+            that this version cannot read.
     """
     spec = job_of(detail)
     if spec.privacy is not None:

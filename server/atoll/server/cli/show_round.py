@@ -26,7 +26,7 @@ _MARKS = {
     "upload": ("▲", "green"),
     "fold": ("+", "yellow"),
 }
-"""Each step's letter and colour: letters distinguish steps where there is no colour."""
+"""Each step's letter and colour; letters distinguish the steps without colours."""
 
 
 def show_round(run: Run, label: str, *, json_output: bool) -> None:
@@ -78,7 +78,7 @@ def _row(member: MemberSummary, found: tuple[StepSpan, ...], longest_s: float) -
 
 
 def bar(found: tuple[StepSpan, ...], longest_s: float) -> Text:
-    """Segments as characters, ``BAR_COLUMNS`` for ``longest_s`` seconds; the end of each segment is rounded."""
+    """Segments as characters, with ``BAR_COLUMNS`` for ``longest_s`` seconds; each segment's end is rounded."""
     text, at = Text(), 0
     for one in found:
         until = round(one.end_s / longest_s * BAR_COLUMNS) if longest_s > 0 else 0

@@ -23,7 +23,9 @@ def _file() -> Path:
 
 
 @click.command(cls=Command)
-@click.option("--server", metavar="HOST:PORT", help="The port for operators who sign in. Default: of the last sign-in.")
+@click.option(
+    "--server", metavar="HOST:PORT", help="The port for operators who sign in. Default: that of the last sign-in."
+)
 @click.option("--ca", type=click.Path(dir_okay=False, path_type=Path), help=_CA)
 @click.option("--device", is_flag=True, help="Sign in on another device, for a machine without a browser.")
 @json_option
@@ -76,6 +78,6 @@ def _print_instruction(words: str) -> None:
 
 
 def _open(address: str) -> None:
-    """Open the browser, and show the address for one that does not open."""
+    """Open the browser, and show the address in case it does not open."""
     click.echo(f"if no browser opens, open {address}\nor stop this and use --device", err=True)
     webbrowser.open(address)

@@ -1,4 +1,4 @@
-"""``atoll server standby``: the data directory of a further server."""
+"""``atoll server standby``: creates the data directory of another server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from atoll.text.figures import counted
 @data_option
 @json_option
 def standby(*, folder: Path, data: Path, json_output: bool) -> None:
-    """Make FOLDER the data directory of a further server of this federation.
+    """Create FOLDER as the data directory of another server of this federation.
 
-    Bring it to another machine and run `atoll server start --data FOLDER` there: that server stands by, and takes over
-    when the one at work ends or fails. FOLDER holds the key of the certificate authority: keep it as safe as the
+    Copy it to another machine and run `atoll server start --data FOLDER` there: that server stands by, and takes over
+    when the server at work ends or fails. FOLDER contains the certificate authority's key, so keep it as safe as the
     data directory.
     """
     from atoll.server.backup import make_standby  # noqa: PLC0415  # SQLAlchemy: half a second that others save

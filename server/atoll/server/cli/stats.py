@@ -34,7 +34,7 @@ def output_options(function: F) -> F:
     """Options of commands that print figures: a JSON file, a CSV file, JSON on standard output."""
     file = click.Path(dir_okay=False, path_type=Path)
     with_csv = click.option("--csv", "csv_file", type=file, help="Also write a CSV file.")(json_option(function))
-    return click.option("-o", "--output", type=file, help="Also write the figures: JSON.")(with_csv)
+    return click.option("-o", "--output", type=file, help="Also write the figures to a JSON file.")(with_csv)
 
 
 @click.command(cls=Command)
@@ -63,10 +63,10 @@ def stats(client: Operator, *, job: Path, output: Path | None, csv_file: Path | 
 
 
 def check_files(output: Path | None, csv_file: Path | None) -> None:
-    """Refuse, before participants are asked, files that cannot be written or that hold something else than figures.
+    """Refuse, before asking participants, output files that cannot be written or that contain anything but figures.
 
     Raises:
-        BadInputError: naming the file.
+        BadInputError: names the file.
     """
     for path, holds_figures in ((output, _is_json_of_figures), (csv_file, _is_csv_of_figures)):
         if path is None:
@@ -76,7 +76,7 @@ def check_files(output: Path | None, csv_file: Path | None) -> None:
                 raise BadInputError(
                     f"{path} exists and holds no figures of statistics", "name another file, or remove it"
                 )
-            with path.open("a", encoding="utf-8"):  # is there a folder, and is it allowed?
+            with path.open("a", encoding="utf-8"):  # the folder must exist and be writable
                 pass
         if not path.stat().st_size:
             path.unlink()
@@ -85,7 +85,7 @@ def check_files(output: Path | None, csv_file: Path | None) -> None:
 def _is_json_of_figures(path: Path) -> bool:
     try:
         Findings.load(path)
-    except ValueError:  # no figures, or no text
+    except ValueError:  # not figures, or not text
         return False
     return True
 
@@ -96,7 +96,7 @@ def _is_csv_of_figures(path: Path) -> bool:
 
 
 def put_out(found: Findings, output: Path | None, csv_file: Path | None, *, json_output: bool) -> None:
-    """Write the files that were asked for, and print the figures.
+    """Write the requested files, and print the figures.
 
     Raises:
         BadInputError: if a file cannot be written.

@@ -1,4 +1,4 @@
-"""Figures of statistics as rows of tables."""
+"""Statistics as rows of tables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HIDDEN = "·"
 
 
 def numeric_columns(found: Findings) -> tuple[str, ...]:
-    """The heads of a table of numeric columns."""
+    """The headings of a table of numeric columns."""
     shares = found.numeric[0].quantiles if found.numeric else ()
     return ("column", "count>", "missing>", "mean>", "deviation>", *(f"{_share(one)}>" for one in shares), "histogram")
 
 
 def numeric_row(found: NumericFindings) -> tuple[str, ...]:
-    """The cells of one numeric column; quantiles are the middles of their cells, with the digits that these have."""
+    """The cells of one numeric column; quantiles are the middles of their cells, rounded to the cell's precision."""
     exact = (
         _figure(getattr(found, name), getattr(found.errors, name, None))
         for name in ("count", "missing", "mean", "deviation")
@@ -43,7 +43,7 @@ def category_rows(found: Findings) -> Iterator[tuple[str, ...]]:
 
 
 def _clear(found: NumericFindings) -> tuple[int | None, ...]:
-    """The histogram; a cell that noise alone could fill is hidden: up to two standard errors."""
+    """The histogram without cells of up to two standard errors, which noise alone could fill."""
     if found.errors is None:
         return found.histogram
     least = 2 * found.errors.histogram
@@ -60,7 +60,7 @@ def group_rows(found: Findings) -> Iterator[tuple[str, ...]]:
 
 
 def bars(counts: Sequence[int | None]) -> str:
-    """A histogram as one letter a cell; a dot for a suppressed one, a space for none."""
+    """A histogram with one character per cell: a dot for a suppressed cell, a space for an empty one."""
     most = max((count for count in counts if count is not None), default=0)
     return "".join(_bar(count, most) for count in counts)
 
@@ -76,7 +76,7 @@ def _share(found: Quantile) -> str:
 
 
 def _quantile(found: Quantile) -> str:
-    """The middle of the cell, to a digit beyond the width of the cell, which is all that is known."""
+    """The middle of the cell, to one digit beyond the cell's width, which is all that is known."""
     if found.value is None or found.low is None or found.high is None:
         return _figure(found.value)
     width = found.high - found.low

@@ -1,4 +1,4 @@
-"""``atoll server storage`` and ``atoll server prune``: shows what a server keeps, and removes what it need not keep."""
+"""``atoll server storage`` and ``atoll server prune``: show and reduce a server's disk usage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEEDS_SERVER = "only a running server prunes, and one does at its start: start 
 @data_option
 @json_option
 def storage(*, data: Path, json_output: bool) -> None:
-    """Show what a data directory holds, by kind and by run, and what its disk has free."""
+    """Show the disk usage of a data directory by kind and run, and the disk's free space."""
     from atoll.server.stores.usage import storage_use  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
     with local_errors():
@@ -67,11 +67,11 @@ def _place(one: Held) -> str:
 
 
 @click.command(cls=Command)
-@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only list the items that would be removed.")
 @json_option
 @connected
 def prune(client: Operator, *, dry_run: bool, json_output: bool) -> None:
-    """Have a running server remove unneeded files and rows now; it also does so by itself at intervals."""
+    """Make a running server remove unneeded files and rows now, which it also does at intervals."""
     try:
         found = client.prune(dry_run=dry_run)
     except UnreachableError as error:

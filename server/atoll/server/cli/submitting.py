@@ -1,4 +1,4 @@
-"""Submitting a job file: as it is, with other values (``--set``), or once for each point of a grid (``--sweep``)."""
+"""Submits a job file: unchanged, with other values (``--set``), or once for each point of a grid (``--sweep``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from atoll.server.jobs.changes import changed
 
 
 def submitted(client: Operator, job: Path, sets: Sequence[str] = (), sweeps: Sequence[str] = ()) -> list[Run]:
-    """Begin the runs of a job file, and show the transfer of its model; every job is valid before the first begins.
+    """Begin the runs of a job file, and show the transfer of its model; all jobs are validated first.
 
     Raises:
-        BadInputError: listing every problem of the job file or of the changed job.
+        BadInputError: lists every problem of the job file or of the changed job.
     """
     try:
         jobs = _jobs(job, sets, sweeps)
@@ -28,7 +28,7 @@ def submitted(client: Operator, job: Path, sets: Sequence[str] = (), sweeps: Seq
 
 def _jobs(job: Path, sets: Sequence[str], sweeps: Sequence[str]) -> list[Path | Job]:
     if not (sets or sweeps):
-        return [job]  # as it was written, comments too
+        return [job]  # unchanged, including comments
     found = Job.load(job)
     return [
         changed(found, point, f"{job} with --set and --sweep") for point in points_of(changes_of(sets), grid_of(sweeps))

@@ -1,4 +1,4 @@
-"""``atoll token``: the join tokens of new participants."""
+"""``atoll token``: join tokens of new participants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lifetime_s(context: click.Context, option: click.Parameter, value: str) -> f
 
 @click.group(cls=Group)
 def token() -> None:
-    """Make, list and void join tokens."""
+    """Create, list and void join tokens."""
 
 
 @token.command()
@@ -46,13 +46,13 @@ def token() -> None:
     "hosts",
     multiple=True,
     metavar="HOST",
-    help="For an aggregator: a host name or IP address that its participants connect to; can be given several times.",
+    help="For an aggregator: a host name or IP address that its participants connect to; may be given several times.",
 )
 @click.option(
     "--through",
     default="",
     metavar="AGGREGATOR",
-    help="Id or organisation of the aggregator that the participants connect to; it must be connected.",
+    help="Id or organisation of the aggregator that the participants connect to, which must be connected.",
 )
 @click.option(
     "--expires",
@@ -62,7 +62,7 @@ def token() -> None:
     show_default=True,
     help="Validity of the tokens: 90m, 24h, 7d.",
 )
-@click.option("--count", type=click.IntRange(1, MAX_TOKENS), default=1, show_default=True, help="How many to make.")
+@click.option("--count", type=click.IntRange(1, MAX_TOKENS), default=1, show_default=True, help="Number of tokens.")
 @click.option(
     "-o",
     "--output",
@@ -79,7 +79,7 @@ def new(
     json_output: bool,
     **holder: Any,
 ) -> None:
-    """Make one-time join tokens. Each lets one participant or aggregator enrol, once; they are shown only now."""
+    """Create one-time join tokens, each for one enrolment of a participant or aggregator; they are shown only now."""
     with _new_file(output) if output is not None else nullcontext() as file:
         made = client.make_tokens(count, **holder)
         if file is not None:
@@ -128,7 +128,7 @@ def list_tokens(client: Operator, *, unused: bool, json_output: bool) -> None:
 @json_option
 @connected
 def void(client: Operator, *, token_ids: tuple[str, ...], created_by: str, json_output: bool) -> None:
-    """Void unused join tokens, by the ids that `atoll token list` shows. Participants who have used theirs stay."""
+    """Void unused join tokens, by the ids that `atoll token list` shows. Enrolled participants are not affected."""
     if bool(token_ids) == bool(created_by):
         raise click.UsageError("name either tokens or --made-by OPERATOR")
     voided = client.void_tokens(token_ids, created_by=created_by)
@@ -140,12 +140,12 @@ def void(client: Operator, *, token_ids: tuple[str, ...], created_by: str, json_
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """A private file that gets the name ``path`` once the block has written it; if the block fails, there is no file.
+    """A private file that is named ``path`` once the block has written it; if the block fails, no file is left.
 
-    The room for it is made before the block: tokens that could not be written would be lost.
+    Its disk space is allocated before the block, since tokens that could not be written would be lost.
 
     Raises:
-        BadInputError: if there is a file of that name, or it cannot be written.
+        BadInputError: if a file of that name exists, or it cannot be written.
     """
     try:
         _require_new(path)

@@ -1,6 +1,6 @@
-"""Metrics that a job decides by and that no round measured, such as a name with a slip of the pen.
+"""Finds deciding metrics of a job that no round measured, such as a misspelt name.
 
-It is known as soon as one round was measured by others of the kind: by participants (``eval/``), or by the server's
+This is known as soon as one round has other metrics of the same kind: of participants (``eval/``), or of the server's
 evaluator (``server/``).
 """
 
@@ -15,13 +15,13 @@ from atoll.text.printable import printable
 
 
 def unmeasured_lines(detail: RunDetail) -> Iterator[str]:
-    """A line for each metric that the job names and that measured no model, though others did or the run has ended."""
+    """A line for each metric in the job that measured no model, although others did or the run has ended."""
     if not any(item.released for item in detail.rounds):
         return
     try:
         job = parse_job(detail.job_toml)
     except JobFileError:
-        return  # of another version: what it names is not known
+        return  # a job of another version, whose metrics are unknown
     measured = judging_metrics(detail.rounds)
     named = {"retention.best": job.retention.best, "stop.metric": job.stop.metric if job.stop else None}
     for key, metric in named.items():

@@ -1,4 +1,4 @@
-"""Following a run: a live picture on a terminal, lines of text elsewhere, JSON lines when asked."""
+"""Follows a run: a live picture on a terminal, lines of text elsewhere, JSON lines on request."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Sink(Protocol):
     """Receives the changes of a run."""
 
     def change(self, progress: Progress) -> None:
-        """The run changed."""
+        """Handle a change of the run."""
         ...
 
     def history(self, detail: RunDetail) -> None:
-        """The rounds so far, when one has ended."""
+        """Handle the rounds so far, after one has ended."""
         ...
 
     def notice(self, text: str) -> None:
-        """A message about the connection."""
+        """Handle a message about the connection."""
         ...
 
 
 class LineSink:
-    """One line for each round that ended."""
+    """Prints one line for each ended round."""
 
     def __init__(self) -> None:
         self._shown = 0
@@ -52,7 +52,7 @@ class LineSink:
         self._paused = False
 
     def change(self, progress: Progress) -> None:
-        """Print ended rounds, pauses, and once per round that it waits for participants."""
+        """Print ended rounds, pauses and, once per round, that it waits for participants."""
         item, paused = progress.round, progress.run.status == "paused"
         if paused and not self._paused:
             self.notice("; ".join(part for part in ("paused", progress.run.reason) if part))
@@ -61,7 +61,7 @@ class LineSink:
             self._waits(progress, item)
 
     def _waits(self, progress: Progress, item: RoundSummary) -> None:
-        """Print that a round waits, and again once the server says why, such as a required participant that is away."""
+        """Print that a round waits, and again once the server gives a reason, such as an absent participant."""
         why, at = progress.run.reason, (item.round, bool(progress.run.reason))
         if (why or progress.connected < item.wanted) and self._waited_for not in (at, (item.round, True)):
             waiting = f"waiting for participants: {progress.connected} connected, {item.wanted} wanted"
@@ -69,7 +69,7 @@ class LineSink:
             self._waited_for = at
 
     def history(self, detail: RunDetail) -> None:
-        """Print the rounds that are new."""
+        """Print new rounds."""
         ended = [item for item in detail.rounds if item.phase in ENDED_PHASES]
         total, named, names = detail.run.rounds_total, not has_secret_draw(detail), names_of(detail.rounds)
         for item in ended[self._shown :]:
@@ -77,45 +77,45 @@ class LineSink:
         self._shown = max(self._shown, len(ended))
 
     def notice(self, text: str) -> None:
-        """Print it on stderr."""
+        """Print the message on stderr."""
         click.echo(text, err=True)
 
 
 class NoticeSink(LineSink):
-    """Messages on stderr alone: where the result of the run is what is printed."""
+    """Prints only messages, on stderr, for commands that print the run's result."""
 
     def history(self, detail: RunDetail) -> None:
         """Print nothing."""
 
 
 class JsonSink(LineSink):
-    """One JSON object a line for each change."""
+    """Prints each change as a JSON object on one line."""
 
     def change(self, progress: Progress) -> None:
-        """Print it."""
+        """Print the change."""
         print_json(progress, line=True)
 
     def history(self, detail: RunDetail) -> None:
-        """Print nothing: each change is complete."""
+        """Print nothing, since each change is complete."""
 
 
 class LiveSink:
-    """A picture that is redrawn a few times a second."""
+    """Shows a picture that is redrawn a few times a second."""
 
     def __init__(self, picture: Picture, live: Live) -> None:
         self._picture = picture
         self._live = live
 
     def change(self, progress: Progress) -> None:
-        """Show the round in work."""
+        """Show the current round."""
         self._picture.change(progress, time.monotonic())
 
     def history(self, detail: RunDetail) -> None:
-        """Show the rounds that ended."""
+        """Show the ended rounds."""
         self._picture.history(detail)
 
     def notice(self, text: str) -> None:
-        """Print it above the picture."""
+        """Print the message above the picture."""
         self._live.console.print(Text(text))
 
 
@@ -123,7 +123,7 @@ def watch(run: Run, *, json_output: bool = False) -> RunSummary:
     """Follow a run until it has ended.
 
     Raises:
-        StoppedError: on Ctrl-C; the run goes on.
+        StoppedError: on Ctrl-C; the run continues.
         UnreachableError: if the server is unreachable for too long.
     """
     try:
@@ -135,7 +135,7 @@ def watch(run: Run, *, json_output: bool = False) -> RunSummary:
 
 
 def observe(run: Run) -> RunSummary:
-    """Follow a run in a live picture on a terminal, in lines elsewhere. Raises as ``watch``, and KeyboardInterrupt."""
+    """Follow a run in a live picture on a terminal, else in lines. Raises like ``watch``, or KeyboardInterrupt."""
     shown = console()
     if not shown.is_terminal:
         return follow(run, LineSink())
@@ -163,7 +163,7 @@ def follow(run: Run, sink: Sink) -> RunSummary:
 
 
 class _Historian:
-    """Fetches the rounds when one has ended, but spends at most a twentieth of the time on it."""
+    """Fetches the rounds when one has ended, spending at most 5% of the time on it."""
 
     def __init__(self, run: Run, sink: Sink) -> None:
         self._known = Rounds(lambda since: run.detail(since=since, members=True))
@@ -187,7 +187,7 @@ class _Historian:
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
     def _notice_once(self, lines: Iterable[str]) -> None:
-        """Metrics that decide and are not measured: known after the first round that was."""
+        """Warn once about unmeasured deciding metrics, after the first round with metrics."""
         lines = tuple(lines)
         if lines and not self._noticed:
             self._noticed = True
@@ -195,7 +195,7 @@ class _Historian:
                 self._sink.notice(line)
 
     def closing_lines(self) -> Iterator[str]:
-        """Lines about participants that were invited and did not count, and about metrics that were not measured."""
+        """Lines about participants that were invited but did not count, and about unmeasured metrics."""
         if self._last is not None:
             yield from closing_lines(self._last.rounds, secret=has_secret_draw(self._last))
             yield from unmeasured_lines(self._last)
