@@ -224,7 +224,7 @@ def _stored(folder: Path) -> dict[str, Format]:
         "safetensors": Format(tensors, through_file(folder, "any.safetensors", safetensors.read_header), (WireError,)),
         "blob": Format(blob.read_bytes(), through_file(blob.parent, name, whole), (ServerError,)),
         "spool index": Format(record * 3, through_file(folder, "s.index", check_index)),
-        "back-up": Format(
+        "backup": Format(
             BACK_UP.model_dump_json().encode(),
             through_file(folder, MANIFEST_FILE, lambda path: read_manifest(path.parent)),
             (ServerError,),

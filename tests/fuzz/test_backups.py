@@ -1,4 +1,4 @@
-"""Changed back-ups, by a faulty disk or by hand: restored whole or refused, without writing anywhere else."""
+"""Changed backups, by a faulty disk or by hand: restored whole or refused, without writing anywhere else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atoll.server.errors import CorruptDataError, ServerError
 from tests.fuzz.material import FUZZ, changed
 from tests.server.backup.test_backup import MADE_AT, fill
 
-SECRET = b"what is outside of the back-up"
+SECRET = b"what is outside of the backup"
 PATHS = (
     "../secret",
     "ca/../../secret",
@@ -55,7 +55,7 @@ NUMBERS: tuple[object, ...] = (
 
 @dataclass(frozen=True)
 class Place:
-    """A back-up, a place to restore to, and a file beside both."""
+    """A backup, a place to restore to, and a file beside both."""
 
     root: Path
     kept: Path

@@ -64,7 +64,7 @@ NAMES = (
     "safetensors",
     "blob",
     "spool index",
-    "back-up",
+    "backup",
 )
 
 

@@ -1,4 +1,4 @@
-"""A server is backed up while it works, is lost, and continues from the back-up with the same participants."""
+"""A server is backed up while it works, is lost, and continues from the backup with the same participants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 def test_backed_up_in_mid_round_destroyed_and_restored_the_run_ends(
     serve: Serve, hire: Hire, tmp_path: Path, killed_undisturbed: bytes
 ) -> None:
-    """The open round's uploads are not in the back-up: it is tried again, and the model is the same to the bit.
+    """The open round's uploads are not in the backup: it is tried again, and the model is the same to the bit.
 
     The model is of several chunks: blobs and spool files are worth writing over, and models are linked, not copied.
     """

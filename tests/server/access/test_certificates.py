@@ -481,7 +481,7 @@ async def test_believed_participants_get_a_row_once(rig: Rig) -> None:
 
 
 class TestRestored:
-    """A database made of a back-up does not know the certificates that were renewed since."""
+    """A database made of a backup does not know the certificates that were renewed since."""
 
     def restored(self, rig: Rig, after_s: float) -> CertificateBook:
         at = rig.clock() + after_s
@@ -507,7 +507,7 @@ class TestRestored:
         name = Peer.from_pem(old).name
         renewed = rig.authority.issue_participant(request, name, now=rig.clock(), lifetime_s=3600.0).pem
         book = self.restored(rig, 10.0)
-        await book.renew(old, Key().csr)  # the back-up cannot know better
+        await book.renew(old, Key().csr)  # the backup cannot know better
         await book.identify(renewed)
         rig.clock.now += 1.0
         await book.renew(renewed, Key().csr)

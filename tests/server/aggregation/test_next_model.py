@@ -153,7 +153,7 @@ def test_a_fragment_is_a_run_of_whole_tensors_and_has_its_own_sum() -> None:
     layout = Layout((TensorSpec("a", (4,), Dtype.FLOAT32), TensorSpec("b", (6,), Dtype.FLOAT32)))
     updates, old = updates_of(10, 1), OldModel(bytes(40))
     for part in (ElementRange.run(0, 5), ElementRange.run(3, 7), ElementRange(0, 2, 4, 2), ElementRange.run(4, 7)):
-        with pytest.raises(ReleaseError, match="no run of whole tensors"):
+        with pytest.raises(ReleaseError, match="not a run of whole tensors"):
             released(layout, sum_of(updates), FEDAVG, old, fragment=part)
     with pytest.raises(ReleaseError, match="the sum's elements: 10, expected 6"):
         released(layout, sum_of(updates), FEDAVG, old, fragment=ElementRange.run(4, 6))

@@ -1,4 +1,4 @@
-"""A back-up holds everything that a server needs to continue; a restoration verifies everything before it uses it."""
+"""A backup holds everything that a server needs to continue; a restoration verifies everything before it uses it."""
 
 import errno
 import json
@@ -204,7 +204,7 @@ class TestKilled:
             with pytest.raises(KeyboardInterrupt):
                 restore(tmp_path / "kept", again, now=MADE_AT)
         assert (again / ".restoring" / "atoll.sqlite3").exists()
-        with pytest.raises(SchemaError, match="did not come to its end"):
+        with pytest.raises(SchemaError, match="was not completed"):
             Store.open(again)
         with pytest.raises(InvalidRequestError, match="is not empty"):
             restore(tmp_path / "kept", again, now=MADE_AT)
@@ -277,9 +277,9 @@ class TestRefusals:
             restore(tmp_path / "good", data, now=MADE_AT)
 
     def test_what_is_no_server_and_no_back_up(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidRequestError, match="no server's data"):
+        with pytest.raises(InvalidRequestError, match="not a server's data"):
             back_up(tmp_path, tmp_path / "kept", now=MADE_AT)
-        with pytest.raises(InvalidRequestError, match="is no back-up"):
+        with pytest.raises(InvalidRequestError, match="is not a backup"):
             restore(tmp_path, tmp_path / "again", now=MADE_AT)
 
     def test_a_disk_without_room(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_a_database_that_is_there_already_is_refused(tmp_path: Path, postgresql_
 
 
 def test_no_data_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="is no server's data directory"):
+    with pytest.raises(InvalidRequestError, match="is not a server's data directory"):
         move_database(tmp_path, None)
     assert list(tmp_path.iterdir()) == []
 

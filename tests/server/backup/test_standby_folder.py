@@ -78,7 +78,7 @@ def test_a_database_in_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="is a file in it") as refused:
         make_standby(tmp_path / "data", tmp_path / "second")
     assert "atoll server migrate" in refused.value.detail.remedy
-    with pytest.raises(InvalidRequestError, match="no server's data directory"):
+    with pytest.raises(InvalidRequestError, match="not a server's data directory"):
         make_standby(tmp_path / "nothing", tmp_path / "second")
     assert not (tmp_path / "second").exists()
 

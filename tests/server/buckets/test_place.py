@@ -53,5 +53,5 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
 def test_an_endpoint_is_a_url() -> None:
     assert parse_place("s3://b/x", "http://127.0.0.1:9000/").endpoint == "http://127.0.0.1:9000"
     for endpoint in ("127.0.0.1:9000", "http://[::1:9000"):
-        with pytest.raises(InvalidRequestError, match=r"is no URL|cannot be read"):
+        with pytest.raises(InvalidRequestError, match=r"is not a URL|cannot be read"):
             parse_place("s3://b/x", endpoint)

@@ -69,7 +69,7 @@ def test_a_damaged_ledger_fails(fake: Any, tmp_path: Path) -> None:
     found = {item["check"]: item for item in json.loads(result.stdout)}
     assert found["ledger of clinic"]["status"] == "ok"
     assert found["ledger of school"]["message"] == "charge 3 was changed"
-    assert "back-up" in found["ledger of school"]["remedy"]
+    assert "backup" in found["ledger of school"]["remedy"]
 
 
 def test_without_a_server_the_ledgers_are_read_from_the_data_directory(

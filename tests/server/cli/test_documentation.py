@@ -68,7 +68,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "**summary** (`demo --private`)": (PrivateSummary,),
     "**population**": (PopulationSummary, RunSpending),
     "**charge**": (ChargeSummary,),
-    "**what holds for a participant**": (ParticipantPrivacy, ParticipantRun),
+    "**a participant's figures**": (ParticipantPrivacy, ParticipantRun),
     "| `privacy verify` |": (Chain,),
     "**audit**": (Audited,),
     "**plan**": (Plan, SpentAfter, Alternative, InTurns),

@@ -133,7 +133,7 @@ async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
         assert bad.exit_code == 1
         assert answer in bad.stdout
     file.write_text("".join(lines[:-1]))
-    assert "is not what was exported: 1 flaw\n" in verify(str(file), "--head", head).stderr
+    assert "differs from the export: 1 flaw\n" in verify(str(file), "--head", head).stderr
     assert verify(str(file)).exit_code == 0  # what was cut off cleanly, only the head tells
 
 
@@ -259,7 +259,7 @@ async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask,
     assert exported.stdout.startswith("school=")
     assert f"{file}: 5 charges" in exported.stderr
     assert f"{file}:3: was changed: its digest does not fit" in exported.stderr
-    assert f"{file}:5: is no line of a ledger" in exported.stderr
+    assert f"{file}:5: is not a line of a ledger" in exported.stderr
     assert "the record of population clinic was changed on disk" in exported.stderr
     before, after = sound.read_text().splitlines(), file.read_text().splitlines()
     assert [number for number, (one, other) in enumerate(zip(before, after, strict=True), 1) if one != other] == [3, 5]
@@ -342,8 +342,8 @@ async def test_a_data_directory_answers_as_its_server_does(world: World, ask: As
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
     for options, answer in (
-        (["--data", str(tmp_path)], "is no server's data directory: it has no database"),
-        ([], "atoll-data is no server's data directory"),
+        (["--data", str(tmp_path)], "is not a server's data directory: it has no database"),
+        ([], "atoll-data is not a server's data directory"),
     ):
         found = CliRunner().invoke(privacy, ["ledger", "--offline", *options], env={"ATOLL_DATA": None})
         assert (found.exit_code, answer in found.stderr) == (2, True)

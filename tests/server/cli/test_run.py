@@ -165,7 +165,7 @@ def test_an_extension_can_be_watched(fake: Any, invoke: Invoke) -> None:
 def test_delete_asks_first(fake: Any, invoke: Invoke) -> None:
     refused = invoke(run, "delete", "rabc", "rdef", answer="n\n")
     assert refused.exit_code == 2
-    assert "Delete rabc, rdef for good? [y/N]" in refused.stderr
+    assert "Delete rabc, rdef permanently? [y/N]" in refused.stderr
     assert "nothing was deleted" in refused.stderr
     assert not asked_for(fake, control_pb2.DeleteRunRequest)
     assert invoke(run, "delete", "rabc", answer="y\n").stdout == "run rabc is deleted: 3 MB removed\n"

@@ -65,7 +65,7 @@ def test_the_table_says_what_is_in_the_database(data: Path) -> None:
 def test_a_place_that_is_none_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(storage, ["--data", str(tmp_path)])
     assert result.exit_code == 1
-    assert f"{tmp_path} is no server's data directory" in result.output
+    assert f"{tmp_path} is not a server's data directory" in result.output
 
 
 def test_pruning_is_the_servers(fake: Any, invoke: Callable[..., Result]) -> None:

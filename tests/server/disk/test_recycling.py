@@ -85,7 +85,7 @@ def test_a_file_that_anybody_uses_is_unlinked_and_stays_theirs(
 
 
 def test_a_file_with_a_second_name_is_not_written_over(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
-    """Back-ups may link files instead of copying them."""
+    """Backups may link files instead of copying them."""
     (tmp_path / "backup").hardlink_to(spent)
     free.give(spent)
     assert lying(tmp_path) == []

@@ -94,7 +94,7 @@ def test_damage_is_named_with_a_remedy(
     with pytest.raises(AuthorityError, match=says) as refused:
         Authority.open(tmp_path / "ca", now=now)
     assert str(path) in str(refused.value)
-    assert "back-up" in refused.value.detail.remedy
+    assert "backup" in refused.value.detail.remedy
 
 
 def test_key_and_certificate_of_different_authorities_are_refused(

@@ -93,7 +93,7 @@ def test_a_job_in_python_is_the_file_and_reads_back() -> None:
         (JOB + PRIVATE, "statistics.max_rows: is missing: with [privacy] it bounds what one participant sends"),
         (JOB + "max_rows = 200\n" + PRIVATE, "column 'age' lacks its lower and upper bound"),
         (NOISED.replace("120.0", "0.0"), "statistics.bounds.age: 0 to 0; allowed are two numbers, the lower first"),
-        (NOISED.replace("age = [0.0", "height = [0.0"), "'height' is no column of statistics.numeric"),
+        (NOISED.replace("age = [0.0", "height = [0.0"), "'height' is not a column in statistics.numeric"),
         (NOISED.replace("max_rows", "refinements = 1\nmax_rows"), "would spend the budget once more"),
         (NOISED.replace("max_rows", "minimum_and_maximum = true\nmax_rows"), "one row decides them"),
         (NOISED.replace("max_rows", "min_rows = 9\nmax_rows"), "noise hides small cells"),

@@ -83,12 +83,12 @@ def test_the_limit_is_on_record() -> None:
 def test_a_limit_that_does_not_fit_is_named() -> None:
     lines = a_chain(3)
     line = limited(lines)
-    beside = f"the limit stands beside 3 charges up to {head_of(lines)}, not beside those before it"
+    beside = f"the limit line names 3 charges up to {head_of(lines)}, which are not the charges before it"
     assert problems_of([*lines[:3], line]) == [(4, beside)]
     assert problems_of([*lines, line.replace("8.0", "80.0")]) == [(5, "was changed: its digest does not fit")]
     assert problems_of([*lines, line, line]) == [(6, "the limit of population clinic is here twice")]
     assert problems_of([line]) == [(1, "population clinic has no first line before it")]
-    assert problems_of([*lines, redigested(line, limited_by=5)]) == [(5, "is no line of a ledger")]
+    assert problems_of([*lines, redigested(line, limited_by=5)]) == [(5, "is not a line of a ledger")]
 
 
 def test_an_export_without_charges() -> None:
@@ -153,7 +153,7 @@ def test_the_end_is_told_by_the_head() -> None:
     assert f"not with {head}: the last charges are missing or replaced" in what
     ((_, beyond),) = problems_of(lines, clinic=head_of(lines[:-1]))
     assert "charges follow the one noted" in beyond
-    assert problems_of(lines, school=head) == [(0, "nothing of population school is here")]
+    assert problems_of(lines, school=head) == [(0, "no charge of population school is here")]
 
 
 def test_a_rewritten_history_is_told_by_the_head() -> None:
@@ -177,7 +177,7 @@ def test_spaces_are_a_change() -> None:
     ["{}", "[]", "1", "null", "", "{", '{"seq":1}', '{"population":1,"digest":"x"}', "NaN", "[" * 5000, '{"seq":NaN}'],
 )
 def test_other_text_is_no_line(line: str) -> None:
-    assert problems_of([line + "\n"]) == [(1, "is no line of a ledger")]
+    assert problems_of([line + "\n"]) == [(1, "is not a line of a ledger")]
 
 
 def test_a_charge_that_says_no_cost() -> None:
@@ -189,7 +189,7 @@ def test_a_charge_that_says_no_cost() -> None:
 def test_flaws_are_bounded() -> None:
     found = verified("x\n" for _ in range(10_000_000)).flaws
     assert len(found) == chain.MAX_FLAWS
-    assert found[-1] == Flaw(chain.MAX_FLAWS, "is no line of a ledger")
+    assert found[-1] == Flaw(chain.MAX_FLAWS, "is not a line of a ledger")
 
 
 def test_populations_may_follow_one_another_in_one_file() -> None:

@@ -84,7 +84,7 @@ class Faults:
     misbehave: float = 0.3
     meddle: float = 0.04
     effect_fails: float = 0.002
-    sum_lost: float = 0.01  # before its charge: a server was restored from a back-up
+    sum_lost: float = 0.01  # before its charge: a server was restored from a backup
     impatience: float = 0.06  # a timer fires before the messages that would have been in time
 
 

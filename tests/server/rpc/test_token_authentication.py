@@ -266,7 +266,7 @@ async def test_a_connection_that_makes_no_call_is_ended(world: World) -> None:
     [
         ({"issuer": "https://x.example"}, "client_id is missing"),
         ({"issuer": "https://x.example", "client_id": "a"}, "roles is empty"),
-        ({"issuer": "http://x.example", "client_id": "a", "roles": {"a": "viewer"}}, "is no address of a provider"),
+        ({"issuer": "http://x.example", "client_id": "a", "roles": {"a": "viewer"}}, "is not a provider's address"),
         ({"issuer": "https://x.example", "client_id": "a", "roles": {"a": "root"}}, "administrator"),
         ({"issuers": "https://x.example"}, "issuers"),
     ],

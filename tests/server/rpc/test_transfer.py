@@ -391,7 +391,7 @@ class TestReport:
         await alice.report(at, VALUES)
         found = await refused_detail(alice.claim(at, "0" * 64))
         assert (found.code, found.recovery) == ("report.conflict", Recovery.NEXT_TASK)
-        assert "first report stands" in found.remedy
+        assert "first report counts" in found.remedy
 
 
 class TestRounds:

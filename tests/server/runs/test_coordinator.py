@@ -436,7 +436,7 @@ class TestRestart:
             async with opened(tmp_path / "data"):
                 pass
         assert refused.value.detail.code == "store.damaged"
-        assert "restore the data directory from a back-up" in refused.value.detail.remedy
+        assert "restore the data directory from a backup" in refused.value.detail.remedy
 
     @pytest.mark.parametrize(
         "damage",

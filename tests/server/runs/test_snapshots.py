@@ -151,7 +151,7 @@ class TestPruned:
         spoil(tmp_path, "UPDATE snapshots SET checksum = '00'")
         with pytest.raises(CorruptDataError, match="event 0 is missing") as refused:
             await log.resumed()
-        assert "back-up" in refused.value.detail.remedy
+        assert "backup" in refused.value.detail.remedy
 
     async def test_one_of_another_version_is_passed_over(
         self, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture

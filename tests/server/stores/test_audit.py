@@ -85,7 +85,7 @@ def test_filters_and_pages(store: Store) -> None:
     assert listed(store, AuditFilter(subject="r0")) == [3, 0]
     assert listed(store, AuditFilter(outcome="refused")) == [2]
     assert listed(store, AuditFilter(since=NOW + 1, until=NOW + 3)) == [2, 1]
-    with pytest.raises(InvalidRequestError, match="is no position"):
+    with pytest.raises(InvalidRequestError, match="is not a position"):
         listed(store, after="x")
 
 

@@ -185,7 +185,7 @@ def test_damage_in_one_chunk_leaves_the_others_readable(blobs: DirectoryBlobStor
         assert bytes(blob.chunk(0)) == _content(3000)[:CHUNK]
         with pytest.raises(BlobDamagedError, match=f"bytes {CHUNK} to {2 * CHUNK - 1}") as found:
             blob.read(0, 3000)
-        assert "back-up" in found.value.detail.remedy
+        assert "backup" in found.value.detail.remedy
 
 
 def test_a_file_under_another_name_is_found(blobs: DirectoryBlobStore) -> None:
@@ -331,7 +331,7 @@ def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobSto
 
 
 def test_the_lock_of_back_ups_is_made_by_who_opens_the_store_first(blobs: DirectoryBlobStore) -> None:
-    """Otherwise a back-up by root would make it root's, and the server could no longer remove models."""
+    """Otherwise a backup by root would make it root's, and the server could no longer remove models."""
     assert stat.S_IMODE((blobs.root / "kept.lock").stat().st_mode) == 0o600
 
 

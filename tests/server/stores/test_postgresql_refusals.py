@@ -91,7 +91,7 @@ def test_the_database_server_notices_a_vanished_writer_in_half_a_minute(tmp_path
 
 def test_a_connection_pooler_is_refused(tmp_path: Path, postgresql_url: str) -> None:
     with pooler(postgresql_url) as url:
-        with pytest.raises(StoreUnavailableError, match="a connection pooler stands before") as refused:
+        with pytest.raises(StoreUnavailableError, match="a connection pooler is in front of") as refused:
             Store.open(tmp_path, url=url)
         assert "PgBouncer" in refused.value.detail.remedy
 

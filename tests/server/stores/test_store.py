@@ -100,7 +100,7 @@ def test_a_truncated_database_is_found_on_opening(tmp_path: Path, keep: float) -
     os.truncate(path, int(path.stat().st_size * keep) // 4096 * 4096)
     with pytest.raises(StoreDamagedError, match=r"atoll\.sqlite3") as found:
         Store.open(tmp_path)
-    assert "back-up" in found.value.detail.remedy
+    assert "backup" in found.value.detail.remedy
 
 
 def test_flipped_pages_give_an_error_or_change_nothing(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Accumulator:
             if not 1 <= weight <= room:
                 raise AggregationError(
                     f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more",
-                    "hold reports to their declared weight",
+                    "limit reports to their declared weight",
                 )
             term = _Term(weight, self.grid.factor(norm))
             if self._updates:

@@ -119,7 +119,7 @@ class Grid:
             raise GridError(
                 f"{examples} examples are more than the round's grid admits for all together "
                 f"({self.max_total_weight >> self.weight_shift})",
-                "hold reports to their declared weight",
+                "limit reports to their declared weight",
             )
         return weight
 

@@ -299,7 +299,7 @@ def _check_iterates(layout: Layout, iterates: IterateMean | None) -> None:
 def _check_fragment(layout: Layout, partial: PartialSum, summed: ElementRange) -> None:
     borders = {0, *(span.stop for span in layout.spans)}
     if not summed.contiguous or not {summed.offset, summed.stop} <= borders:
-        raise ReleaseError(f"{summed} is no run of whole tensors of this layout")
+        raise ReleaseError(f"{summed} is not a run of whole tensors of this layout")
     if partial.size != summed.size:
         raise ReleaseError(f"the sum's elements: {partial.size}, expected {summed.size} for this layout")
 

@@ -82,5 +82,7 @@ class Credential:
             raise SetupError("aggregator.credential", f"the credential cannot be read: {error}", _REMEDY) from error
         names = {item.name for item in fields(cls)}
         if not isinstance(values, dict) or values.pop("format", None) != _FORMAT or values.keys() != names:
-            raise SetupError("aggregator.credential", f"{path} is no credential of this version ({_FORMAT!r})", _REMEDY)
+            raise SetupError(
+                "aggregator.credential", f"{path} is not a credential of this version ({_FORMAT!r})", _REMEDY
+            )
         return cls(**{name: str(value) for name, value in values.items()})

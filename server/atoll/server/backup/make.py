@@ -59,7 +59,9 @@ def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) ->
     """
     place = database_place.find(data)
     if place is None:
-        raise InvalidRequestError("backup.data", f"{data} is no server's data directory", "say where it is with --data")
+        raise InvalidRequestError(
+            "backup.data", f"{data} is not a server's data directory", "say where it is with --data"
+        )
     with _new_folder(destination) as folder:
         blobs = blob_place.open_chosen(data)
         with blobs.kept():
@@ -102,7 +104,7 @@ def _new_folder(destination: Path) -> Iterator[Path]:
         temporary.rename(destination)
         fsync_path(destination.absolute().parent)
     except OSError as error:
-        raise storage_error("backup.disk", f"the back-up {destination} cannot be written", error) from error
+        raise storage_error("backup.disk", f"the backup {destination} cannot be written", error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

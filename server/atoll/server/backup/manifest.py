@@ -24,7 +24,7 @@ def _inside(path: str) -> str:
     """Check that a path is normalised and stays inside the folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or not pure.parts or ".." in pure.parts or str(pure) != path or "\x00" in path:
-        raise ValueError(f"{path[:80]!r} does not stay inside the back-up")
+        raise ValueError(f"{path[:80]!r} does not stay inside the backup")
     return path
 
 
@@ -85,12 +85,12 @@ def read_manifest(folder: Path) -> Manifest:
             found = Manifest.model_validate_json(file.read(_MAX_BYTES))
     except FileNotFoundError:
         raise InvalidRequestError(
-            "backup.none", f"{folder} is no back-up: it has no {MANIFEST_FILE}", "`atoll server backup` makes one"
+            "backup.none", f"{folder} is not a backup: it has no {MANIFEST_FILE}", "`atoll server backup` makes one"
         ) from None
     except OSError as error:
         raise CorruptDataError("backup.damaged", f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise CorruptDataError("backup.damaged", f"{path} cannot be read: {error}", "use another back-up") from None
+        raise CorruptDataError("backup.damaged", f"{path} cannot be read: {error}", "use another backup") from None
     if found.format != FORMAT:
         raise InvalidRequestError(
             "backup.format", f"{path} has format {found.format}, this program reads {FORMAT}", "use its own version"
@@ -105,7 +105,7 @@ def file_entry(folder: Path, path: str) -> File:
         OSError: if it is not a regular file (a link points elsewhere, a pipe has no end), or cannot be read.
     """
     if not stat.S_ISREG((folder / path).lstat().st_mode):
-        raise FileNotFoundError(errno.ENOENT, "it is no plain file")
+        raise FileNotFoundError(errno.ENOENT, "it is not a regular file")
     hasher = blake3()
     hasher.update_mmap(folder / path)
     return File(path=path, size_bytes=(folder / path).stat().st_size, digest=hasher.hexdigest())

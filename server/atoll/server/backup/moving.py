@@ -51,7 +51,7 @@ def move_database(data: Path, wanted: URL | None) -> Moved:
         CorruptDataError: if the database is damaged.
     """
     if database_place.find(data) is None:
-        message = f"{data} is no server's data directory"
+        message = f"{data} is not a server's data directory"
         raise InvalidRequestError("migrate.data", message, "say where it is with --data")
     with ExitStack() as closing:
         closing.callback(DirectoryLock.take(data).release)

@@ -75,7 +75,7 @@ def move_blobs(data: Path, wanted: BucketPlace | None, progress: Progress) -> Mo
         CorruptDataError: if a blob is damaged.
     """
     if database_place.find(data) is None:
-        message = f"{data} is no server's data directory"
+        message = f"{data} is not a server's data directory"
         raise InvalidRequestError("migrate.data", message, "say where it is with --data")
     with ExitStack() as closing:
         closing.callback(DirectoryLock.take(data).release)

@@ -21,7 +21,7 @@ from atoll.server.stores.store import RESTORING_FOLDER
 RESTORED_FILE = "restored.json"
 _PRIVATE_MODE = 0o700
 _OF_THE_DISK = "lost+found"  # present in the root of a separate file system
-_USE_ANOTHER = "use another back-up, or another copy of this one"
+_USE_ANOTHER = "use another backup, or another copy of this one"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _check_schema(manifest: Manifest) -> None:
     if not schema_version.is_known(manifest.schema_revision):
         raise InvalidRequestError(
             "backup.schema",
-            f"the back-up is of atoll {manifest.atoll}, schema revision {manifest.schema_revision}, which this program "
+            f"the backup is of atoll {manifest.atoll}, schema revision {manifest.schema_revision}, which this program "
             "does not know",
             "restore with that version of atoll, or a later one",
         )

@@ -51,7 +51,7 @@ def make_standby(data: Path, folder: Path) -> tuple[Path, ...]:
 def _check(data: Path, folder: Path) -> None:
     if database_place.find(data) is None:
         raise InvalidRequestError(
-            "standby.data", f"{data} is no server's data directory", "say where it is with --data"
+            "standby.data", f"{data} is not a server's data directory", "say where it is with --data"
         )
     if database_place.noted(data) is None:
         raise InvalidRequestError(

@@ -22,7 +22,7 @@ class BucketUnavailableError(StorageError):
     """The service of a bucket does not answer, or fails; nothing was acknowledged."""
 
     def __init__(self, message: str, *, where: object = "") -> None:
-        remedy = "check that the service runs and that this machine reaches it; what waits goes on then"
+        remedy = "check that the service runs and that this machine reaches it; waiting work then continues"
         super().__init__("bucket.unavailable", message, remedy, _RETRY_AFTER_S, where=where)
 
 

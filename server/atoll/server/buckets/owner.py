@@ -71,7 +71,7 @@ def _require_same(bucket: Bucket, owner: str) -> bool:
     except ObjectMissingError:
         raise ForeignBucketError(
             f"the place in the bucket has no {MARKER}, though this server has used it",
-            "check [storage] blobs_endpoint and the bucket; if it was emptied, restore the server from a back-up",
+            "check [storage] blobs_endpoint and the bucket; if it was emptied, restore the server from a backup",
             where=bucket.place,
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -66,7 +66,7 @@ def parse_place(url: str, endpoint: str = "", region: str = "") -> BucketPlace:
     if not _PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/")) or parts.fragment:
         raise InvalidRequestError("bucket.url", f"the prefix of {url[:160]!r} cannot name objects", _EXAMPLE)
     if endpoint and urlsplit(endpoint).scheme not in {"http", "https"}:
-        raise InvalidRequestError("bucket.url", f"endpoint {endpoint[:160]!r} is no URL", "give https://host[:port]")
+        raise InvalidRequestError("bucket.url", f"endpoint {endpoint[:160]!r} is not a URL", "give https://host[:port]")
     whole = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
     return BucketPlace(whole, endpoint.rstrip("/"), region)
 

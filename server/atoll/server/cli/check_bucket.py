@@ -48,8 +48,8 @@ def _works(store: BucketBlobStore) -> Iterator[Finding]:
     finally:
         store.bucket.delete([key])
     if found != _PROBE:
-        words = f"{place} gives other bytes than were written"
-        yield Finding(_CHECK, Status.FAIL, words, "find what stands between: a proxy, or the service itself")
+        words = f"{place} returns bytes other than those written"
+        yield Finding(_CHECK, Status.FAIL, words, "check for a proxy, or a fault of the service")
     elif facts is not None and abs(facts.made_at - time.time()) > CLOCK_FAIL_S:
         words = f"the clock of {place} is {facts.made_at - time.time():+.0f} s from this machine's"
         yield Finding(

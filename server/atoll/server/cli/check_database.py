@@ -62,13 +62,13 @@ def _compared(found: SchemaUpgrade | None) -> Finding:
     head = schema_version.head_revision()
     if found is None:
         words = f"the database has no tables of atoll, this version needs revision {head}"
-        return Finding(_SCHEMA, Status.FAIL, words, "restore it from its back-up; or name the right --data")
+        return Finding(_SCHEMA, Status.FAIL, words, "restore it from its backup; or name the right --data")
     if schema_version.is_older(found.revision):
         words = f"{found}; the next start upgrades it to {head}, which servers from {usable_from(head)} on can use"
         return Finding(_SCHEMA, Status.OK, words)
     if found.revision != head:
         words = f"{schema_version.newer_words(found)}, which can use it"
-        return Finding(_SCHEMA, Status.WARN, words, "make back-ups with the newer version, or upgrade this one too")
+        return Finding(_SCHEMA, Status.WARN, words, "make backups with the newer version, or upgrade this one too")
     return Finding(_SCHEMA, Status.OK, str(found))
 
 

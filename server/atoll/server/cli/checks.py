@@ -134,7 +134,7 @@ def certificate(name: str, pem: bytes, now: float) -> Finding:
     try:
         found = x509.load_pem_x509_certificate(pem)
     except (ValueError, x509.InvalidVersion) as error:
-        return Finding(name, Status.FAIL, f"not a certificate: {error}", "restore it from a back-up")
+        return Finding(name, Status.FAIL, f"not a certificate: {error}", "restore it from a backup")
     begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
     renewal = "start the server again: it renews its own certificates and operator.json"
     if now >= ends:
@@ -166,7 +166,7 @@ def ledgers(found: Sequence[PopulationSummary]) -> Iterator[Finding]:
     for item in found:
         name = f"ledger of {item.population}"
         if item.flaw:
-            remedy = "stop the server and restore a back-up; compare it with the last export of the ledger"
+            remedy = "stop the server and restore a backup; compare it with the last export of the ledger"
             yield Finding(name, Status.FAIL, item.flaw, remedy)
         else:
             yield Finding(name, Status.OK, f"{counted(item.charges, 'charge')}, head {item.head}")
@@ -175,7 +175,7 @@ def ledgers(found: Sequence[PopulationSummary]) -> Iterator[Finding]:
 def audit_log(found: AuditChain) -> Finding:
     """Check that every entry of the audit log is in its place and unchanged."""
     if found.flaw:
-        remedy = "compare it with a back-up, and with digests that you noted; see SECURITY.md"
+        remedy = "compare it with a backup, and with digests that you noted; see SECURITY.md"
         return Finding("audit log", Status.FAIL, found.flaw, remedy)
     words = f"{counted(found.entries, 'entry', 'entries')}, head {found.head}"
     return Finding("audit log", Status.OK, words)

@@ -85,7 +85,7 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
             yield from checks.ports(host, wanted, serving=True)
     except UnreachableError as error:
         if not is_loopback(host):
-            yield Finding("server", Status.FAIL, error.message, "start it there, or open the way to it (firewall, DNS)")
+            yield Finding("server", Status.FAIL, error.message, "start it there, or check firewall and DNS")
             return
         yield Finding("server", Status.WARN, error.message, "start it: atoll server start")
         yield from checks.ports(host, wanted, serving=False)

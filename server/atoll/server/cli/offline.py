@@ -83,7 +83,7 @@ def opened(data: Path) -> Iterator[OfflineLedger]:
 
     url = database_place.find(data)
     if url is None:
-        raise BadInputError(f"{data} is no server's data directory: it has no database", "name it with --data")
+        raise BadInputError(f"{data} is not a server's data directory: it has no database", "name it with --data")
     engine = dialects.reader_engine(url, connections=1)
     try:
         schema_version.require_usable(engine)

@@ -178,7 +178,7 @@ def _require_sound(found: tuple[PopulationSummary, ...]) -> None:
     flaws = [item.flaw for item in found if item.flaw]
     if flaws:
         raise OperatorError(
-            "; ".join(flaws), "stop the server, restore a back-up, and compare it with the last export of the ledger"
+            "; ".join(flaws), "stop the server, restore a backup, and compare it with the last export of the ledger"
         )
 
 

@@ -56,7 +56,7 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
             click.echo(formats.flaw_line(str(file), flaw))
     if found.flaws:
         raise OperatorError(
-            f"{file} is not what was exported: {counted(len(found.flaws), 'flaw')}",
+            f"{file} differs from the export: {counted(len(found.flaws), 'flaw')}",
             "export the ledger again, and compare",
         )
     if not chains:
@@ -78,7 +78,7 @@ def _parsed_head(text: str) -> tuple[str, str]:
     population, _, digest = text.rpartition("=")
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise BadInputError(
-            f"--head {text!r} is no digest", "write its 64 hex digits as `atoll privacy ledger` shows them"
+            f"--head {text!r} is not a digest", "write its 64 hex digits as `atoll privacy ledger` shows them"
         )
     return population, digest
 

@@ -226,7 +226,7 @@ def extend(client: Operator, *, run_id: str, rounds: int, watch_it: bool, json_o
 def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
     """Delete ended runs permanently: their records, logs and models, except models that other runs use."""
     found = {one.id: one for one in map(client.run, run_ids)}
-    if not yes and not click.confirm(f"Delete {', '.join(found)} for good?", err=True):
+    if not yes and not click.confirm(f"Delete {', '.join(found)} permanently?", err=True):
         raise BadInputError("nothing was deleted")
     for one, named in found.items():
         removed = named.delete()

@@ -172,7 +172,7 @@ def _done(client: Operator, work: dict[str, Callable[[], str]], *, follow: bool)
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
                 raise StoppedError(
-                    "stopped; the runs go on, and the same command brings everything up to date"
+                    "stopped; the runs continue, and repeating the command brings everything up to date"
                 ) from None
             raise
 

@@ -77,4 +77,4 @@ def _verify(client: Operator, *, json_output: bool) -> None:
     else:
         click.echo(f"{counted(chain.entries, 'entry', 'entries')} from {chain.first} on, head {chain.head}")
     if chain.flaw:
-        raise OperatorError(chain.flaw, "compare it with a back-up, and with digests that you noted")
+        raise OperatorError(chain.flaw, "compare it with a backup, and with digests that you noted")

@@ -46,7 +46,7 @@ def login(*, server: str | None, ca: Path | None, device: bool, json_output: boo
     if json_output:
         print_json({"name": who.name, "role": who.role, "server": found.address, "expires_at": found.expires_at})
         return
-    renewed = "it is renewed by itself" if found.refresh_token else "sign in again then"
+    renewed = "it is renewed automatically" if found.refresh_token else "sign in again then"
     click.echo(f"signed in to {found.address} as {who.name}, {who.role.replace('_', ' ')}")
     click.echo(f"the token ends at {when(found.expires_at)}; {renewed}")
 
@@ -65,11 +65,7 @@ def logout(*, json_output: bool) -> None:
     elif not there:
         click.echo("you are not signed in")
     else:
-        words = (
-            "the provider has revoked its tokens"
-            if revoked
-            else "the provider revokes no tokens: they end by themselves"
-        )
+        words = "the provider has revoked its tokens" if revoked else "the provider does not revoke tokens; they expire"
         click.echo(f"signed out; {words}")
 
 

@@ -58,7 +58,7 @@ def stats(client: Operator, *, job: Path, output: Path | None, csv_file: Path | 
     try:
         finish(follow(made, NoticeSink()))
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped waiting; the run goes on, and then: atoll run stats {made.id}") from None
+        raise StoppedError(f"stopped waiting; the run continues; afterwards: atoll run stats {made.id}") from None
     put_out(made.statistics(), output, csv_file, json_output=json_output)
 
 

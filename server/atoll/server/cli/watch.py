@@ -131,7 +131,7 @@ def watch(run: Run, *, json_output: bool = False) -> RunSummary:
             return follow(run, JsonSink())
         return observe(run)
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped watching; the run goes on: atoll run watch {run.id}") from None
+        raise StoppedError(f"stopped watching; the run continues: atoll run watch {run.id}") from None
 
 
 def observe(run: Run) -> RunSummary:

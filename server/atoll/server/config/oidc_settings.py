@@ -116,4 +116,4 @@ def require_safe(url: str) -> None:
     parts = urlsplit(url)
     local = parts.scheme == "http" and is_loopback(parts.hostname or "")
     if not parts.hostname or not (parts.scheme == "https" or local) or parts.fragment or parts.username:
-        raise ValueError(f"{url[:200]!r} is no address of a provider: https://HOST/..., or http:// on this machine")
+        raise ValueError(f"{url[:200]!r} is not a provider's address: https://HOST/..., or http:// on this machine")

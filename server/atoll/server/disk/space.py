@@ -18,7 +18,7 @@ from atoll.server.errors import StorageError, StorageFullError
 
 log = logging.getLogger(__name__)
 
-FREE_SOME_SPACE = "free some space on the server's disk; what waits goes on then"
+FREE_SOME_SPACE = "free some space on the server's disk; waiting work then continues"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_AFTER_S = 5.0
 _SYNC_FILE_RANGE_WRITE = 2

@@ -43,7 +43,7 @@ _RENEW_AT = 1 / 3  # a server certificate is renewed when less than this share o
 _KEY_FILE, _CERTIFICATE_FILE = AUTHORITY_FILES
 _SERVER_FILE, _LOCK_FILE = "server.pem", ".lock"
 _RIGHTS = "give the account that runs the server sole ownership of it: mode 0700 for the directory, 0600 for keys"
-_RESTORE = "restore the directory from a back-up, or start with an empty one (everyone must then enrol again)"
+_RESTORE = "restore the directory from a backup, or start with an empty one (everyone must then enrol again)"
 
 
 @dataclass(frozen=True)

@@ -201,5 +201,5 @@ def _checked(path: Path, upload: CommittedKey) -> tuple[str, bytes]:
 
 def _damaged(upload: CommittedKey) -> CorruptDataError:
     return CorruptDataError(
-        "spool.corrupt", "an update in the bucket is not what was acknowledged", LOST, where=upload.key
+        "spool.corrupt", "an update in the bucket differs from the acknowledged one", LOST, where=upload.key
     )

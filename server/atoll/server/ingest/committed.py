@@ -20,7 +20,7 @@ from atoll.wire.chunks import update_digest
 COMMITTED = ".committed"
 UPLOAD_ID_CHARS = 32
 SEGMENT_NAME_CHARS = 16
-LOST = "the round goes on without this upload"
+LOST = "the round continues without this upload"
 UNREADABLE = "a stored update cannot be read"
 
 

@@ -159,7 +159,7 @@ class Statistics(JobTable):
         """Refuse invalid queries: no columns, duplicate names, shares out of range, missing bounds."""
         for name in self.bounds:
             if name not in self.numeric:
-                yield "bounds", f"{name!r} is no column of statistics.numeric; leave it out"
+                yield "bounds", f"{name!r} is not a column in statistics.numeric; leave it out"
         lacking = [name for name in self.numeric if name not in self.bounds]
         if lacking and self.max_rows is not None:
             yield (

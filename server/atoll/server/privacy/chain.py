@@ -169,7 +169,7 @@ class _Reading:
         """Compare a population's last digest with the noted one."""
         chain = self.chains.get(population)
         if chain is None:
-            self.flaws.append(Flaw(0, f"nothing of population {population} is here"))
+            self.flaws.append(Flaw(0, f"no charge of population {population} is here"))
         elif chain.digest != head:
             why = (
                 "charges follow the one noted" if head in chain.digests else "the last charges are missing or replaced"
@@ -185,7 +185,7 @@ class _Reading:
             read = _read(parsed)
             text = canonical(parsed)
         except (ValidationError, ValueError, RecursionError):
-            yield "is no line of a ledger"
+            yield "is not a line of a ledger"
             return
         claimed = parsed.pop("digest")
         if digest_of(parsed) != claimed:
@@ -203,7 +203,7 @@ class _Reading:
             yield f"population {read.population} has no first line before it"
             return
         if (chain.seq, chain.digest) != (read.charges, read.head):
-            yield f"the limit stands beside {read.charges} charges up to {read.head}, not beside those before it"
+            yield f"the limit line names {read.charges} charges up to {read.head}, which are not the charges before it"
         if chain.limit is not None:
             yield f"the limit of population {read.population} is here twice"
         chain.limit = read

@@ -5,7 +5,7 @@
     ServerError
     └── ConflictError
         ├── BudgetSpentError       a round, or the rest of a run, would cost more than was promised
-        │   ├── UncomparedError    the ledger was restored from a back-up and has not been compared since
+        │   ├── UncomparedError    the ledger was restored from a backup and has not been compared since
         │   └── TooFewReportsError  so few members report that releases would be wasted
         └── AdjacencyError         a run's promise and its population's cannot be composed
 """
@@ -27,14 +27,14 @@ class BudgetSpentError(ConflictError):
 
 
 class UncomparedError(BudgetSpentError):
-    """The ledger was restored from a back-up and lacks the charges of later releases."""
+    """The ledger was restored from a backup and lacks the charges of later releases."""
 
     code: ClassVar[str] = "privacy.restored"
 
     def __init__(self, run_id: str, restored: str) -> None:
         super().__init__(
-            f"the privacy budget of run {run_id} is not known: its ledger was restored from a back-up on {restored}, "
-            "and has nothing of what was released since that was made",
+            f"the privacy budget of run {run_id} is not known: its ledger was restored from a backup on {restored}, "
+            "and lacks all later releases",
             "compare `atoll privacy ledger` with the heads or the export noted last, lower the population's limit by "
             f"what is missing, then `atoll run resume {run_id}`",
         )

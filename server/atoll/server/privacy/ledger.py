@@ -284,7 +284,7 @@ def set_limit(
             raise RecordMissingError("population", name, remedy)
         if not re.fullmatch(POPULATION_PATTERN, name.partition("/")[2] or name) or len(name) > MAX_POPULATION_CHARS:
             remedy = "use up to 63 lower-case letters, digits, dots, dashes or underscores"
-            raise InvalidRequestError("privacy.limit", f"{name[:80]!r} is no name of a population", remedy)
+            raise InvalidRequestError("privacy.limit", f"{name[:80]!r} is not a valid population name", remedy)
         standing = populations.add(connection, name, adjacency, now)
     elif adjacency not in (None, standing.adjacency):
         raise AdjacencyError(name, standing.adjacency, str(adjacency))

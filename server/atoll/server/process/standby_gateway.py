@@ -99,7 +99,7 @@ class _Stores:
         blobs = open_chosen(config.data, config.storage.blob_settings)
         uploads = uploads_beside(blobs)
         if uploads is None:
-            raise TypeError("a server that stands by serves participants only with a bucket")
+            raise TypeError("a standby serves participants only with a bucket")
         partials = config.data / PARTIALS_FOLDER
         partials.mkdir(mode=0o700, exist_ok=True)
         for left in partials.iterdir():

@@ -28,7 +28,7 @@ MAX_CALLERS = 65_536
 MAX_TASKS = 64
 """Maximum number of invitations of one stream whose answers are counted separately."""
 _BURST_S = 2.0
-_LATER = "go on later, or have the limit raised"
+_LATER = "try again later, or have the limit raised"
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 
 Clock = Callable[[], float]
@@ -207,7 +207,7 @@ class Admission:
                 raise LimitExceededError(
                     "upload.rate",
                     f"this participant uploads more than {limits.upload_mib_per_s} MiB/s",
-                    "go on a little later",
+                    "continue a little later",
                     retry_after_s=wait_s,
                 )
             account.up_quota.take(amount, now)

@@ -124,4 +124,4 @@ def _crowded(caller: str) -> LimitExceededError:
 
 
 def _unread(message: str) -> LimitExceededError:
-    return LimitExceededError(UNREAD, message, "read what was asked for, or cancel the call", retry_after_s=1.0)
+    return LimitExceededError(UNREAD, message, "read the answer, or cancel the call", retry_after_s=1.0)

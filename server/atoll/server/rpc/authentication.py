@@ -230,7 +230,7 @@ class Watch:
                 await self._authenticator.identify(self._context)
             except TokenEndedError as error:
                 raise UnavailableError(
-                    "oidc.ended", error.detail.message, "go on in a new call with a new token", retry_after_s=0.1
+                    "oidc.ended", error.detail.message, "continue in a new call with a new token", retry_after_s=0.1
                 ) from error
         if self._wanted is not None and now - self._asked >= WANTED_CHECK_S:
             self._asked = now
@@ -286,7 +286,7 @@ class Watch:
             await self.check()
             if time.monotonic() >= until:
                 raise UnavailableError(
-                    "stream.idle", f"nothing came for {idle_s:g} s", "go on in a new stream", retry_after_s=1.0
+                    "stream.idle", f"nothing came for {idle_s:g} s", "continue in a new stream", retry_after_s=1.0
                 )
 
 
@@ -295,6 +295,6 @@ def _check_pace(received: int, waited_s: float) -> None:
         raise LimitExceededError(
             "stream.slow",
             f"{received} bytes came in {waited_s:.3g} s of waiting: at least {LEAST_BYTES_PER_S} bytes/s are needed",
-            "go on in a new stream over a faster connection",
+            "continue in a new stream over a faster connection",
             retry_after_s=1.0,
         )

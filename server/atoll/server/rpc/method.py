@@ -118,7 +118,7 @@ class Method:
             raise LimitExceededError(
                 "stream.unread",
                 f"the caller took nothing of a message for {within_s:g} s; its connection is closed",
-                "read what was asked for, or cancel the call",
+                "read the answer, or cancel the call",
                 retry_after_s=1.0,
             ) from None
 

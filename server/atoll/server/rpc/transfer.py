@@ -333,7 +333,7 @@ def _check_same(receipt: ReportReceipt, request: transfer_pb2.ReportRequest) -> 
             "report.conflict",
             f"this participant has reported update {receipt.digest[:16]!r} for the round; now it sends "
             f"{request.digest[:16]!r}",
-            "the first report stands; report once per round",
+            "the first report counts; report once per round",
         )
 
 

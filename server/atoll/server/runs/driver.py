@@ -21,7 +21,7 @@ from atoll.server.telemetry.context import remember
 
 log = logging.getLogger(__name__)
 
-RESTORE = "stop the server and restore the data directory from a back-up; the run goes on from there"
+RESTORE = "stop the server and restore the data directory from a backup; the run continues from there"
 PATIENCE_S = 0.05
 """Seconds that a patient event waits for others to share its transaction."""
 
@@ -323,7 +323,7 @@ def _no_answer(effect: Effect, state: RunState) -> None:
 def _refusal(error: RoundError) -> ServerError:
     if isinstance(error, IllegalTransition):
         return RefusedEventError("run.state", str(error))
-    return CorruptDataError("run.state", str(error), "the run cannot go on from here; see the server's log")
+    return CorruptDataError("run.state", str(error), "the run cannot continue; see the server's log")
 
 
 def _is_outage(error: Exception) -> bool:

@@ -185,7 +185,7 @@ async def _check_kept(services: Services, run: runs.Run, keep_ended_s: float) ->
         raise ConflictError(
             "run.incomplete",
             f"run {run.id} cannot go on: its newest model or its optimiser's state is gone (blob {gone[0][:16]}), "
-            "as may be after a damage to the disk or the restoration of a back-up",
+            "which can happen after disk damage or the restoration of a backup",
             _anew(run),
         )
 

@@ -242,7 +242,7 @@ def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
         raise CorruptDataError(
             "run.log",
             f"run {state.run_id}: event {place - 1} of the log does not follow from those before it: {error}",
-            "start the version of the server that wrote it, or restore the data directory from a back-up",
+            "start the version of the server that wrote it, or restore the data directory from a backup",
         ) from error
     return Replayed(state, place, start)
 

@@ -152,7 +152,7 @@ def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> Rep
         raise ReportRefusedError(
             "report.conflict",
             "another report of this participant for the round was acknowledged before",
-            "the first report stands; report once per round",
+            "the first report counts; report once per round",
         )
     if receipt.verdict is Verdict.REJECTED:
         raise ReportRefusedError("report.refused", receipt.detail, _WAIT)

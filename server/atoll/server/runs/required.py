@@ -91,7 +91,7 @@ def check_required(connection: Connection, spec: JobSpec, project: str) -> None:
             there = ", ".join(participants.organisations(connection, project, limit=SHOWN_ORGANISATIONS)) or "none"
             raise InvalidRequestError(
                 "job.required",
-                f"cohort.required names {name!r}, which is no enrolled participant and no organisation of one",
+                f"cohort.required names {name!r}, which is neither an enrolled participant nor an organisation of one",
                 f"enrolled are participants of: {there}; `atoll participants list` has their ids",
             )
         found.update(ids)

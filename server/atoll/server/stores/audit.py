@@ -124,7 +124,7 @@ def listed(
     if after:
         if not (after.isascii() and after.isdigit() and len(after) < 19):
             remedy = "continue from the last answer's next"
-            raise InvalidRequestError("list.after", f"{after[:80]!r} is no position in this list", remedy)
+            raise InvalidRequestError("list.after", f"{after[:80]!r} is not a position in this list", remedy)
         query = query.where(audit.c.seq < int(after))
     return fetch_all(connection, AuditEntry, query.order_by(audit.c.seq.desc()).limit(limit))
 

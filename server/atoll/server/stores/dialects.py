@@ -64,7 +64,7 @@ _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: "check that the data directory exists and that the server's account may write to it",
     sqlite3.SQLITE_PERM: "check the permissions of the data directory",
     sqlite3.SQLITE_IOERR: "check the disk (dmesg, SMART) and that it is not full",
-    sqlite3.SQLITE_BUSY: "another process holds the database: make sure that one server uses this directory",
+    sqlite3.SQLITE_BUSY: "another process holds the database: make sure that only one server uses this directory",
 }
 _SERVER_FULL = "53100"
 _SERVER_DAMAGED = frozenset({"XX001", "XX002"})
@@ -219,7 +219,7 @@ def translate(error: SQLAlchemyError, url: URL) -> ServerError:
         return StorageError(
             "store.query",
             f"a query of the database failed: {type(error).__name__}",
-            "this is a fault in the server: please report it",
+            "this is a bug in the server; please report it",
             where=f"{place}, {error}",
         )
     cause = error.orig

@@ -74,7 +74,7 @@ class StoreDamagedError(CorruptDataError):
     """The database is damaged."""
 
     def __init__(self, message: str, *, where: object = "") -> None:
-        remedy = "stop the server and restore the data directory from a back-up"
+        remedy = "stop the server and restore the data directory from a backup"
         super().__init__("store.damaged", message, remedy, where=where)
 
 
@@ -82,7 +82,7 @@ class BlobDamagedError(CorruptDataError):
     """A blob is truncated or changed."""
 
     def __init__(self, message: str, *, where: object = "") -> None:
-        remedy = "restore the file from a back-up or a replica; check the disk"
+        remedy = "restore the file from a backup or a replica; check the disk"
         super().__init__("blob.damaged", message, remedy, where=where)
 
 

@@ -33,5 +33,5 @@ def _parsed(text: str) -> tuple[float, str]:
         return float(moment), row_id
     except ValueError:
         raise InvalidRequestError(
-            "list.after", f"{text[:80]!r} is no position in this list", "continue from the last answer's next"
+            "list.after", f"{text[:80]!r} is not a position in this list", "continue from the last answer's next"
         ) from None

@@ -85,7 +85,7 @@ def record(connection: Connection, report: Report) -> Recorded:
             f"participant {report.participant} has reported update {standing.digest[:16]!r} with weight "
             f"{standing.weight} for round {RoundKey(report.round, report.attempt)}; now it sends "
             f"{report.digest[:16]!r} with weight {report.weight}",
-            "the first report stands; report once per round",
+            "the first report counts; report once per round",
         )
     return Recorded(standing, is_new=False)
 

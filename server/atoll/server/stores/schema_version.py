@@ -206,11 +206,11 @@ def _usable_revision(connection: Connection) -> SchemaUpgrade | None:
         return None
     found = schema_upgrades.find(connection, current)
     if not is_known(current) and not is_known(found.usable_from):
-        needed = f"servers from revision {found.usable_from} on may use it" if found.by else "it says no more"
+        needed = f"servers from revision {found.usable_from} on may use it" if found.by else "it does not say more"
         raise SchemaError(
             f"{newer_words(found)}; {needed}",
             f"start atoll {found.by or 'in the version that last used this database'} or a later one; or restore the "
-            "back-up from before the upgrade",
+            "backup from before the upgrade",
         )
     return found
 

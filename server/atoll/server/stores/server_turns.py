@@ -53,7 +53,7 @@ class TurnOverError(StoreUnavailableError):
     def __init__(self, place: str) -> None:
         super().__init__(
             "another server has used the database since this one lost its connection",
-            "stop this server; start it again if it is the one that is wanted",
+            "stop this server; start it again if it should be at work",
             where=place,
         )
 
@@ -180,7 +180,7 @@ class ServerTurn:
         pid = _one_row(connection, "SELECT pg_backend_pid()")
         if pid != cast("PostgresConnection[Any]", connection).info.backend_pid:
             raise StoreUnavailableError(
-                "a connection pooler stands before the database, and the server's lock needs a connection of its own",
+                "a connection pooler is in front of the database, but the server's lock needs a dedicated connection",
                 "name PostgreSQL itself (host and port) instead of PgBouncer or the like",
                 where=self._place,
             )

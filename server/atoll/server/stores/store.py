@@ -148,7 +148,7 @@ def _require_still_owned(blobs: BlobStore) -> None:
 def _require_restored(directory: Path) -> None:
     if any((directory / RESTORING_FOLDER).glob("*")):
         raise SchemaError(
-            f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
+            f"the restoration of {directory} was not completed", "empty it, then restore the backup again"
         )
 
 
@@ -173,7 +173,7 @@ def _require_match(engine: Engine, directory: Path, blobs: BlobStore) -> None:
     if empty and next(blobs.names(), None) is not None:
         raise SchemaError(
             f"the database {name} is empty, and {directory} holds models",
-            "restore the database from its back-up, or choose a new data directory",
+            "restore the database from its backup, or choose a new data directory",
         )
 
 

@@ -63,7 +63,7 @@ def storage_use(data: Path) -> StorageUse:
     """
     url = database_place.find(data)
     if url is None:
-        raise SchemaError(f"{data} is no server's data directory", "say where it is with --data")
+        raise SchemaError(f"{data} is not a server's data directory", "say where it is with --data")
     blobs = blob_place.open_chosen(data)
     engine = dialects.reader_engine(url, connections=1)
     try:

@@ -53,7 +53,7 @@ async def test_the_next_round_waits_for_an_operator_also_after_another_start(tmp
 async def test_a_run_that_waits_for_budget_is_backed_up_and_releases_its_round_without_what_is_lost(
     tmp_path: Path,
 ) -> None:
-    """No back-up has updates in it. An empty cohort loses none: to draw again would reveal that a member was drawn."""
+    """No backup has updates in it. An empty cohort loses none: to draw again would reveal that a member was drawn."""
     async with opened(tmp_path / "data") as federation:
         clients = await federation.clients("alice", "bob")
         run = await federation.submit(private_job(noise=LOUD).replace(b"max_attempts = 1", b"max_attempts = 2"))
@@ -114,4 +114,4 @@ async def test_a_server_reads_that_its_directory_was_restored(tmp_path: Path) ->
     (tmp_path / "data" / RESTORED_FILE).write_text(json.dumps(note))
     async with World(tmp_path / "data") as world:
         progress = await world.until(run, "paused")
-        assert "its ledger was restored from a back-up on" in progress.summary.reason
+        assert "its ledger was restored from a backup on" in progress.summary.reason

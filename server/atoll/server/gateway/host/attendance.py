@@ -163,7 +163,7 @@ class Attendance:
         pem = opened.certificate_pem
         caller = await self._identities.identify(pem)
         if caller.role is not Role.PARTICIPANT:
-            raise ForbiddenError("gateway.role", f"{caller.name} is no participant")
+            raise ForbiddenError("gateway.role", f"{caller.name} is not a participant")
         participant = caller.name
         await self._admission.check_in(participant)
         introduction = introduction_of(opened.hello)

@@ -46,7 +46,7 @@ class BoundCoordinator:
         if caller.role is not Role.PARTICIPANT:
             raise ForbiddenError(
                 "gateway.role",
-                f"{caller.name} is no participant; an aggregator serves participants only",
+                f"{caller.name} is not a participant; an aggregator serves participants only",
                 "connect to the server itself",
             )
         await self._check(caller.name)

@@ -110,7 +110,7 @@ class PassingRenewal(RenewalServiceServicer):
         if not request.signature:
             raise InvalidRequestError(
                 "renewal.signature",
-                "this gateway can only hand on a renewal that the old key has signed",
+                "this gateway can only forward a renewal that the old key has signed",
                 "update the client",
             )
         passed = enrolment_pb2.RenewExpiredRequest(
