@@ -47,6 +47,26 @@ LONG: list[tuple[str, int, dict[str, Any]]] = [
     ("zero2, bfloat16", 4, {"data_parallel": {"method": "zero2"}, "precision": {"compute": "bfloat16"}}),
     ("replicas beside tensor parallel", 8, {"data_parallel": {"method": "ddp"}, "mesh": {"tp": 2}}),
     ("one replica beside tensor parallel", 2, {"data_parallel": {"method": "ddp"}, "mesh": {"tp": 2}}),
+    (
+        "one replica, zero1, bfloat16, norms of queries and keys",
+        2,
+        {
+            "data_parallel": {"method": "zero1"},
+            "mesh": {"tp": 2},
+            "precision": {"compute": "bfloat16"},
+            "model": MODEL | {"qk_norm": True},
+        },
+    ),
+    (
+        "one replica, zero1, bfloat16, experts",
+        2,
+        {
+            "data_parallel": {"method": "zero1"},
+            "mesh": {"tp": 2},
+            "precision": {"compute": "bfloat16"},
+            "model": MODEL | {"moe": MOE},
+        },
+    ),
     ("selective recomputation", 8, {"mesh": {"tp": 2}, "memory": {"checkpointing": "selective"}}),
     (
         "tensor parallel without sequence and loss",

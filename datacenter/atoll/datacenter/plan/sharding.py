@@ -91,7 +91,7 @@ def sharding_messages(task: Task, layout: Layout, share: Share) -> Iterator[Mess
         ("fsdp", root, learning_root, given("units", 1), "other parameters"),
     )
     for axis, size, gradient, number, what in units:
-        gathers, scatters = _transfers(layout, root=what == "other parameters")
+        gathers, scatters = gathers_of(layout, root=what == "other parameters"), scatters_of(layout)
         if size.value and _shards(layout, axis) > 1:
             travels = size * task.width
             if what == "blocks" and task.job.precision.float8_gather:
@@ -107,16 +107,21 @@ def _shards(layout: Layout, axis: Axis) -> int:
     return layout.dims.efsdp if axis == "efsdp" else layout.shards
 
 
-def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
-    """Return how often a unit's parameters are gathered and its gradients scattered in a step."""
+def gathers_of(layout: Layout, *, root: bool) -> Figure:
+    """Return how often a unit's parameters are gathered in a step."""
     passes, once = given("micro_batches", layout.micro_batches), given("once a step", 1)
-    if layout.dims.pp > 1 and layout.method == "zero3" and not root:  # freed after each forward pass
-        return passes + 1, once
+    if layout.method != "zero3":
+        return once
+    if layout.dims.pp > 1:
+        return once if root else passes + 1  # freed after each forward pass
+    return passes if root else 2 * passes
+
+
+def scatters_of(layout: Layout) -> Figure:
+    """Return how often a gradient is scattered, or summed, over the ranks that hold its parameter in a step."""
     if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
-        return once, once
-    if layout.method == "zero2":
-        return once, passes
-    return (passes if root else 2 * passes), passes
+        return given("once a step", 1)
+    return given("micro_batches", layout.micro_batches)
 
 
 def _gradients(layout: Layout, axis: Axis, size: Figure, counts: tuple[Figure, Figure], what: str) -> Iterator[Message]:

@@ -10,7 +10,7 @@ from atoll.datacenter.plan.bubble import V_SHAPED
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.message import Message
 from atoll.datacenter.plan.muon import muon_messages
-from atoll.datacenter.plan.sharding import sharding_messages
+from atoll.datacenter.plan.sharding import scatters_of, sharding_messages
 from atoll.datacenter.sizing.formula import Figure, given
 
 if TYPE_CHECKING:
@@ -44,10 +44,6 @@ def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
     blocks = given("blocks on this rank", share.all_blocks)
     if task.job.tensor_parallel.sequence:
         yield from _sequence(task, layout, share, hidden)
-        if not task.shape.frozen:
-            norms = blocks * 2 + (1 if share.last else 0)
-            size = task.shape.sizes.dim * task.width
-            yield Message("tp", "all_reduce", "backward", size, norms * passes, "gradients of norms")
     else:
         forwards = 2 * (2 if layout.checkpointing == "full" else 1)
         inputs = given("column-cut matrices of a block", 5)
@@ -56,18 +52,39 @@ def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
         ends = int(share.first) + int(share.last)
         if ends:
             yield Message("tp", "all_reduce", "forward", hidden, ends * passes, "embedding and output")
+    yield from _whole_parts(task, layout, share)
     yield from _odd_parts(task, layout, blocks * passes, hidden)
     if share.last:
         yield from _loss(task, layout, passes)
 
 
+def _whole_parts(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
+    """Gradients of parameters that ``tp`` does not divide; each rank has a summand.
+
+    They are summed when FSDP reduces them, or before they are cast to another format for that.
+    """
+    if task.shape.frozen:
+        return
+    sizes, sequence = task.shape.sizes, task.job.tensor_parallel.sequence
+    blocks, width = given("blocks on this rank", share.all_blocks), task.width
+    cast = task.reduce_width.value != width.value
+    times = given("micro_batches", layout.micro_batches) if cast else scatters_of(layout)
+    if sequence:
+        norms = blocks * 2 + (1 if share.last else 0)
+        yield Message("tp", "all_reduce", "backward", sizes.dim * width, norms * times, "gradients of norms")
+    if task.job.model.qk_norm:
+        norms = blocks * 2
+        yield Message("tp", "all_reduce", "backward", sizes.head_dim * width, norms * times, "gradients of head norms")
+    if task.job.model.moe is not None and sequence:
+        router = sizes.dim * sizes.experts * width
+        yield Message("tp", "all_reduce", "backward", router, blocks * times, "gradients of routers")
+
+
 def _odd_parts(task: Task, layout: Layout, times: Figure, hidden: Figure) -> Iterator[Message]:
     """Traffic of experts and adapters: each rank has a summand of a gradient that all ranks need whole."""
-    sizes, model = task.shape.sizes, task.job.model
+    model = task.job.model
     if model.moe is not None and task.job.tensor_parallel.sequence:
-        router = sizes.dim * sizes.experts * task.width
         yield Message("tp", "all_reduce", "backward", hidden, 1 * times, "gradients of routed hidden states")
-        yield Message("tp", "all_reduce", "backward", router, 1 * times, "gradients of routers")
     if model.lora is not None:
         columns = len({"wq", "wk", "wv", "w1", "w3"} & set(model.lora.targets))
         tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
