@@ -15,8 +15,9 @@ from pathlib import Path
 
 from atoll.server.errors import NotFoundError, ServerError
 from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.file_node import FileNode
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.node_pool import FileNode, Node
+from atoll.server.ingest.node_api import Node
 from atoll.simulation.errors import SetupError, WorkerError
 from atoll.simulation.frames import opening_to, sum_to
 from atoll.simulation.gpus import gpu_shares
@@ -156,7 +157,7 @@ class ProcessPool:
 
 @dataclass(frozen=True)
 class _Calls:
-    """A worker's sums, for the coordinator's pool; see ``node_pool.RemoteCalls``."""
+    """A worker's sums, for the coordinator's pool; see ``file_node.RemoteCalls``."""
 
     link: WorkerLink = field(repr=False)
 

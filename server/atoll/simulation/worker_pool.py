@@ -11,7 +11,7 @@ from atoll.server.aggregation import PartialSum
 from atoll.server.errors import ServerError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.node_pool import Node
+from atoll.server.ingest.node_api import Node
 from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.tasks import Facts, Opening, Outcome, TaskRequest
 

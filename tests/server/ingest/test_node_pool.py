@@ -8,53 +8,20 @@ from typing import Any
 import pytest
 
 from atoll.server.aggregation import MergedSum, PartialSum
-from atoll.server.errors import CorruptDataError, NotFoundError, ServerError, UnavailableError
+from atoll.server.errors import CorruptDataError, NotFoundError, UnavailableError
 from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.file_node import FileNode
+from atoll.server.ingest.local_node import LocalNode
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
-from atoll.server.ingest.node_pool import FileNode, LocalNode, NodePool
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from tests.patience import WAIT_S
 from tests.server.ingest.uploads import ALICE, BOB, SIZE, chunks_of, committed, flip, fold_item, ref, sum_key, values_of
+from tests.server.ingest.worker_calls import Calls
 
 CAROL = "pcccccccccccc"
-
-
-class Calls:
-    """A worker in this process, asked as if it were another."""
-
-    def __init__(self, node: IngestNode) -> None:
-        self.node = node
-        self.gone = False
-        self.torn = False
-        self.ended: list[tuple[Caller, ServerError]] = []
-
-    def _check(self) -> None:
-        if self.gone:
-            raise UnavailableError("server.process", f"{self.node.name} does not answer", retry_after_s=1.0)
-
-    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
-        self._check()
-        self.node.fold(key, items)
-
-    async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
-        self._check()
-        self.node.write_partial(key, items, path)
-        if self.torn:
-            flip(path, -1)
-
-    async def drop(self, run: str, round_number: int, attempt: int) -> None:
-        self._check()
-        self.node.drop(run, round_number, attempt)
-
-    async def drop_run(self, run: str) -> None:
-        self._check()
-        self.node.drop_run(run)
-
-    async def end_calls(self, caller: Caller, error: ServerError) -> None:
-        self._check()
-        self.ended.append((caller, error))
 
 
 class Rig:
@@ -140,14 +107,6 @@ async def test_one_that_fails_leaves_no_files_of_the_others(rig: Rig) -> None:
     assert list(rig.files.iterdir()) == []
     rig.calls["worker-1"].gone = False
     assert await rig.merged() == rig.expected()
-
-
-async def test_a_torn_file_is_worth_another_try(rig: Rig) -> None:
-    """Its worker was killed while it wrote: that is no reason to fail a run."""
-    rig.calls["worker-0"].torn = True
-    with pytest.raises(UnavailableError, match="checksum"):
-        await rig.merged()
-    assert list(rig.files.iterdir()) == []
 
 
 async def test_a_lost_update_is_told_as_such(rig: Rig) -> None:

@@ -17,7 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.server.errors import SetupError
-from atoll.server.ingest.node_pool import Node, NodePool
+from atoll.server.ingest.node_api import Node
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.process import worker_pool
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.v1 import control_pb2, participation_pb2, tensors_pb2, transfer_pb2

@@ -13,8 +13,8 @@ from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import ServerError, StorageError, UnavailableError
 from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Disposition
+from atoll.server.ingest.local_node import LocalNode
 from atoll.server.ingest.node import FoldItem, IngestNode
-from atoll.server.ingest.node_pool import LocalNode
 from atoll.server.ingest.small_update_files import WHOLE
 from atoll.server.rounds import (
     Aggregate,

@@ -28,8 +28,9 @@ from atoll.server.gateway.site.relay import Relay
 from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Peer, ServerKeyPair
 from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.file_node import FileNode
 from atoll.server.ingest.node import IngestNode
-from atoll.server.ingest.node_pool import FileNode, NodePool
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front

@@ -25,8 +25,9 @@ from atoll.server.disk.space import Room
 from atoll.server.identity import Authority, ParticipantKind
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.coordinator_api import Commit
+from atoll.server.ingest.local_node import LocalNode
 from atoll.server.ingest.node import IngestNode
-from atoll.server.ingest.node_pool import LocalNode, NodePool
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.privacy.contract import Contract

@@ -27,8 +27,8 @@ from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.gateway.host.service import SERVICE as GATEWAY_SERVICE
 from atoll.server.gateway.host.service import GatewayService, Issuers
 from atoll.server.identity import OPERATOR_FILE, Authority
+from atoll.server.ingest.local_node import LocalNode
 from atoll.server.ingest.node import IngestNode
-from atoll.server.ingest.node_pool import LocalNode
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.sign_in_port import SignInPort, open_sign_in_port

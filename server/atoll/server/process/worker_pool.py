@@ -23,7 +23,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import SetupError
 from atoll.server.ingest.coordinator_api import CoordinatorApi
-from atoll.server.ingest.node_pool import PARTIAL, FileNode, NodePool
+from atoll.server.ingest.file_node import PARTIAL, FileNode
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.process.logs import logging_settings
 from atoll.server.process.sockets import SocketFolder

@@ -98,7 +98,7 @@ class WorkerService(WorkerServiceServicer):
 
 
 class WorkerCalls:
-    """The coordinator's stub of a worker: an ``ingest.node_pool.RemoteCalls``."""
+    """The coordinator's stub of a worker: an ``ingest.file_node.RemoteCalls``."""
 
     def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
         self._name = name

@@ -139,7 +139,7 @@ class Aggregator:
         for term in effect.contributions:
             if term.update is not None:
                 key, update = term.update.key, term.update
-                reason = await self._services.nodes.flaw(
+                reason = await self._services.nodes.gateways.flaw(
                     update.node, self._candidates.item(update, term.weight), self._candidates.wait_until()
                 )
                 if reason is None:

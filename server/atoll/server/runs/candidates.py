@@ -103,7 +103,7 @@ class Candidates:
             raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
         key = self.sum_key(effect.key, live.grid)
         states = dict(latest.optimiser_blobs)
-        norms = await self._services.nodes.norms(items, self.wait_until()) if self._privacy.needs_norms else {}
+        norms = await self._services.nodes.gateways.norms(items, self.wait_until()) if self._privacy.needs_norms else {}
         async with self._total(key, items) as total:
             return await self._services.call(self._write, key, total, [item for _, item in items], norms, states)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from atoll.server.ingest.node_pool import Node
+from atoll.server.ingest.node_api import Node
 from atoll.simulation.cluster.actor import Setup
 from atoll.simulation.cluster.connection import join, leave
 from atoll.simulation.cluster.link import Link, LostError

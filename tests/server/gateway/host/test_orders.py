@@ -11,7 +11,7 @@ import pytest
 from atoll.server.errors import UnavailableError
 from atoll.server.gateway.host import orders as module
 from atoll.server.gateway.host.orders import Orders
-from atoll.server.ingest.node_pool import SLOW
+from atoll.server.ingest.gateway_nodes import SLOW
 from atoll.wire.v1 import gateway_pb2
 from tests.patience import WAIT_S
 

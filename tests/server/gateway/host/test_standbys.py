@@ -10,7 +10,7 @@ from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, Disposition, ReportReceipt
 from atoll.wire.v1 import transfer_pb2
-from tests.server.gateway.host.test_waiting import FOLD, ITEM, KEY, Node, Rig
+from tests.server.ingest.test_gateway_nodes import FOLD, ITEM, KEY, Node, Rig
 
 STANDBY = Gateway.of(Caller(Role.SERVER, "s" + "a" * 12))
 NORTH = Gateway.of(Caller(Role.AGGREGATOR, "p" + "a" * 12))
@@ -54,7 +54,7 @@ async def test_its_work_goes_to_another_node_at_once_when_it_is_gone() -> None:
     rig.pool.add_gateway(standby)
     await rig.pool.fold(KEY, STANDBY.node, [ITEM])
     await rig.pool.drop_uploads("r1", (2, 0), {(1, 0, "p1")})
-    assert await rig.pool.flaw(STANDBY.node, ITEM) is None  # others read its uploads: they look themselves
+    assert await rig.pool.gateways.flaw(STANDBY.node, ITEM) is None  # others read its uploads: they look themselves
     rig.pool.remove_gateway(standby)
     await rig.pool.fold(KEY, STANDBY.node, [ITEM])
     async with rig.pool.partials(KEY, [(STANDBY.node, ITEM)]) as (partial,):

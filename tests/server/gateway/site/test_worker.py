@@ -19,8 +19,9 @@ from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.file_node import FileNode
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
-from atoll.server.ingest.node_pool import FileNode, NodePool
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.records import norm_of
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.ingest_messages import fold_item_to_proto, fold_to_proto

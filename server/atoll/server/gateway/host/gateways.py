@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atoll.server.identity import Role
 from atoll.server.ingest.coordinator_api import Caller
-from atoll.server.ingest.node_pool import GATEWAY, STANDBY
+from atoll.server.ingest.gateway_nodes import GATEWAY, STANDBY
 
 
 @dataclass(frozen=True, slots=True)

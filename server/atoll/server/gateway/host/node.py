@@ -1,4 +1,4 @@
-"""A gateway as an ingest node of the server: a ``node_pool.GatewayNode``."""
+"""A gateway as an ingest node of the server: a ``gateway_nodes.GatewayNode``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import grpc
 
 from atoll.server.errors import InvalidRequestError, UnavailableError
-from atoll.server.ingest.node_pool import SLOW
+from atoll.server.ingest.gateway_nodes import SLOW
 from atoll.server.rpc.internal_calls import server_error
 from atoll.wire.status import detail_from_proto
 from atoll.wire.v1 import gateway_pb2

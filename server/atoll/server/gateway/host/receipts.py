@@ -16,8 +16,8 @@ from blake3 import blake3
 from atoll.server.disk.space import storage_error
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, NotFoundError
 from atoll.server.gateway.pieces import Piece, bounds_of, piece_count, unpack
+from atoll.server.ingest.file_node import PARTIAL
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.node_pool import PARTIAL
 
 _ITEM_BYTES = 8
 MAX_RECEIPTS = 64

@@ -10,8 +10,9 @@ import pytest
 from atoll.server.aggregation import Accumulator, Grid, PartialSum
 from atoll.server.errors import NotFoundError, ServerError, UnavailableError
 from atoll.server.ingest.coordinator_api import Caller
+from atoll.server.ingest.gateway_nodes import GATEWAY, SLOW, SLOW_S, STANDBY
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.ingest.node_pool import GATEWAY, SLOW, SLOW_S, STANDBY, NodePool
+from atoll.server.ingest.node_pool import NodePool
 
 KEY = SumKey("r1", 0, 0, 1 << 14, Grid(20, 1.0, 0, 10))
 ITEM = FoldItem("r1", 0, 0, "p1", "d", 1)
@@ -88,8 +89,8 @@ async def test_its_work_goes_to_it_alone(rig: Rig) -> None:
     await rig.summed()
     await rig.pool.drop_uploads("r1", (2, 0), {(1, 0, "p1")})
     assert gateway.asked == [FOLD, ("partial", "r1", 1), ("r1", (2, 0), {(1, 0, "p1")})]
-    assert await rig.pool.flaw(NAME, ITEM) == "torn d"
-    assert await rig.pool.flaw("main", ITEM) is None
+    assert await rig.pool.gateways.flaw(NAME, ITEM) == "torn d"
+    assert await rig.pool.gateways.flaw("main", ITEM) is None
     assert rig.main.asked == []
 
 
@@ -104,10 +105,10 @@ async def test_a_sum_waits_from_when_it_left_and_to_the_deadline(rig: Rig) -> No
     with pytest.raises(UnavailableError):
         await rig.summed(wait_until=rig.now + 1.0)
     with pytest.raises(UnavailableError):
-        await rig.pool.flaw(NAME, ITEM, rig.now + 1.0)
+        await rig.pool.gateways.flaw(NAME, ITEM, rig.now + 1.0)
     with pytest.raises(NotFoundError, match="not connected, and it has the update"):
         await rig.summed()
-    assert "not connected, and it has the update" in str(await rig.pool.flaw(NAME, ITEM))
+    assert "not connected, and it has the update" in str(await rig.pool.gateways.flaw(NAME, ITEM))
     assert rig.main.asked == []
 
 
@@ -140,7 +141,7 @@ async def test_one_that_does_nothing_is_done_without_after_the_deadline(rig: Rig
         await rig.pool.fold(KEY, NAME, [ITEM])
     with pytest.raises(NotFoundError, match="does not do its work, and it has the update"):
         await rig.summed()
-    assert "does not do its work" in str(await rig.pool.flaw(NAME, ITEM))
+    assert "does not do its work" in str(await rig.pool.gateways.flaw(NAME, ITEM))
     assert gateway.asked == asked, "it is left in peace meanwhile"
     gateway.fails = None
     rig.now += SLOW_S
@@ -164,12 +165,12 @@ async def test_norms_are_asked_of_aggregators_alone(rig: Rig) -> None:
     rig.pool.add_gateway(standby)
     other = FoldItem("r1", 0, 0, "p2", "d", 1)
     items = [(NAME, ITEM), ("main", other), (standby.name, other)]
-    assert await rig.pool.norms(items) == {ITEM.update_id: 0.5}
+    assert await rig.pool.gateways.norms(items) == {ITEM.update_id: 0.5}
     assert (gateway.asked, standby.asked) == ([("norms", 1)], [])
     rig.pool.remove_gateway(gateway)
     rig.now += 61.0
     with pytest.raises(NotFoundError, match="not connected"):
-        await rig.pool.norms(items)
+        await rig.pool.gateways.norms(items)
 
 
 async def test_the_late_end_of_an_older_connection_changes_nothing(rig: Rig) -> None:
