@@ -326,4 +326,6 @@ async def _keep(link: Link) -> None:
             await link.run()
         except ServerError as error:
             log.warning("the server at work does not accept this one: %s", error.logged)
+        except Exception:  # without the link the participants here would wait for ever
+            log.exception("the connection to the server at work ended with an unforeseen error")
         await asyncio.sleep(REFUSED_S)
