@@ -22,8 +22,9 @@ from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.relay import Relay
 from atoll.server.gateway.site.worker import OwnCalls, Worker
 from atoll.server.identity import Role
+from atoll.server.ingest.file_node import FileNode
 from atoll.server.ingest.node import IngestNode
-from atoll.server.ingest.node_pool import FileNode, NodePool
+from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
