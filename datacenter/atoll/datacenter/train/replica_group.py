@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from atoll.datacenter.checkpoint import TrainingState
     from atoll.datacenter.data import Batch, Loader
-    from atoll.datacenter.elastic.replicas.member import Attendance, Member
+    from atoll.datacenter.elastic.replicas.attendance import Attendance
+    from atoll.datacenter.elastic.replicas.member import Member
     from atoll.datacenter.elastic.watch import Watch
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes

@@ -21,19 +21,8 @@ from atoll.datacenter.elastic.replicas.messages import (
     ToRank,
     Vote,
 )
-from atoll.datacenter.elastic.replicas.quorum import (
-    GRACE_S,
-    MAX_BEHIND,
-    MAX_FAILURES,
-    START_S,
-    Action,
-    End,
-    Fail,
-    Quorums,
-    Rules,
-    Say,
-    Send,
-)
+from atoll.datacenter.elastic.replicas.quorum import GRACE_S, MAX_BEHIND, MAX_FAILURES, START_S, Quorums
+from atoll.datacenter.elastic.replicas.standing import Action, End, Fail, Rules, Say, Send
 
 TIMEOUT_S = 100.0
 

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from atoll.datacenter.elastic.replicas.messages import Hello, Leave, ToRank, from_rank
-from atoll.datacenter.elastic.replicas.quorum import Action, End, Fail, Quorums, Rules, Say, Send
+from atoll.datacenter.elastic.replicas.quorum import Quorums
+from atoll.datacenter.elastic.replicas.standing import Action, End, Fail, Rules, Say, Send
 from atoll.datacenter.elastic.replicas.wire import Wire
 
 log = logging.getLogger(__name__)

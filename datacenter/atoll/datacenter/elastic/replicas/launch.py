@@ -24,7 +24,7 @@ from atoll.datacenter.elastic.ending import FOLDER_VARIABLE, PRINTS_VARIABLE
 from atoll.datacenter.elastic.failures import Failure, cause, is_final, is_repeated
 from atoll.datacenter.elastic.replicas.coordinator import HOST, Coordinator
 from atoll.datacenter.elastic.replicas.link import TICKET_VARIABLE, Ticket
-from atoll.datacenter.elastic.replicas.quorum import Rules
+from atoll.datacenter.elastic.replicas.standing import Rules
 from atoll.datacenter.errors import StoppedError, TrainingError
 from atoll.datacenter.mesh.world import ATTEMPT_VARIABLE
 

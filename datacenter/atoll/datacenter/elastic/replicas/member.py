@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from atoll.datacenter.elastic.ending import end_rank
+from atoll.datacenter.elastic.replicas.attendance import Attendance, Mean, attendance_of
 from atoll.datacenter.elastic.replicas.average import Averager, Flat, flats_of
 from atoll.datacenter.elastic.replicas.healing import receive_state, send_state
 from atoll.datacenter.elastic.replicas.link import Link, Ticket
@@ -63,40 +63,6 @@ class BehindError(TrainingError):
 
 class OverError(TrainingError):
     """The job has ended without this group."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The mean gradient of a step, and the groups in it.
-
-    Attributes:
-        quorum: the groups in the step, counted tokens and loss.
-        decision: what follows the step.
-        sums: one tensor for each buffer of the gradients.
-    """
-
-    quorum: Quorum
-    decision: Decision
-    sums: Sequence[Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Attendance:
-    """Attendance of replica groups over some steps.
-
-    Attributes:
-        last: groups whose gradients are in the last step's mean.
-        share: gradients of groups in these steps / (steps * groups).
-        lost: groups lost since the launcher began.
-        healed: groups that came back since then.
-        speculated: gradients in these steps that another group has computed for a late one.
-    """
-
-    last: tuple[int, ...]
-    share: float
-    lost: int
-    healed: int
-    speculated: int
 
 
 class Member:
@@ -243,11 +209,7 @@ class Member:
         if not (means := self._attended):
             return None
         self._attended = []
-        last = means[-1]
-        together = sum(len(mean.quorum.contributors) for mean in means)
-        share = together / (len(means) * self.groups)
-        speculated = sum(len(mean.quorum.held) for mean in means)
-        return Attendance(last.quorum.contributors, share, last.decision.lost, last.decision.healed, speculated)
+        return attendance_of(means, self.groups)
 
     def _join(self, step: int) -> Begin:
         self._entered(max(0, step), "joining")

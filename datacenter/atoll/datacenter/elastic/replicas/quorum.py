@@ -22,9 +22,6 @@ that they still hold.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import TypeAlias
 
 from atoll.datacenter.elastic.replicas.messages import (
     NO_STATE,
@@ -40,10 +37,10 @@ from atoll.datacenter.elastic.replicas.messages import (
     Over,
     Quorum,
     Speculate,
-    ToRank,
     Vote,
 )
 from atoll.datacenter.elastic.replicas.speculation import Speculation, tokens_and_loss
+from atoll.datacenter.elastic.replicas.standing import Action, Attempt, End, Fail, Group, Rules, Say, Send, Standing
 
 MAX_BEHIND = 4
 """Steps that a group may be behind: each of its ranks keeps one mean gradient per step."""
@@ -54,113 +51,6 @@ GRACE_S = 60.0
 to break off, see ``average.CONNECT_TIMEOUT_S``."""
 START_S = 1800.0
 """Seconds that a started group has until it is ready, unless the limit of a sum is longer."""
-
-
-class Standing(Enum):
-    """State of a group; see the module."""
-
-    ABSENT = auto()
-    COMING = auto()
-    JOINING = auto()
-    LIVE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Settings that do not change while a job runs.
-
-    Attributes:
-        groups: number of replica groups.
-        ranks: ranks of each.
-        steps: steps of the job.
-        backup: number of groups that a step need not wait for; lost groups are among them.
-        least: with fewer groups, live or ready to come back, no step is made.
-        timeout_s: limit of a sum, and of how long a step waits for a group.
-        speculate_after: a group is late when it takes this many times as long as half of the groups; None: no
-            speculation.
-    """
-
-    groups: int
-    ranks: int
-    steps: int
-    backup: int
-    least: int
-    timeout_s: float
-    speculate_after: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message to all ranks of a group."""
-
-    group: int
-    message: ToRank
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """End the processes of a group that does not answer."""
-
-    group: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Report an event."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """End the job with an error."""
-
-    reason: str
-
-
-Action: TypeAlias = Send | End | Say | Fail
-
-
-@dataclass
-class _Group:
-    """One replica group.
-
-    Attributes:
-        joined: step of each rank that has joined since it was last LIVE.
-        arrived: message of each rank that has arrived at the current step.
-        at: last step that the whole group arrived at, or that it began with.
-        awaited_since_s: when others began to wait for this group, or would have without backups; None: they do not
-            wait.
-        coming_since_s: when it began to start or come back, while it is COMING.
-        ending: whether it was asked to end.
-    """
-
-    standing: Standing = Standing.ABSENT
-    joined: dict[int, int] = field(default_factory=dict)
-    arrived: dict[int, Arrive] = field(default_factory=dict)
-    at: int = 0
-    awaited_since_s: float | None = None
-    coming_since_s: float = 0.0
-    ending: bool = False
-
-
-@dataclass
-class _Attempt:
-    """A quorum that is being summed.
-
-    Attributes:
-        votes: by group and rank, only of members that are not lost.
-        until_s: when members that have not voted count as hung.
-        failed: whether it is void.
-        shrunk: whether a member was lost.
-    """
-
-    quorum: Quorum
-    votes: dict[int, dict[int, bool]]
-    until_s: float
-    failed: bool = False
-    shrunk: bool = False
 
 
 class Quorums:
@@ -175,8 +65,8 @@ class Quorums:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._groups = {number: _Group() for number in range(rules.groups)}
-        self._attempt: _Attempt | None = None
+        self._groups = {number: Group() for number in range(rules.groups)}
+        self._attempt: Attempt | None = None
         self._members: tuple[int, ...] = ()
         self._speculation = Speculation(rules.speculate_after, rules.ranks)
         self._attempts = self._epoch = self._heals = self._failures = 0
@@ -206,7 +96,7 @@ class Quorums:
 
     def coming(self, number: int, now_s: float) -> list[Action]:
         """Note that the processes of a group have been started."""
-        self._groups[number] = _Group(Standing.COMING, coming_since_s=now_s)
+        self._groups[number] = Group(Standing.COMING, coming_since_s=now_s)
         return []
 
     def stop(self) -> list[Action]:
@@ -241,7 +131,7 @@ class Quorums:
             self._returning.add(number)
         if number in self._members:
             self._members = ()  # its successor must not find what it has left in the store of the connections
-        self._groups[number] = _Group()
+        self._groups[number] = Group()
         self._speculation.lost(number)
         actions: list[Action] = []
         attempt = self._attempt
@@ -299,12 +189,12 @@ class Quorums:
             self._groups[number].ending = True
             yield End(number, f"{what} within {limit_s:g} s")
 
-    def _join(self, number: int, group: _Group, position: int, step: int, now_s: float) -> Iterator[Action]:
+    def _join(self, number: int, group: Group, position: int, step: int, now_s: float) -> Iterator[Action]:
         if self._over or self._finishing():
             yield Send(number, Over())
             return
         if group.standing is Standing.LIVE:  # its ranks could not get their state
-            self._groups[number] = group = _Group(Standing.COMING, coming_since_s=now_s)
+            self._groups[number] = group = Group(Standing.COMING, coming_since_s=now_s)
             self._returning.add(number)
         group.joined[position] = step
         if len(group.joined) == self._rules.ranks:
@@ -340,7 +230,7 @@ class Quorums:
         return [number for number, group in self._groups.items() if group.standing is Standing.JOINING]
 
     def _enliven(self, number: int) -> None:
-        self._groups[number] = _Group(Standing.LIVE, at=self.step)
+        self._groups[number] = Group(Standing.LIVE, at=self.step)
 
     def _heal(self, source: int, targets: Iterable[int]) -> Heal | None:
         if not (found := tuple(targets)):
@@ -348,7 +238,7 @@ class Quorums:
         self._heals += 1
         return Heal(self._heals, source, found)
 
-    def _arrive(self, number: int, group: _Group, position: int, message: Arrive, now_s: float) -> Iterator[Action]:
+    def _arrive(self, number: int, group: Group, position: int, message: Arrive, now_s: float) -> Iterator[Action]:
         if group.standing is not Standing.LIVE:
             return
         if message.step < self.step:  # it moves, and finds the mean of that step
@@ -399,7 +289,7 @@ class Quorums:
         holders = tuple((late, group) for late, (group, _) in held.items())
         quorum = Quorum(self._attempts, self._epoch, self.step, members, contributors, tokens, loss, holders)
         votes: dict[int, dict[int, bool]] = {one: {} for one in members}
-        self._attempt = _Attempt(quorum, votes, now_s + self._rules.timeout_s + GRACE_S)
+        self._attempt = Attempt(quorum, votes, now_s + self._rules.timeout_s + GRACE_S)
         for one in members:
             yield Send(one, quorum)
 
@@ -420,7 +310,7 @@ class Quorums:
             yield from self._void(attempt, now_s)
         yield from self._close(attempt, now_s)
 
-    def _void(self, attempt: _Attempt, now_s: float) -> Iterator[Action]:
+    def _void(self, attempt: Attempt, now_s: float) -> Iterator[Action]:
         """Tell members that an attempt does not count, so that none waits for the others."""
         if attempt.failed:
             return
@@ -429,7 +319,7 @@ class Quorums:
         for number in attempt.votes:
             yield Send(number, Decision(attempt.quorum.attempt, commit=False))
 
-    def _close(self, attempt: _Attempt, now_s: float) -> Iterator[Action]:
+    def _close(self, attempt: Attempt, now_s: float) -> Iterator[Action]:
         """End the attempt once every member that is left has voted."""
         if any(len(votes) < self._rules.ranks for votes in attempt.votes.values()):
             return
@@ -476,7 +366,7 @@ class Quorums:
     def _leave_behind(self, behind: Iterable[int], now_s: float) -> Iterator[Action]:
         """Continue without groups that need a whole state to catch up."""
         for number in behind:
-            self._groups[number] = _Group(Standing.COMING, coming_since_s=now_s)
+            self._groups[number] = Group(Standing.COMING, coming_since_s=now_s)
             self._returning.add(number)
             yield Send(number, Behind(self.step))
             yield Say(f"replica group {number} is more than {MAX_BEHIND} steps behind: it gets a whole state")
