@@ -1,4 +1,4 @@
-"""Stores of both kinds of database, for every test of the server that wants one."""
+"""Stores with both kinds of database, for the server's tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An aggregator of the system tests: a real ``atoll aggregator start`` on loopback, killed and started again."""
+"""An aggregator of the system tests: a real ``atoll aggregator start`` on loopback that can be restarted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Site:
         return self
 
     def linked(self, count: int) -> None:
-        """Wait until it has connected to the server so often, by its log, which its restarts share."""
+        """Wait until it has connected to the server this many times, according to its log, which restarts share."""
         until = time.monotonic() + WAIT_S
         while self.process.log.count(CONNECTED) < count:
             assert self.process.running, f"{self.name} ended:\n{self.process.log[-4000:]}"

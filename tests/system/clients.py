@@ -23,11 +23,11 @@ class Client:
 
     Attributes:
         behaviour: a class of ``participants.py``, with its arguments, or ``FILE:CLASS``.
-        access: how it comes to the server, as options of ``atoll client start``.
-        eager: whether it comes back sooner than a client should (``eager_client``).
+        access: how it reaches the server, as options of ``atoll client start``.
+        eager: whether it returns sooner than a client should (``eager_client``).
         skew_s: how far ahead its clock is (``skewed``).
         prefix: words before its command.
-        env: more of its environment.
+        env: additions to its environment.
     """
 
     nursery: Nursery
@@ -95,7 +95,7 @@ class Client:
 
 
 class Crew:
-    """Makes clients of one server, each with an identity of its own, and ends them."""
+    """Makes clients of one server, each with its own identity, and ends them."""
 
     def __init__(self, nursery: Nursery, server: Server, *, eager: bool = False) -> None:
         self._nursery = nursery
@@ -104,7 +104,7 @@ class Crew:
         self.clients: list[Client] = []
 
     def add(self, behaviour: str, *options: str, token: str = "", **arguments: object) -> Client:
-        """A client that is not started yet."""
+        """Add a client without starting it."""
         name = f"{self._nursery.folder.name}-{len(self.clients)}-{behaviour.lower()}"
         if self._server.insecure:
             access = ["--insecure", "--server", self._server.address, "--participant", insecure_id(len(self.clients))]
@@ -115,7 +115,7 @@ class Crew:
         return client
 
     def start(self, behaviour: str, *options: str, token: str = "", **arguments: object) -> Client:
-        """A client that was started, but need not be connected yet."""
+        """Start a client, without waiting for its connection."""
         return self.add(behaviour, *options, token=token, **arguments).start()
 
     def steady(self, count: int, behaviour: str = "Steady") -> list[Client]:

@@ -24,7 +24,7 @@ Hire = Callable[..., Crew]
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that every test may use and none may stop; participants that break off count as gone after 1 s."""
+    """A server that every test may use and none may stop; disconnected participants count as gone after 1 s."""
     with (
         nursery(tmp_path_factory.mktemp("shared")) as processes,
         serving(processes, "shared", "--silence-s", "1", "--evaluator", "norm=participants:norm") as server,
@@ -41,7 +41,7 @@ def processes(tmp_path: Path) -> Iterator[Nursery]:
 
 @pytest.fixture
 def serve(processes: Nursery) -> Iterator[Serve]:
-    """Starts servers of the test's own."""
+    """Starts servers for one test."""
     with ExitStack() as stack:
 
         def start(name: str, *options: str, insecure: bool = False) -> Server:

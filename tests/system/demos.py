@@ -1,4 +1,4 @@
-"""Demonstrations as a newcomer starts them, and what they leave behind."""
+"""Runs demonstrations like a newcomer, and checks what they leave behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
 
 
 def demo(tmp_path: Path, *command: str) -> subprocess.Popen[str]:
-    """``atoll`` with this command, whose temporary files go to this folder, and its report too."""
+    """Run ``atoll`` with this command, with its temporary files and report in this folder."""
     return subprocess.Popen(
         [*_ATOLL, *command, "--report", str(tmp_path / "report.html")],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -42,7 +42,7 @@ def left_over(tmp_path: Path) -> list[str]:
 
 
 def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str, after: str = "[1/") -> None:
-    """Interrupted after a line that has these characters: that of its first round, of many."""
+    """Interrupt it after the line with these characters, which is its first round of many."""
     process = demo(tmp_path, *command)
     assert process.stdout is not None
     try:

@@ -28,10 +28,10 @@ class Worker:
     """A silo's inner steps in one process; optimiser and data continue from round to round.
 
     Attributes:
-        job: of the silo.
-        model: whole.
+        job: the silo's job.
+        model: the whole model.
         optimiser: PyTorch's AdamW.
-        loader: of the whole batch.
+        loader: loads the whole batch.
     """
 
     job: SiloJob
@@ -51,7 +51,7 @@ class Worker:
         return cls(job, model, optimiser, Loader(open_job_batches(job, folder), 0, 1))
 
     def take(self, weights: Arrays, share: float = 0.0) -> None:
-        """Take weights by name, mixed with this share of its own."""
+        """Set weights by name, mixed with this share of its own weights."""
         named = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in weights.items():
@@ -90,8 +90,8 @@ class Outer:
     """The result of outer steps.
 
     Attributes:
-        weights: float32, after the last one.
-        tokens: by round, of each silo.
+        weights: float32, after the last outer step.
+        tokens: each silo's tokens, by round.
     """
 
     weights: dict[str, npt.NDArray[Any]]

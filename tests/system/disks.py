@@ -22,7 +22,7 @@ def compiler() -> str | None:
 
 
 def namespaces() -> Sequence[str]:
-    """Return the words before a command that mounts in a new namespace; none if this machine does not allow it."""
+    """Return the command prefix for mounts in a new namespace; empty if this machine does not allow it."""
     unshare = shutil.which("unshare")
     for words in ((unshare, "-m"), (unshare, "-U", "-r", "-m")):
         if unshare and subprocess.run([*map(str, words), "true"], capture_output=True, check=False).returncode == 0:
@@ -31,7 +31,7 @@ def namespaces() -> Sequence[str]:
 
 
 class Faults:
-    """Faults of one server's disk, by way of a library that is loaded before the C library's own.
+    """Faults of one server's disk, by a library that is loaded before the C library.
 
     Args:
         server: the server, not started yet.

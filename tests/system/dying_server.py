@@ -8,8 +8,8 @@ of these:
 * ``chunk``: a chunk of an upload is stored; ``transaction`` (before only): the database commits;
 * ``fsync``, ``link``, ``rename``, ``replace``, ``unlink``: the server asks the file system for that.
 
-``any`` stands for all of them. What it died of is its last line of standard error. With ``$ATOLL_NOISE_SECRET`` (hex)
-private runs begin with that secret, so that two of them can be compared. Nothing else is changed.
+``any`` matches all of them. The last line of standard error says at which moment it died. With ``$ATOLL_NOISE_SECRET``
+(hex) private runs begin with that secret, so that two of them can be compared. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Doom:
         return cls(moment, int(count))
 
     def passes(self, *moments: str) -> None:
-        """Die if this is the moment; several names are of one moment."""
+        """Die if this is the moment, which may have several names."""
         met = [moment for moment in moments if self.moment in (ANY, moment)]
         if not met:
             return
@@ -72,7 +72,7 @@ class Doom:
 
 
 def install(doom: Doom) -> None:
-    """Make this process pass by ``doom``."""
+    """Make every moment of this process call ``doom``."""
     append, begin = SqlJournal.append, RunPerformer.begin
 
     async def dying_append(self: SqlJournal, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""A run of each kind that there is, which must give the same bits on every way to the server."""
+"""A run of each kind, which must give the same bits on every way to the server."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def extended(operator: Operator, run: str, clients: Sequence[Client]) -> None:
 
 
 def paused(operator: Operator, run: str, clients: Sequence[Client]) -> None:
-    """Pause the run in a round, and let it go on."""
+    """Pause the run in a round, and resume it."""
     clients[1].wait("held", run=run, round=0)
     operator.pause(run)
     clients[1].go()
@@ -88,7 +88,7 @@ def paused(operator: Operator, run: str, clients: Sequence[Client]) -> None:
 
 
 def cancelled(operator: Operator, run: str, clients: Sequence[Client]) -> None:
-    """Cancel the run while all work on it: each is told."""
+    """Cancel the run while all members work on it; each is told."""
     for client in clients:
         client.wait("held", run=run)
     operator.cancel(run, "enough")
@@ -98,7 +98,7 @@ def cancelled(operator: Operator, run: str, clients: Sequence[Client]) -> None:
 
 @dataclass(frozen=True)
 class Feature:
-    """A run, its model, and what is done while it runs.
+    """A run, its model, and the actions while it runs.
 
     Attributes:
         job: with ``{first}`` for the id of participant 0.
@@ -194,7 +194,7 @@ FEATURES: Mapping[str, Feature] = {
 
 
 def outcome(operator: Operator, run: str) -> dict[str, Any]:
-    """Everything about a run that does not depend on time."""
+    """The properties of a run that do not depend on time."""
     shown = operator.show(run)
     return {
         "status": control_pb2.RunStatus.Name(shown.summary.status),

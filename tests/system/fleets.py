@@ -1,4 +1,4 @@
-"""Servers of one federation at one database and one bucket, each behind networks of its own that can fail."""
+"""Servers of one federation at one database and one bucket, each behind its own networks, which can fail."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SLOW_S = 0.2
 
 
 class Fault(StrEnum):
-    """How a server fails: its process dies, it stands still, or its machine is cut off.
+    """A way for a server to fail: its process dies, it freezes, or its machine is cut off.
 
-    The machine is then cut off from database, bucket, the other servers and participants.
+    A cut-off machine reaches neither database, bucket, the other servers nor participants.
     """
 
     KILL = "kill"
@@ -69,7 +69,7 @@ class Member:
 
 
 class Fleet:
-    """Servers, of which one is at work, and a balancer that leads participants to all of them.
+    """Servers, one of them at work, and a load balancer that spreads participants over all.
 
     Args:
         members: the servers.
@@ -77,8 +77,8 @@ class Fleet:
         folder: where servers and participants write their logs.
 
     Attributes:
-        entrances: of the balancer, one for each participant: each leads to a server that serves.
-        failovers: each fault of the server at work, with the seconds until another one was at work.
+        entrances: the balancer's entrances, one for each participant; each leads to a ready server.
+        failovers: each fault of the server at work, with the seconds until another server was at work.
     """
 
     def __init__(self, members: list[Member], entrances: list[Proxy], folder: Path) -> None:
@@ -116,13 +116,13 @@ class Fleet:
         raise AssertionError(self._account())
 
     def spread(self) -> None:
-        """Lead each participant to a server of its own again, where that serves."""
+        """Spread the participants over the ready servers again."""
         for number, member in enumerate(self.members):
             if self._behind[number] is not member and member.ready:
                 self._lead(number, member)
 
     def _lead_away(self, failed: Member) -> None:
-        """Cut the connections to a server that fails, as a balancer does, and lead to the one at work."""
+        """Cut the connections to a failing server, like a balancer, and redirect them to the server at work."""
         leader = self.leader(apart_from=failed)
         for number, behind in enumerate(self._behind):
             if behind is failed:
@@ -152,7 +152,7 @@ class Fleet:
             operator.close()
 
     def fail(self, fault: Fault) -> None:
-        """Have the server at work fail; return when another one is at work, and the failed one goes on."""
+        """Make the server at work fail; returns when another one is at work and the failed one is back."""
         failed, began = self.leader(), time.monotonic()
         self._begin(failed, fault)
         self.leader(apart_from=failed)
@@ -161,7 +161,7 @@ class Fleet:
         self._end(failed, fault)
 
     def fail_standby(self, fault: Fault) -> None:
-        """Have a server that stands by fail, and go on when its participants are elsewhere."""
+        """Make a standby fail, and let it recover when its participants are elsewhere."""
         failed = self.standby()
         self._begin(failed, fault)
         self._lead_away(failed)
@@ -210,7 +210,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def without_database(self) -> Iterator[None]:
-        """No server reaches the database."""
+        """Cut all servers off from the database."""
         with contextlib.ExitStack() as stack:
             for member in self.members:
                 stack.enter_context(_cut(member.database))

@@ -1,6 +1,6 @@
 """Starts ``atoll`` as forks of one process that has imported it, so a server starts in a tenth of the time.
 
-Processes of a silo are forks of another one, which has imported torch: their imports take ten times as long.
+Processes of a silo are forks of another process, which has imported torch, since its imports take ten times as long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Forks processes that run ``atoll`` from one that has imported its modules, which is most of the time of a start.
+"""Forks processes that run ``atoll`` from one that has imported its modules, which takes most of a start.
 
 ``python forker.py SOCKET KIND``, a descriptor and a key of ``LOADED``. A request is its length, with the descriptors
 of standard input, output and error, of the pipe for the answer, and those to keep open; then JSON: ``argv``, ``env``,
@@ -72,7 +72,7 @@ class Request:
     standard: Sequence[int]
     answer: int
     kept: dict[int, int]
-    """Numbers that descriptors shall have, and those that they have here."""
+    """The wanted numbers of descriptors, and their numbers here."""
 
 
 def receive(requests: socket.socket) -> Request | None:
@@ -138,7 +138,7 @@ def guard(request: Request) -> None:
 
 
 def become(request: Request) -> None:
-    """Take over what a process that was started by itself would find."""
+    """Set up the environment that a separately started process would have."""
     os.setsid()
     os.chdir(request.cwd)
     wanted = dict(enumerate(request.standard)) | request.kept

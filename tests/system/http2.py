@@ -1,4 +1,4 @@
-"""A gRPC caller made of HTTP/2 frames, which can hold back parts of messages and leave answers unread."""
+"""A gRPC caller on HTTP/2 frames, which can hold back parts of messages and leave answers unread."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LEAVE_BYTES = 1 << 20
 
 @dataclass
 class Call:
-    """One call, and what is known of its end.
+    """One call and its outcome.
 
     Attributes:
         stream: number of its HTTP/2 stream.
-        to_send: what was announced of its request and not sent yet.
+        to_send: announced bytes of its request that are not sent yet.
         ended: whether the server has ended it.
-        code: of the error that it ended with, as the server's own detail or else gRPC's status has it.
+        code: code of the error that it ended with, from the server's detail or else gRPC's status.
         received_bytes: of answers, with their frames.
         reads: whether its answers count as read.
     """
@@ -50,12 +50,12 @@ class Call:
 
 
 class Http2:
-    """One connection. What comes is taken from it, but with ``reads`` False the server gets no leave to send on.
+    """One connection. Incoming data is taken from it, but without ``reads`` the flow-control window is not extended.
 
     Args:
         connection: past TLS, if there is any.
         reads: whether answers count as read.
-        window_bytes: that the server may send of each answer before it is read.
+        window_bytes: bytes that the server may send of each answer before it is read.
     """
 
     def __init__(self, connection: socket.socket, *, reads: bool = True, window_bytes: int = _WINDOW_BYTES) -> None:
@@ -81,7 +81,7 @@ class Http2:
         source: str = "",
         window_bytes: int = _WINDOW_BYTES,
     ) -> Http2:
-        """Over TLS, with a certificate or without one (PEM); from an address of this machine, ``source``."""
+        """Connect over TLS, optionally with a certificate (PEM), from the local address ``source``."""
         context = ssl.create_default_context(cadata=ca)
         context.check_hostname = False
         context.set_alpn_protocols(["h2"])
@@ -104,7 +104,7 @@ class Http2:
         return self._begin(method, _framed(message), metadata, ends=ends, sent=True)
 
     def read(self, call: Call) -> None:
-        """From now on the answers of a call count as read."""
+        """Count the answers of a call as read from now on."""
         call.reads = True
         self._h2.increment_flow_control_window(_LEAVE_BYTES, call.stream)
         self._flush()
@@ -114,7 +114,7 @@ class Http2:
         return self._begin(method, _framed(bytes(size))[:-1], metadata, ends=False, sent=False)
 
     def push(self, quiet_s: float = 0.5) -> None:
-        """Send what was announced, until the server has given no leave to send on for ``quiet_s``."""
+        """Send announced bytes, until the server has not extended the window for ``quiet_s``."""
         moved = time.monotonic()
         while time.monotonic() - moved < quiet_s and not self.closed:
             sent = [self._send_some(call) for call in self._calls.values()]
@@ -123,7 +123,7 @@ class Http2:
             self.take(0.01)
 
     def take(self, wait_s: float) -> None:
-        """Take what comes next, waiting for it for so long at most."""
+        """Take the next data, waiting at most this long."""
         self._take_until(bool, wait_s)
 
     def until_ended(self, calls: Sequence[Call]) -> None:
@@ -212,7 +212,7 @@ def _dial(address: str, source: str = "") -> socket.socket:
 
 
 def _framed(message: bytes) -> bytes:
-    """A message as gRPC has it on the wire: not compressed, its length, itself."""
+    """A message in gRPC's wire format: uncompressed flag, length, content."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 

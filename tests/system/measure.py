@@ -1,6 +1,6 @@
-"""How long faults last, measured with real processes: ``python -m tests.system.measure [NAME ...]``.
+"""Measures how long faults last, with real processes: ``python -m tests.system.measure [NAME ...]``.
 
-These are the figures of ``docs/reliability.md``. They depend on the machine, so no test asks for them.
+These are the figures in ``docs/reliability.md``. They depend on the machine, so no test checks them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG_S = 1500.0
 
 
 def main(names: list[str]) -> None:
-    """Measure what is named, or everything."""
+    """Take the named measurements, or all."""
     for name, measure in MEASURES.items():
         if not names or name in names:
             with tempfile.TemporaryDirectory(prefix="atoll-measure-") as folder, nursery(Path(folder)) as processes:
@@ -36,13 +36,13 @@ def main(names: list[str]) -> None:
 
 
 def tell(what: str, seconds: float) -> None:
-    """One figure."""
+    """Print one figure."""
     sys.stdout.write(f"{what}: {seconds:.1f} s\n")
     sys.stdout.flush()
 
 
 def outages(processes: Nursery) -> None:
-    """From a killed server's being back to the last participant's, and to the release of the round that was open."""
+    """From a killed server's return to the last participant's return, and to the release of the open round."""
     for outage_s in OUTAGES_S:
         with serving(processes, f"outage-{outage_s:g}") as server, hired(server, processes) as hands:
             held = hands.start("Held", index=0, rounds=[0])
@@ -86,7 +86,7 @@ def lost_clients(processes: Nursery) -> None:
 
 
 def long_log(processes: Nursery) -> None:
-    """From the start of a server to its serving, after a run of many rounds that is not over."""
+    """From the start of a server until it serves, with an unfinished run of many rounds."""
     with serving(processes, "long") as server, hired(server, processes) as hands:
         hands.start("Steady", index=0)
         run = submitted(server, 1, rounds=LONG_ROUNDS + 1000, quorum=1)
@@ -109,7 +109,7 @@ def darken(_: Client, network: Proxy) -> None:
 
 
 def hired(server: Server, processes: Nursery) -> contextlib.AbstractContextManager[Crew]:
-    """Clients of a server, as they come."""
+    """Clients of a server, one by one."""
     return crew(server, processes.folder / f"crew-{server.name}")
 
 

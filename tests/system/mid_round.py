@@ -1,4 +1,4 @@
-"""A run of the reference job that stands in the middle of its second round: two have reported, one is at work."""
+"""A run of the reference job in the middle of its second round: two have reported, one is at work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A synthetic next version of Atoll, made of the current sources: beside it the current one is the release before.
+"""A synthetic next version of Atoll, made from the current sources, which are then the previous release.
 
-It has more of what a release may add: a migration (column, table), a field of an event, fields of wire messages that
-it sends.
+It adds what a release may add: a migration (column, table), a field of an event, and fields of wire messages.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class NextVersion:
     """A folder with its packages.
 
     Attributes:
-        folder: goes before the checkout on the import path.
+        folder: precedes the checkout on the import path.
         revision: of its schema.
     """
 
@@ -36,12 +35,12 @@ class NextVersion:
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes a process of ``atoll`` one of this version."""
+        """The environment with which ``atoll`` runs this version."""
         return {"PYTHONPATH": os.pathsep.join((str(self.folder), str(HERE)))}
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Words before ``atoll`` that keep the tests from forking it off one that has loaded the current version."""
+        """Command prefix that keeps the tests from forking a process that has loaded the current version."""
         return (sys.executable,)
 
 

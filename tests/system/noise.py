@@ -1,4 +1,4 @@
-"""Bytes that strangers send to an open port: random ones, other protocols, broken TLS, half a greeting, none."""
+"""Bytes that strangers send to an open port: random bytes, other protocols, broken TLS, half a greeting, nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Noise:
             thread.start()
 
     def heard(self, times: int, timeout_s: float) -> bool:
-        """Wait until each port has been connected to so often; False if that takes longer than ``timeout_s``."""
+        """Wait until each port has had this many connections; False if that takes longer than ``timeout_s``."""
         with self._more:
             return self._more.wait_for(lambda: min(self.made[port] for port in self._ports) >= times, timeout_s)
 
@@ -69,7 +69,7 @@ class Noise:
 
 @contextlib.contextmanager
 def noise(ports: Sequence[int], seed: int) -> Iterator[Noise]:
-    """Noise at these ports while inside."""
+    """Make noise at these ports inside the context."""
     made = Noise(ports, seed)
     try:
         yield made

@@ -66,7 +66,7 @@ class Operator:
 
     @classmethod
     def of(cls, credential: Path) -> Operator:
-        """The operator that a credential file names."""
+        """The operator of a credential file."""
         found = json.loads(credential.read_text())
         tls = grpc.ssl_channel_credentials(
             found["ca_certificate"].encode(), found["key"].encode(), found["certificate"].encode()
@@ -99,10 +99,10 @@ class Operator:
         return self.stub.SubmitRun(request, timeout=WAIT_S, metadata=self._metadata).run
 
     def until(self, run: str, reached: Callable[[Sight], bool], what: str, timeout_s: float = WAIT_S) -> Sight:
-        """Watch a run until something is reached. Changes that come together are seen as one, so ask for what stays.
+        """Watch a run until a condition holds. Concurrent changes are seen as one, so the condition must be lasting.
 
         Raises:
-            AssertionError: if the run ends, or the time, before it is; says where the run stands.
+            AssertionError: if the run or the time ends first; shows the state of the run.
         """
         seen: Sight | None = None
         call = self.stub.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=timeout_s, metadata=self._metadata)
@@ -148,7 +148,7 @@ class Operator:
         return {row.participant: row for row in found.participants}
 
     def revoke(self, participant: str, reason: str) -> None:
-        """Shut a participant out."""
+        """Revoke a participant."""
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
         self.stub.RevokeParticipant(request, timeout=WAIT_S, metadata=self._metadata)
 

@@ -30,7 +30,7 @@ def examples_of(index: int) -> int:
 
 
 def trained(model: Mapping[str, Array], index: int, round_: int) -> dict[str, Array]:
-    """The local weights of participant ``index``: a step towards zero, and noise of its own."""
+    """The local weights of participant ``index``: a step towards zero, plus its own noise."""
     noise = np.random.default_rng((index, round_))
     return {
         name: (0.9 * weights + 0.1 * noise.standard_normal(weights.shape)).astype(weights.dtype)
@@ -92,8 +92,8 @@ class Peaking(Steady):
 def stepped(model: Mapping[str, Array], index: int, round_: int) -> dict[str, Array]:
     """The update of participant ``index``: a step towards noise of its own, in multiples of 2^-12 below 1/8.
 
-    float32 holds them exactly, and so do the server's sums: what plain float64 arithmetic makes of them is what the
-    server must make of them, to the last bit.
+    float32 holds them exactly, and so do the server's sums, so the server must agree with plain float64 arithmetic to
+    the last bit.
     """
     noise = np.random.default_rng((index, round_))
     steps = {name: noise.standard_normal(weights.shape) - weights for name, weights in model.items()}
@@ -181,7 +181,7 @@ class HeldUpload(Steady):
 
 
 class Sluggish(Mapping[str, Array]):
-    """Weights whose last tensor is withheld once, when it is read to be sent: after it has been checked."""
+    """Weights whose last tensor is delayed once, when it is read for sending, after it has been checked."""
 
     def __init__(self, weights: Mapping[str, Array], task: Task, gate: Gate) -> None:
         self._weights = weights

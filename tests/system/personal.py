@@ -1,4 +1,4 @@
-"""A torch participant that keeps its head to itself: ``atoll client start personal:Personal`` in this folder."""
+"""A torch participant with a personal head: ``atoll client start personal:Personal`` in this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll.client.torch_personal import PersonalTorchParticipant
 
 
 class Net(nn.Module):
-    """A shared body and a head of each participant's own."""
+    """A shared body and a personal head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Net(nn.Module):
 
 
 class Personal(PersonalTorchParticipant):
-    """Trains on a batch of its own, and evaluates on it."""
+    """Trains and evaluates on its own batch."""
 
     def __init__(self) -> None:
         inputs = torch.linspace(-1.0, 1.0, 24).reshape(8, 3)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Process:
-    """A running command: its lines of standard output as they come, its standard error in a file.
+    """A running command, with its lines of standard output, and its standard error in a file.
 
     Standard input is a pipe (``tell``). The command sees this folder on its import path and as its directory.
     """
@@ -95,7 +95,7 @@ class Process:
         """Wait until ``choose`` finds something in the lines; return it.
 
         Raises:
-            AssertionError: if the output ends, or the time, before it does; shows what the process wrote.
+            AssertionError: if the output or the time ends first; shows the process's output.
         """
         until = time.monotonic() + timeout_s
         with self._news:
@@ -110,7 +110,7 @@ class Process:
         """Wait until the process has logged a text; its log is a file, which nothing announces.
 
         Raises:
-            AssertionError: if the process ends, or the time, before it does.
+            AssertionError: if the process or the time ends first.
         """
         until = time.monotonic() + WAIT_S
         while text not in self.log:
@@ -200,7 +200,7 @@ def _import_path() -> tuple[str, ...]:
 
 
 def atoll(*arguments: str) -> Any:
-    """A command's answer, from its ``--json``; it is forked."""
+    """Run a command in a fork; returns its ``--json`` output."""
     with tempfile.TemporaryFile() as errors:
         done = Forked("server", (*ATOLL, *arguments, "--json"), errors.fileno(), os.environ, Path.cwd())
         assert done.stdout is not None

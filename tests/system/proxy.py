@@ -1,4 +1,4 @@
-"""A network between clients and a server: cut and mended, stalled, dark, slow, or with random faults from a seed."""
+"""A network between clients and a server that can be cut, stalled, dark, slow, or have random faults from a seed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Weather:
-    """Faults of connections. Each connection draws its own from the seed, so that one can overtake another.
+    """Faults of connections. Each connection draws its own from the seed, so connections can overtake each other.
 
     Attributes:
         seed: with the number of the connection, decides everything.
-        delay_s: the longest time that a piece of at most 16 KiB is held back, each way.
-        stall_share: the share of pieces that are held back for ``stall_s`` instead.
-        stall_s: how long that is.
-        reset_after_bytes: a connection is reset after a number of bytes up to this, both ways together; 0: never.
-        bytes_per_s: of each connection, each way; 0: unlimited.
+        delay_s: maximum seconds that a piece of at most 16 KiB is held back, in each direction.
+        stall_share: share of the pieces that are held back for ``stall_s`` instead.
+        stall_s: seconds of a stall.
+        reset_after_bytes: maximum number of bytes, in both directions, after which a connection is reset; 0 for never.
+        bytes_per_s: rate of each connection in each direction; 0 for unlimited.
     """
 
     seed: int = 0
@@ -148,7 +148,7 @@ class Proxy:
         self.mend()
 
     def darken(self, process: int | None = None) -> None:
-        """Drop all bytes, and do not pass on the end of connections: each side sees silence.
+        """Drop all bytes, and do not pass on ends of connections, so that each side sees silence.
 
         Args:
             process: only connections of this process; None: all.

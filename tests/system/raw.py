@@ -70,7 +70,7 @@ class RawParticipant:
         return pushed.participate
 
     def upload(self, key: participation_pb2.RoundKey, values: Values, *, first: int = 0) -> tuple[str, ChunkHeader]:
-        """Send one chunk from element ``first`` on, under a fresh upload id; the id and the chunk's header."""
+        """Send one chunk from element ``first`` on, with a new upload id; returns the id and the chunk's header."""
         upload_id = secrets.token_hex(16)
         payload = values.tobytes()
         header = header_of(ElementRange.run(first, values.size), Encoding.FLOAT32, payload)
@@ -85,7 +85,7 @@ class RawParticipant:
         return [range_from_proto(span) for span in answer.held]
 
     def begin_upload(self, frames: Iterator[bytes]) -> grpc.Future[transfer_pb2.UploadResponse]:
-        """Send frames as they come; the answer is the call's result."""
+        """Send frames as they become available; returns the pending call."""
         return self._upload.future(frames, timeout=3 * WAIT_S)
 
     def report(

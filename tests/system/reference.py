@@ -57,8 +57,8 @@ LARGE_JOB = job_toml(
 def assert_undisturbed(operator: Operator, run: str, clients: Sequence[Client], rounds: int) -> None:
     """Each round was released at its first attempt, from one report of each, and no client trained twice for it.
 
-    A server that counted a report may be killed before it answers. The client sends the report again; of the last
-    round's it may hear that the run has ended before it has the answer.
+    A server that counted a report may be killed before it answers, and the client sends the report again. For the last
+    round, the client may learn that the run has ended before it gets the answer.
     """
     for client in clients:
         client.wait("reported", "stopped", count=rounds)

@@ -26,7 +26,7 @@ participants that try again after at most 5 s.
 
 
 class Server:
-    """One data directory and the process that serves it, if there is one now.
+    """One data directory and the process that serves it, if one is running.
 
     Args:
         nursery: holds the processes.
@@ -80,7 +80,7 @@ class Server:
         return self.serves()
 
     def launch(self, *, dies: str = "", skew_s: float = 0.0) -> None:
-        """Start it and do not wait: as a standby, say."""
+        """Start it without waiting, for example as a standby."""
         self._started_s = time.monotonic()
         self._dies = dies
         self._ready, written = os.pipe()
@@ -109,7 +109,7 @@ class Server:
         return self
 
     def arguments(self) -> tuple[str, ...]:
-        """The options of ``atoll server start`` that make it this server."""
+        """The options of ``atoll server start`` for this server."""
         return ("--data", str(self.data), "--port", str(self.port), *self.options)
 
     @property
@@ -118,7 +118,7 @@ class Server:
         return re.findall(r"^killed itself (.*)$", self.process.log, re.MULTILINE)
 
     def went_on(self, what: str) -> None:
-        """Check, when a run continues, that this did not take too long since the start of this process."""
+        """Check that a run continued soon after the start of this process."""
         took_s = time.monotonic() - self._started_s
         assert kept(took_s, RESUMES_WITHIN_S), f"{what} {took_s:.1f} s after the start"
 

@@ -40,7 +40,7 @@ OUTER: Sections = {
 
 
 def job_of(**sections: Mapping[str, Any]) -> Sections:
-    """``JOB`` with these sections' keys besides, or instead of, its own."""
+    """``JOB`` with additional or replaced keys in these sections."""
     return {name: {**JOB.get(name, {}), **sections.get(name, {})} for name in {**JOB, **sections}}
 
 
@@ -51,7 +51,7 @@ def outer_job(name: str, rounds: int, silos: int, **sections: Mapping[str, Any])
 
 
 def initial_of(job: Sections, folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """The model that a federation of such silos starts from, by tensor name."""
+    """The initial model of a federation of such silos, by tensor name."""
     path = folder / "initial.safetensors"
     write_initial(SiloJob.model_validate(job), path)
     layout, start = read_header(path)
@@ -126,7 +126,7 @@ class Silo:
 
 
 class Hold:
-    """A point at which a rank stops: give it to ``Silo.start``, then ``wait`` for the rank.
+    """A point at which a rank stops: pass it to ``Silo.start``, then ``wait`` for the rank.
 
     Args:
         fifo: made here; gone once a rank was held, so that the next attempt is not.

@@ -37,7 +37,7 @@ class Skewed(ModuleType):
 
 
 def install(skewed: Skewed) -> None:
-    """Let every module of Atoll's go by it."""
+    """Make every module of Atoll use it."""
     for name in READERS:
         importlib.import_module(name)
     for name, module in list(sys.modules.items()):

@@ -1,4 +1,4 @@
-"""Servers of the system tests that stand by and serve participants; they share PostgreSQL and S3 with the first one."""
+"""Standbys of the system tests that serve participants; they share PostgreSQL and S3 with the first server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_config(file: Path, database: str, s3: BucketPlace) -> Path:
 
 
 def standing_by(first: Server, name: str, config: Path, *options: str) -> Server:
-    """Start a server that stands by beside ``first``, and wait until it serves participants."""
+    """Start a standby of ``first``, and wait until it serves participants."""
     server = Server(first.nursery, name, "--config", str(config), *options)
     server.env = CREDENTIALS
     atoll("server", "standby", str(server.data), "--data", str(first.data))

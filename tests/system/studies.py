@@ -1,4 +1,4 @@
-"""New studies, and the commands of their READMEs, run as they stand there."""
+"""New studies, and the commands in their READMEs, run unchanged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BIN = Path(sys.executable).parent
 
 
 def shell(script: str, folder: Path, **more: str) -> str:
-    """Run lines of bash in a folder, with this environment's ``atoll`` first on the path; what they print.
+    """Run lines of bash in a folder, with this environment's ``atoll`` first on the path; returns their output.
 
-    Jobs that still run at the end are ended as a reader ends them.
+    Jobs that still run at the end are ended as a reader would.
 
     Raises:
         AssertionError: if a line fails; shows what was printed.

@@ -80,10 +80,10 @@ def test_a_flood_of_check_ins_is_refused_while_the_rounds_of_others_go_on(
 
 
 def test_forty_thousand_tiny_chunks_and_who_asks_for_them_hold_up_nobody(serve: Serve, tmp_path: Path) -> None:
-    """Most of the chunks are refused, and statuses of those that were taken are made one after another.
+    """Most of the chunks are refused, and statuses of the accepted ones are made one after another.
 
-    Answers are counted, not seconds: were the attacker's sixteen calls served before another participant's, then some
-    sixteen of its answers would come for each of the other's.
+    Answers are counted instead of seconds: if the attacker's sixteen calls were served before another participant's,
+    about sixteen of its answers would arrive for each of the other's.
     """
     server = serve("tiny")
     tokens = server.operator.tokens(2)
@@ -135,7 +135,7 @@ def test_forty_thousand_tiny_chunks_and_who_asks_for_them_hold_up_nobody(serve: 
 @pytest.mark.parametrize("revoked", [False, True], ids=["in force", "revoked"])
 @pytest.mark.parametrize("method", ["GetManifest", "Report", "Upload"])
 def test_half_sent_requests_hold_little_memory(serve: Serve, tmp_path: Path, method: str, revoked: bool) -> None:
-    """Each announces 4.2 MB and keeps back the last byte: 538 MB a connection, were they all received."""
+    """Each announces 4.2 MB and holds back the last byte, which would be 538 MB per connection if all were received."""
     server = serve("half-sent")
     (token,) = server.operator.tokens(1)
     identity = enrol(token, tmp_path / "sender")
@@ -178,7 +178,7 @@ def test_downloads_that_are_not_read_are_given_up_and_leave_nothing_behind(serve
 def test_half_sent_enrolments_from_one_address_keep_nobody_from_another_out(
     serve: Serve, tmp_path: Path, sockets: int
 ) -> None:
-    """300 are more than the enrolment port takes connections; 70 with 8 calls each more than it takes calls."""
+    """300 connections are more than the enrolment port accepts, and so are the calls of 70 with 8 calls each."""
     server = serve("besieged")
     join = JoinToken.decode(server.operator.tokens(1)[0])
     (token,) = server.operator.tokens(1)

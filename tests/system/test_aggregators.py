@@ -1,4 +1,4 @@
-"""Aggregators: rounds through them give the same bits as without, through kills and lost connections."""
+"""Aggregators: rounds through them give the same bits as without, despite kills and lost connections."""
 
 from __future__ import annotations
 

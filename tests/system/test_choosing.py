@@ -34,7 +34,7 @@ REASON = (
 
 
 def assert_stopped(server: Server, run: str) -> None:
-    """The run ended as an undisturbed one does, and its best model is kept besides the last."""
+    """The run ended like an undisturbed one, and its best model is kept in addition to the last."""
     shown = server.operator.show(run)
     assert (shown.summary.status, shown.summary.reason) == (FINISHED, REASON)
     assert (shown.summary.rounds_released, shown.summary.rounds_total) == (STOPS_AFTER, 50)

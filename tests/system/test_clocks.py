@@ -1,4 +1,4 @@
-"""Clocks that are an hour wrong, on both sides, and a clock that is set while a round is open."""
+"""Clocks that are an hour off, on both sides, and a clock that is set while a round is open."""
 
 from __future__ import annotations
 

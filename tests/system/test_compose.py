@@ -1,7 +1,7 @@
 """deploy/compose.yaml: the command lines of its services, run in their order without containers.
 
-Each volume becomes a folder, the host ``server`` this machine. What containers add (the image, users, networks, the
-order that ``depends_on`` asks for) is not tried.
+Each volume becomes a folder, and the host ``server`` becomes this machine. The parts that containers add (image, users,
+networks, the order of ``depends_on``) are not tested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demonstration as a newcomer runs it: nine processes, an accuracy worth having, and nothing left afterwards."""
+"""The demonstration as a newcomer runs it: nine processes, a good accuracy, and nothing left afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM during an upload: it ends here or is sent again elsewhere, and counts once, with the same bits."""
+"""SIGTERM during an upload: it ends here or is sent again elsewhere, and counts once with the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of a real server in other tools: followed while it goes, and afterwards."""
+"""A run of a real server in other tools: followed while it runs, and exported afterwards."""
 
 from __future__ import annotations
 

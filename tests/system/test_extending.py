@@ -1,4 +1,4 @@
-"""A run that has ended goes on, on a real server that is killed around the extension."""
+"""Extending an ended run on a real server that is killed around the extension."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Outcome = dict[str, Any]
 
 
 class Ways:
-    """A server, a standby and an aggregator; and participants, two of whom go the way that is being tried."""
+    """A server, a standby and an aggregator, and participants, two of which use the tested way."""
 
     def __init__(
         self, server: Server, second: Server, site: Site, clients: list[Client], wanted: Collection[str]
@@ -73,7 +73,7 @@ class Ways:
         return found
 
     def _give_up(self) -> None:
-        """Cancel what is left of a run that failed its test, so that the next ones are not held up."""
+        """Cancel a run that failed its test, so that it does not block the next ones."""
         operator = self.server.operator
         for run in operator.stub.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S).runs:
             if run.status in (RUNNING, PAUSED):
@@ -88,7 +88,7 @@ def ways(
     database_server: DatabaseServer,
     object_store: ObjectStore,
 ) -> Iterator[Ways]:
-    """A server at work with the parts that stand by its participants, who are enrolled for the aggregator."""
+    """A server at work with a standby and an aggregator, and participants enrolled for the aggregator."""
     here = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == Path(__file__)]
     wanted = dict.fromkeys(str(item.callspec.params["feature"]) for item in here)
     folder = tmp_path_factory.mktemp("ways")

@@ -1,6 +1,6 @@
-"""No command is silent while something slow goes on: its first line comes before the slow part begins.
+"""No command is silent during slow work: its first line is printed before the slow part begins.
 
-The slow part is a participant's module that waits, as long as it takes, until the test has read the line.
+The slow part is a participant's module that waits until the test has read the line.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
     undisturbed_model: bytes,
     fault_seed: int,
 ) -> None:
-    """No report that was acknowledged is lost, none counts twice, and no participant trains twice for a round.
+    """No acknowledged report is lost, none counts twice, and no participant trains twice for a round.
 
-    Participants are spread over all servers, and servers that stand by fail too.
+    Participants are spread over all servers, and standbys fail too.
     """
     draw = random.Random(f"fleet {fault_seed}")
     with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
@@ -76,7 +76,7 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
 def test_the_database_is_away_for_all_servers_and_the_run_ends_with_the_same_bits(
     processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, undisturbed_model: bytes
 ) -> None:
-    """For longer than a server keeps its turn: it steps down, and there is none to take over until it is back."""
+    """Longer than a server keeps its turn: it steps down, and no server can take over until the database is back."""
     with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
         first = servers.members[0].server
         with crew(first, processes.folder / "crew", eager=True) as people:

@@ -1,4 +1,4 @@
-"""Processes that are forked instead of started find what a started one would."""
+"""Forked processes have the same environment as started ones."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ sys.exit(5)
 
 
 def test_what_it_opened_is_its_own_until_it_ends(tmp_path: Path) -> None:
-    """The forker's socket had a number that the process has given to a file since: closing it would close that."""
+    """The process has reused the descriptor of the forker's socket for a file: closing it would close the file."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     process = Forked("server", [sys.executable, str(script)], 2, os.environ, tmp_path)

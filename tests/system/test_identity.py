@@ -103,7 +103,7 @@ def test_revoked_it_is_cut_off_within_five_seconds_and_cannot_come_back(shared_s
 
 
 def test_revoked_in_its_upload_it_is_cut_off_within_five_seconds(shared_server: Server, hire: Hire) -> None:
-    """No chunk flows while the stream is held: the refusal comes all the same."""
+    """No chunk flows while the stream is held, but the refusal still arrives."""
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(2)
     uploading = crew.start("HeldUpload", index=2)
@@ -118,7 +118,7 @@ def test_revoked_in_its_upload_it_is_cut_off_within_five_seconds(shared_server: 
 
 
 def test_certificates_are_renewed_while_work_goes_on_beyond_their_life(serve: Serve, hire: Hire) -> None:
-    """The work begins under a certificate of 30 s and is reported after its end, over a stream that has moved on."""
+    """The work begins under a certificate of 30 s and is reported after its expiry, over a renewed stream."""
     began = time.monotonic()
     server = serve("brief", "--certificate-lifetime-s", "30")
     crew = hire(server)
@@ -148,7 +148,7 @@ def test_certificates_are_renewed_while_work_goes_on_beyond_their_life(serve: Se
 
 
 def certificate_of(client: Client) -> x509.Certificate:
-    """The certificate that the client would come with now."""
+    """The client's current certificate."""
     return x509.load_pem_x509_certificate(client.identity["certificate_pem"].encode())
 
 
@@ -229,7 +229,7 @@ def test_a_data_directory_and_a_port_belong_to_one_server(serve: Serve, processe
 
 
 def test_a_storm_of_handshakes_leaves_it_standing(shared_server: Server) -> None:
-    """gRPC calls back into the server at each of them, in many threads at once."""
+    """gRPC calls back into the server at each handshake, in many threads at once."""
     host, _, port = shared_server.address.partition(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -32,7 +32,7 @@ LATEST = 200
 
 
 def fatal_moments(seed: int) -> list[str]:
-    """The moments at which the server dies: early ones as often as late ones."""
+    """Moments at which the server dies, early and late ones equally often."""
     draw = random.Random(f"kills {seed}")
     return [f"{ANY}:{int(LATEST ** draw.random())}" for _ in range(KILLS)]
 

@@ -1,4 +1,4 @@
-"""A client in Node, which shares no code with ours, in a federation with ours on a real server."""
+"""A client in Node, which shares no code with the SDK, in a federation with SDK clients on a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server whose models are in a bucket: the same bits, killed and without its cache, and with the bucket away."""
+"""A server whose models are in a bucket: the same bits after kills, without cache, or with the bucket down."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_large_uploads_of_a_lost_spool_come_from_the_bucket(
 def test_moved_in_mid_round_there_and_back_the_run_ends_with_the_same_bits(
     serve: Serve, hire: Hire, s3: BucketPlace, reference_model: bytes
 ) -> None:
-    """The uploads of the open round go too: each time the server begins without what it left behind."""
+    """The uploads of the open round move too: each time the server starts without its old files."""
     server = serve("moved")
     crew = hire(server)
     done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]

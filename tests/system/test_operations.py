@@ -28,7 +28,7 @@ CLIENT_STEPS = {"download", "fit", "report"}
 
 
 def round_spans(spans: list[Span], number: int) -> list[Span]:
-    """All spans of the traces of a round, whether they name it or not."""
+    """All spans of a round's traces, whether or not they name the round."""
     traces = {one.trace for one in spans if one.attributes.get("atoll.round") == str(number)}
     return [one for one in spans if one.trace in traces]
 

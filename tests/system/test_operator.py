@@ -1,4 +1,4 @@
-"""docs/operator.md against a real server: its snippets run as they are printed, with two participants that join."""
+"""docs/operator.md against a real server: its snippets run as printed, with two participants that join."""
 
 from __future__ import annotations
 

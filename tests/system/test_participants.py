@@ -1,4 +1,4 @@
-"""Participants that die, are slow, fail or refuse: the round continues, and the reason of each is recorded."""
+"""Participants that die, are slow, fail or refuse: the round continues, and each reason is recorded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_killed_in_its_upload_for_good_half_an_update_never_counts(shared_server
 def test_cut_off_for_a_while_it_goes_on_with_its_work_and_is_waited_for_again(
     shared_server: Server, hire: Hire
 ) -> None:
-    """Given up as silent, it comes back at work: a round that could close without it does not."""
+    """It counts as silent, then comes back still working, and a round that could close without it waits."""
     operator, crew = shared_server.operator, hire(shared_server)
     holding = crew.start("Held", index=0)
     with Proxy(shared_server.address) as network:

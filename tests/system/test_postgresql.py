@@ -1,4 +1,4 @@
-"""A server whose database is PostgreSQL: the same bits, moved in mid-round, and away for a while."""
+"""A server with PostgreSQL: the same bits if the database is moved mid-round or unavailable for a while."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ STEADY = "nothing:1"
 
 
 def private_job(mechanism: str) -> str:
-    """Everybody is in every round: noise depends on who reported, and two runs are to be the same."""
+    """Everyone is in every round, since noise depends on who reported, and two runs must be equal."""
     return job_toml(
         job={"name": "private", "rounds": ROUNDS},
         cohort={"size": SIZE, "quorum": SIZE, "sampler": "least_recent"},

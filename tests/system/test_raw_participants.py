@@ -1,4 +1,4 @@
-"""Participants that break the protocol: the server itself checks for what the SDK would never send."""
+"""Participants that break the protocol: the server rejects messages that the SDK would never send."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_two_workers_give_the_same_bits_as_one(serve: Serve, reference_model: by
 def test_a_participant_that_cannot_evaluate_does_not_hold_up_the_end_of_a_run(
     shared_server: Server, hire: Hire
 ) -> None:
-    """A client of 15 lines writes ``fit`` alone; jobs end with an evaluation unless they say otherwise."""
+    """A client of 15 lines only defines ``fit``; jobs end with an evaluation by default."""
     hire(shared_server).steady(2)
     toml = job_toml(job={"name": "mute", "rounds": 1}, cohort={"size": 2}, evaluation={})
     run = shared_server.operator.submit(toml, MODEL)

@@ -1,4 +1,4 @@
-"""Servers that stand by serve participants: split over them, through deaths and take-overs, a run has the same bits."""
+"""Standbys serve participants: split over them, a run has the same bits despite deaths and take-overs."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def first(serve: Serve, tmp_path: Path, database_server: DatabaseServer, s3: Buc
 
 @pytest.fixture
 def stand_by(first: Server, tmp_path: Path) -> Standby:
-    """Makes further servers, which stand by and serve participants."""
+    """Makes standbys, which serve participants."""
     return lambda name: standing_by(first, name, tmp_path / "server.toml")
 
 
 def credential_at(server: Server, first: Server) -> Path:
-    """The administrator's credential, for another server than the first one."""
+    """The administrator's credential for a server other than the first one."""
     credential = server.nursery.folder / "operator.json"
     known = json.loads((first.data / "operator.json").read_text())
     credential.write_text(json.dumps(known | {"address": server.address}))
@@ -93,7 +93,7 @@ def test_participants_split_over_servers_give_the_same_bits(
 def test_a_standby_receives_in_as_many_processes_as_the_server_at_work(
     first: Server, tmp_path: Path, hire: Hire, killed_undisturbed: bytes
 ) -> None:
-    """Also after it takes over: its workers end, and those of the server at work begin at the same port."""
+    """Even after it takes over: its workers end, and the workers of the server at work start on the same port."""
     second = standing_by(first, "second", tmp_path / "server.toml", "--workers", "2")
     crew = hire(first)
     clients = [crew.start("Steady", *at(second), index=index) for index in range(SIZE)]
@@ -127,7 +127,7 @@ def hold_mid_round(operator: Operator, clients: list[Client], held: Client, job:
 def test_nothing_that_a_killed_standby_acknowledged_is_lost(
     first: Server, stand_by: Standby, hire: Hire, killed_undisturbed: bytes
 ) -> None:
-    """It dies with its sums and its copies of the updates; its participants come back to the next process."""
+    """Its sums and copies of updates are lost with it; its participants return to the next process."""
     second = stand_by("second")
     crew = hire(first)
     clients = [crew.start("Steady", *at(second), index=index) for index in range(2)]
@@ -160,7 +160,7 @@ def at_work(servers: list[Server]) -> Server:
 def test_a_standby_takes_over_while_standbys_serve_participants(
     first: Server, stand_by: Standby, hire: Hire, reference_model: bytes, held: int
 ) -> None:
-    """One participant is at the server that dies, one at that which takes over, one at that which goes on waiting."""
+    """One participant is at the dying server, one at the server that takes over, one at a remaining standby."""
     servers = [first, stand_by("second"), stand_by("third")]
     with Proxy(first.address) as balancer:
         crew, addresses = hire(first), [balancer.address, *(server.address for server in servers[1:])]
@@ -183,7 +183,7 @@ def test_a_standby_takes_over_while_standbys_serve_participants(
 def test_a_standby_passes_on_what_only_the_server_at_work_answers(
     first: Server, stand_by: Standby, hire: Hire, reference_model: bytes
 ) -> None:
-    """Operators and participants without streams may come to any server."""
+    """Operators and participants without streams may call any server."""
     second = stand_by("second")
     operator = Operator.of(credential_at(second, first))
     try:

@@ -39,7 +39,7 @@ REPORTS_AGAIN_S = 30.0
 def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
-    """A rank, then the launcher, then the server; at last a stop. Checkpoints are in the midst of the rounds."""
+    """A rank, then the launcher, then the server; finally a stop. Checkpoints are in the middle of the rounds."""
     server, initial = serve("faults"), initial_of(JOB, tmp_path)
     job = job_of(checkpoint={"folder": "kept", "every_steps": 2})
     silo = Silo(processes, "silo", server, 2, job)
@@ -93,7 +93,7 @@ def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
 def test_a_stop_while_an_update_travels_beside_steps_loses_neither(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
-    """SIGTERM in a step that belongs to the next round: this one's update counts, and a checkpoint has the step."""
+    """SIGTERM in a step of the next round: this round's update counts, and a checkpoint has the step."""
     server, initial = serve("stopped"), initial_of(JOB, tmp_path)
     job = job_of(federation={"overlap_steps": 2}, checkpoint={"folder": "kept"})
     silo = Silo(processes, "silo", server, 2, job)
@@ -144,7 +144,7 @@ def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
 
 @pytest.mark.every_fault
 def test_what_was_rounded_off_before_a_kill_is_sent_after_it(processes: Nursery, serve: Serve, tmp_path: Path) -> None:
-    """Once an update has counted the silo is killed: its newest checkpoint is from before the report."""
+    """The silo is killed after an update has counted; its newest checkpoint is from before the report."""
     server, initial = serve("rounding"), initial_of(JOB, tmp_path)
     job, rounds = job_of(checkpoint={"folder": "kept", "every_steps": 2}), 3
     silo = Silo(processes, "silo", server, 1, job)
@@ -164,7 +164,7 @@ def test_what_was_rounded_off_before_a_kill_is_sent_after_it(processes: Nursery,
 
 
 def agreement(found: Weights, wanted: Weights) -> float:
-    """Share of elements that are the same; of the others a quotient fell to the other side of a rounding."""
+    """Share of equal elements; for the others, a quotient was rounded the other way."""
     same = [np.abs(found[name] - value) < 1e-6 for name, value in wanted.items()]
     return float(np.mean(np.concatenate([one.reshape(-1) for one in same])))
 

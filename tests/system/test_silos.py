@@ -54,7 +54,7 @@ def reported_weights(operator: Operator, run: str) -> list[list[int]]:
 def train_together(
     processes: Nursery, server: Server, initial: Mapping[str, npt.NDArray[Any]], name: str
 ) -> tuple[bytes, list[list[int]]]:
-    """One silo of each layout, each with data of its own; the last model, and what updates counted for."""
+    """Train one silo of each layout, each with its own data; returns the last model and the weights of updates."""
     silos = [
         Silo(processes, f"{name}-{layout}", server, 2, of_layout(number, layout), "--max-rounds", str(ROUNDS)).start()
         for number, layout in enumerate(LAYOUTS)
@@ -67,7 +67,7 @@ def train_together(
 
 
 def of_layout(number: int, layout: str) -> Sections:
-    """The job of the silo with this number."""
+    """The job of a silo by number."""
     return job_of(job={"seed": number}, **LAYOUTS[layout])
 
 
@@ -123,7 +123,7 @@ def test_fragments_stream_while_steps_go_on(processes: Nursery, serve: Serve, tm
 def assert_near(
     found: bytes, expected: Mapping[str, npt.NDArray[Any]], initial: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Weights within 1e-5, that have moved much farther."""
+    """Assert that weights agree within 1e-5 and have moved much farther."""
     flat = np.concatenate([expected[name].reshape(-1) for name in initial])
     start = np.concatenate([value.reshape(-1) for value in initial.values()])
     assert np.abs(flat - start).max() > 1e-2
@@ -133,7 +133,7 @@ def assert_near(
 def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
     processes: Nursery, serve: Serve, hire: Hire, tmp_path: Path
 ) -> None:
-    """The layout is the contract: the adapters alone travel, and who trains them is all the same to the server."""
+    """The layout is the contract: only the adapters are sent, and the server does not care who trains them."""
     server = serve("mixed")
     job = job_of(model={"lora": {"rank": 4}}, mesh={"tp": 2})
     initial = initial_of(job, tmp_path)
@@ -158,7 +158,7 @@ def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
 def test_a_silo_that_runs_out_of_time_reports_the_steps_that_it_has_made_with_their_tokens(
     processes: Nursery, serve: Serve, hire: Hire, tmp_path: Path
 ) -> None:
-    """The server asks for more steps than there is time for, and than the job makes by itself."""
+    """The server asks for more steps than time allows, and than the job makes on its own."""
     server, initial = serve("deadline"), initial_of(JOB, tmp_path)
     job = job_of(batch={"global_batch": 32, "micro_batch": 16}, federation={"max_inner_steps": 100_000})
     silo = Silo(processes, "slow", server, 2, job).start()

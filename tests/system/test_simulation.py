@@ -41,7 +41,7 @@ def everyone(name: str) -> str:
 
 
 def maker(clients: list[Client]) -> Callable[[str], Participant]:
-    """Makes the participants of the client processes from the ids that the server gave them."""
+    """Makes the participants of the client processes from their server-assigned ids."""
     numbers = {client.participant: number for number, client in enumerate(clients)}
     return lambda name: Judging(numbers[name])
 
@@ -66,7 +66,7 @@ def test_a_simulation_gives_the_bits_of_a_deployment(shared_server: Server, hire
 def test_private_releases_of_the_same_secret_are_the_same_bits(
     serve: Serve, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Noise is bound to the ids and updates of those who reported, so the population has the deployment's ids."""
+    """Noise is bound to the reporters' ids and updates, so the population has the deployment's ids."""
     server = serve("private")
     server.kill()
     server.env["ATOLL_NOISE_SECRET"] = SECRET

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple[Server, Server]:
-    """A server at work and one that stands by, on one database and one store of models."""
+    """A server at work and a standby, on one database and one blob store."""
     config = tmp_path / "server.toml"
     bucket = tmp_path / "bucket"
     bucket.mkdir()
@@ -43,7 +43,7 @@ def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple
 
 @contextlib.contextmanager
 def haproxy(nursery: Nursery, first: Server, second: Server) -> Iterator[str]:
-    """HAProxy as ``deploy/haproxy`` sets it up, but for the ports; its address."""
+    """The address of HAProxy, configured as in ``deploy/haproxy`` except for the ports."""
     port = free_ports()
     config = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8")
     for name, server in (("FIRST", first), ("SECOND", second)):
@@ -124,9 +124,9 @@ def test_a_balancer_brings_participants_to_the_server_that_took_over(
     reference_model: bytes,
     fail: Callable[[Server], None],
 ) -> None:
-    """No participant is told anything: HAProxy asks ``/readyz``, and cuts connections to a server that fails.
+    """Participants are told nothing: HAProxy asks ``/readyz``, and cuts connections to a failing server.
 
-    It shares participants out over both servers.
+    It spreads participants over both servers.
     """
     first, second = pair
     with haproxy(processes, first, second) as address:

@@ -1,4 +1,4 @@
-"""``atoll stats`` over a real server and four hospitals, each in a process of its own."""
+"""``atoll stats`` over a real server and four hospitals, each in a separate process."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.system
 def test_backed_up_in_mid_round_destroyed_and_restored_the_run_ends(
     serve: Serve, hire: Hire, tmp_path: Path, killed_undisturbed: bytes
 ) -> None:
-    """The open round's uploads are not in the backup: it is tried again, and the model is the same to the bit.
+    """The open round's uploads are not in the backup, so it is tried again, and the model is bit-identical.
 
-    The model is of several chunks: blobs and spool files are worth writing over, and models are linked, not copied.
+    The model has several chunks, so that blobs and spool files are recycled, and models linked instead of copied.
     """
     server, held_round = serve("first"), 1
     crew = hire(server)

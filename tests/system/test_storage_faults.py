@@ -1,8 +1,8 @@
 """Disks that are full, cannot be written, lose data or return wrong data: a clear error or a resume, never a wrong sum.
 
-Each run here ends with the bits of an undisturbed one, or fails and says why. Tracebacks are shown to no caller, and
-paths of the server to no participant. Most updates have several chunks, so that spool and blobs have real files.
-The first of each kind of fault is always played; ``--every-fault`` plays all.
+Each run here ends with the bits of an undisturbed one, or fails and says why. No caller is shown a traceback, and no
+participant a path of the server. Most updates have several chunks, so that spool and blobs have real files. The first
+fault of each kind is always played; ``--every-fault`` plays all.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def server(processes: Nursery) -> Iterator[Server]:
 
 
 def until_logged(server: Server, part: str) -> None:
-    """Wait until the server's log has this."""
+    """Wait until the server's log contains this text."""
     server.process.wait_for(lambda lines: any(part in line for line in lines) or None, f"line with {part!r}")
 
 
 def says(part: str) -> Callable[[Sight], bool]:
-    """Whether the run tells its operator this."""
+    """Whether the run reports this to its operator."""
     return lambda seen: part in seen.summary.reason
 
 
 def held_in_a_round(server: Server, hire: Hire) -> tuple[str, list[Client]]:
-    """A run whose members all have their update ready and wait to send it; its id, and they."""
+    """A run whose members all wait to send their finished updates; returns its id and the members."""
     crew = hire(server)
     clients = [
         crew.start("Held", "--log-level", "warning", index=index, rounds=[HELD_ROUND], obey=False)
@@ -88,7 +88,7 @@ def assert_no_internals_shown(server: Server, clients: list[Client]) -> None:
 @needs_mounts
 class TestFull:
     def test_a_full_disk_is_waited_for_and_seen(self, server: Server, hire: Hire, killed_undisturbed: bytes) -> None:
-        """First only the reserve is left: uploads are refused. Then nothing: the database cannot write. Then room."""
+        """First only the reserve is left (uploads refused), then nothing (no database writes), then there is room."""
         disk = SmallDisk(server, 160)
         server.start()
         run, clients = held_in_a_round(server, hire)
@@ -112,7 +112,7 @@ class TestFull:
     def test_rounds_that_cannot_begin_or_be_stored_wait(
         self, server: Server, hire: Hire, reference_model: bytes
     ) -> None:
-        """The disk fills up, to the last byte, while the run has nothing in work but its next step."""
+        """The disk fills up to the last byte when only the run's next step is pending."""
         disk = SmallDisk(server, 40)
         server.start()
         crew = hire(server)
@@ -160,7 +160,7 @@ class TestFull:
 
 
 def assert_says(server: Server, expected: str) -> None:
-    """It does not start, says why on a line or two, and shows no traceback."""
+    """It does not start, gives the reason on a line or two, and shows no traceback."""
     done = subprocess.run(
         [*server.prefix, *ATOLL, "server", "start", *server.arguments()],
         capture_output=True,
@@ -212,7 +212,7 @@ def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
 
 
 def flip_bits(path: Path, seed: int, bits: int = 64) -> None:
-    """Change so many bits, wherever the seed says."""
+    """Change this many bits, at places determined by the seed."""
     content, rng = bytearray(path.read_bytes()), random.Random(seed)
     for _ in range(bits):
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
@@ -220,7 +220,7 @@ def flip_bits(path: Path, seed: int, bits: int = 64) -> None:
 
 
 def cut(path: Path, seed: int) -> None:
-    """Leave a part of it."""
+    """Truncate the file."""
     os.truncate(path, random.Random(seed).randrange(path.stat().st_size))
 
 
@@ -233,7 +233,7 @@ PAYLOADS, INDEXES, RECORDS = "*/*.data", "*/*.index", "*.committed"
 
 
 def damage(paths: Iterable[Path], kind: str) -> None:
-    """Damage these files; there must be one at least."""
+    """Damage these files; there must be at least one."""
     found = sorted(paths)
     assert found
     for seed, path in enumerate(found):
@@ -272,7 +272,7 @@ class TestDamage:
     def test_what_only_served_to_receive_an_update_is_not_missed(
         self, server: Server, hire: Hire, killed_undisturbed: bytes, kind: str
     ) -> None:
-        """An index tells what has come; an update that is acknowledged has a record of its own."""
+        """An index lists received chunks; an acknowledged update has its own records."""
         run, clients = self._all_but_one_reported(server, hire)
         damage((server.data / "spool" / run / f"{HELD_ROUND}.0").glob(f"*/{INDEXES}"), kind)
         server.start()
@@ -308,7 +308,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("kind", some_of(["flipped", "cut short"], "flipped"))
     def test_a_damaged_database_is_not_served(self, server: Server, hire: Hire, kind: str) -> None:
-        """A few bits may lie where SQLite keeps nothing, and then there is no damage: many do not."""
+        """A few bits may be in unused parts of SQLite's file and do no damage; many bits do."""
         server.start()
         held_in_a_round(server, hire)
         assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""docs/study.md: its commands run in their order over a server and three sites, and give the figures that it shows."""
+"""docs/study.md: its commands run in order over a server and three sites, and give the figures that it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that are stopped (SIGSTOP) and continue later: participants, the server; and a server that moves."""
+"""Processes that are stopped (SIGSTOP) and continue later, participants and the server; and a server that moves."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_participant_that_stands_still_in_its_upload_counts_if_it_goes_on_in_t
 
 
 def test_a_server_that_stands_still_goes_on_where_it_was(serve: Serve, hire: Hire, reference_model: bytes) -> None:
-    """No participant is given up for time that the server itself lost."""
+    """No participant is given up because of time that the server itself lost."""
     server = serve("still", "--silence-s", "1")
     crew = hire(server)
     held = crew.start("Held", index=0, rounds=[1])
@@ -101,7 +101,7 @@ def test_a_server_that_stands_still_goes_on_where_it_was(serve: Serve, hire: Hir
 def test_a_server_that_moves_to_another_port_keeps_its_runs_and_participants(
     serve: Serve, hire: Hire, reference_model: bytes
 ) -> None:
-    """The operator's credential follows by itself; participants are started with the new address."""
+    """The operator's credential is updated automatically; participants are started with the new address."""
     server = serve("moving")
     crew = hire(server)
     clients = [crew.start("Held", index=0, rounds=[1]), crew.start("Steady", index=1), crew.start("Steady", index=2)]
@@ -126,7 +126,7 @@ def test_a_server_that_moves_to_another_port_keeps_its_runs_and_participants(
 def test_workers_that_stand_still_are_replaced_and_nothing_is_lost(
     serve: Serve, hire: Hire, reference_model: bytes
 ) -> None:
-    """They would never answer again, so they are replaced, and their sums are folded again."""
+    """They do not answer, so they are replaced, and their sums are folded again."""
     server = serve("workers", "--workers", "2")
     crew = hire(server)
     held = crew.start("Held", index=0)

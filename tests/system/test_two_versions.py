@@ -26,7 +26,7 @@ pytestmark = pytest.mark.system
 
 @dataclass
 class Pair:
-    """A server of the current version, which is at work, one of the next, which stands by, and their database."""
+    """A server of the current version at work, a standby of the next version, and their database."""
 
     current: Server
     next: Server
@@ -68,7 +68,7 @@ def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> Itera
 def test_an_upgrade_and_the_way_back_in_mid_round_give_the_bits_of_one_version(
     pair: Pair, hire: Hire, reference_model: bytes
 ) -> None:
-    """One participant is of the next version; each participant works with servers of both."""
+    """One participant has the next version; each participant works with servers of both versions."""
     current, following, before = pair.current, pair.next, head_revision()
     with Proxy(current.address) as balancer:
         through = ("--server", balancer.address)

@@ -1,4 +1,4 @@
-"""Participants that check in with single calls, as real processes."""
+"""Participants with unary check-ins, as real processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNARY = ("--check-in", "unary")
 
 
 def settings(folder: Path) -> tuple[str, str]:
-    """A server that few participants return to every second."""
+    """A server with a low rate of check-ins per second."""
     file = folder / "server.toml"
     file.write_text(OFTEN)
     return "--config", str(file)

@@ -52,7 +52,7 @@ class Clock:
 
 
 class Rig:
-    """A book over a real store, with a clock of the test's."""
+    """A certificate book over a real store, with a clock that the test sets."""
 
     def __init__(self, store: Store, authority: Authority, clock: Clock) -> None:
         self.store = store
@@ -143,7 +143,7 @@ class TestIdentify:
     async def test_a_revocation_whose_caller_is_cancelled_holds(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is durable once the writer has begun: then what is remembered must go too."""
+        """The revocation is durable once the writer has begun, so the cache must be cleared too."""
         participant, pem = await rig.enrol()
         await rig.book.identify(pem)
         began, go = threading.Event(), threading.Event()
@@ -169,7 +169,7 @@ class TestIdentify:
     async def test_a_read_that_is_under_way_does_not_outlive_a_revocation(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A row that was read before the revocation must not be cached after it."""
+        """A row that was read before the revocation must not be cached afterwards."""
         participant, pem = await rig.enrol()
         run, began, go = rig.store.reader.run, asyncio.Event(), asyncio.Event()
 
@@ -228,7 +228,7 @@ class TestEnrol:
             assert (await rig.book.identify(pem)).name == participant.id
 
     async def test_once_its_certificate_has_been_used_a_token_is_spent_for_its_key_too(self, rig: Rig) -> None:
-        """A key that was stolen together with its token brings nothing after that."""
+        """From then on, a key that was stolen together with its token is useless."""
         token, key = await rig.token(lifetime_s=30 * 86_400.0), Key()
         participant, pem = await rig.book.enrol(token.token_id, token.secret, key.csr)
         await rig.book.identify(pem)
@@ -269,7 +269,7 @@ class TestRenew:
         assert rig.book.remaining_s(participant) == pytest.approx(3600.0, abs=2.0)
 
     async def test_so_many_are_given_within_one_lifetime(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Beyond that a renewal costs a read: nothing is signed and nothing is stored."""
+        """Beyond the limit, a renewal only costs a read: nothing is signed or stored."""
         _, pem = await rig.enrol()
         await rig.book.identify(pem)
         for _ in range(MOST - 1):
@@ -415,7 +415,7 @@ class TestRenewExpired:
         assert (await book.identify(pem)).name == participant
 
     async def test_one_that_was_renewed_long_ago_brings_nothing(self, rig: Rig, book: CertificateBook) -> None:
-        """Its key may have been stolen; also once nothing is on record of the certificate itself."""
+        """Its key may have been stolen; holds even if the certificate is no longer recorded."""
         key, _, old = await self.enrolled(rig)
         newer = await book.renew(old, Key().csr)
         rig.clock.now += 1.0
@@ -437,7 +437,7 @@ class TestRenewExpired:
         assert refused.value.detail.code == "certificate.expired"
 
     async def test_the_certificate_alone_is_not_enough(self, rig: Rig, book: CertificateBook) -> None:
-        """It is no secret: who has not its key gets nothing; a proof is for one request."""
+        """A certificate is not secret: without its key it is useless, and a proof is valid for one request."""
         key, _, old = await self.enrolled(rig)
         csr = Key().csr
         for signature in (b"", self.proof(Key(), csr), self.proof(key, Key().csr), key.key.sign(csr, SHA256)):
@@ -463,7 +463,7 @@ class TestRenewExpired:
 
 class TestOperators:
     async def test_what_one_does_while_it_is_revoked_does_not_last(self, rig: Rig) -> None:
-        """Its call was let in before; the tokens would be on record after those that it had made were voided."""
+        """Its call was admitted earlier; its tokens would be recorded after its other tokens were voided."""
         dora = rig.authority.issue_operator("dora", now=rig.clock()).issued
         await rig.store.writer.run(certificates.add, dora.peer, issued_at=rig.clock())
         made = rig.book.create_tokens(
@@ -481,14 +481,14 @@ async def test_believed_participants_get_a_row_once(rig: Rig) -> None:
 
 
 class TestRestored:
-    """A database made of a backup does not know the certificates that were renewed since."""
+    """A database restored from a backup does not know the certificates renewed since."""
 
     def restored(self, rig: Rig, after_s: float) -> CertificateBook:
         at = rig.clock() + after_s
         return CertificateBook(rig.authority, rig.store.writer, rig.store.reader, rig.clock, 3600.0, restored_at=at)
 
     async def renewed(self, rig: Rig) -> tuple[str, bytes]:
-        """A participant on record, and a certificate of it that is not."""
+        """A recorded participant, and an unrecorded certificate of it."""
         participant, _ = await rig.enrol()
         request = CertificateRequest.parse(Key().csr)
         return participant, rig.authority.issue_participant(request, participant, now=rig.clock()).pem
@@ -532,7 +532,7 @@ class TestRestored:
     async def test_one_that_another_authority_signed_is_not_and_locks_nobody_out(
         self, rig: Rig, tmp_path: Path
     ) -> None:
-        """An aggregator hands in any bytes as a participant's certificate; no TLS handshake has verified them."""
+        """An aggregator may pass on any bytes as a participant's certificate, which no TLS handshake has verified."""
         book = self.restored(rig, 10.0)
         participant, pem = await rig.enrol()
         await book.identify(pem)

@@ -1,4 +1,4 @@
-"""Which tokens bring an operator in, and which do not: keys and documents are the test's own, signatures are real."""
+"""Which tokens admit an operator and which do not: keys and documents are the test's, signatures are real."""
 
 import asyncio
 import base64
@@ -30,7 +30,7 @@ ROLES = {"admins": OperatorRole.ADMINISTRATOR, "staff": OperatorRole.OPERATOR, "
 
 
 class Provider:
-    """Documents that a test changes; counts what is fetched."""
+    """Documents that a test can change; counts fetches."""
 
     def __init__(self, key: Any = RSA) -> None:
         self.keys = {"one": key}
@@ -150,7 +150,7 @@ async def test_other_algorithms_are_refused(name: Any) -> None:
 
 
 async def test_the_public_key_is_no_secret_for_hs256() -> None:
-    """RFC 8725, 2.1: a verifier that takes the key's bytes for HMAC believes anyone."""
+    """RFC 8725, 2.1: a verifier that uses the key's bytes for HMAC would accept anyone's token."""
     pem = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     signed = _unsigned({"alg": "HS256", "kid": "one"}).rstrip(".")
     mark = base64.urlsafe_b64encode(hmac.new(pem, signed.encode(), hashlib.sha256).digest()).rstrip(b"=").decode()

@@ -41,7 +41,7 @@ class Recorder(logging.Handler):
 
 
 class Rig:
-    """A credential over a real store and authority, with a clock of the test's; it is looked after without pause."""
+    """A credential over a real store and authority, with a clock that the test sets; it is checked without pause."""
 
     def __init__(self, data: Path) -> None:
         self.clock = Clock()
@@ -62,7 +62,7 @@ class Rig:
         return Peer.from_pem(self.certificate()).not_after - self.clock()
 
     async def start_again(self) -> bytes:
-        """Another start at this moment; the certificate that there is then."""
+        """Start again now; returns the resulting certificate."""
         file = self.again()
         await file.start()
         await file.stop()
@@ -88,7 +88,7 @@ def log_lines(caplog: pytest.LogCaptureFixture) -> Iterator[Recorder]:
 
 
 async def test_it_is_renewed_while_the_server_runs(rig: Rig, log_lines: Recorder) -> None:
-    """A server that is up for a year never locks its operator out, and copies have a month to be replaced."""
+    """A server that runs for a year never locks its operator out, and copies can be replaced for a month."""
     await rig.file.start()
     assert "written" in await log_lines.next()
     before = rig.certificate()
@@ -125,7 +125,7 @@ async def test_what_cannot_be_renewed_is_told_and_tried_again(rig: Rig, log_line
 
 
 async def test_one_that_ends_with_its_authority_is_not_renewed(rig: Rig) -> None:
-    """No credential could last longer, so each check would write another."""
+    """No credential could last longer, so every check would write a new one."""
     rig.clock.now = rig.authority.not_after - 10 * DAY_S
     first = await rig.start_again()
     assert await rig.start_again() == first

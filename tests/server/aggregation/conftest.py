@@ -7,5 +7,5 @@ from atoll.server.aggregation import warm
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
-    """Compile before the first test, so that none of them waits for it."""
+    """Compile before the first test, so that no test waits for it."""
     warm()

@@ -1,4 +1,4 @@
-"""The mean of released models (Polyak and Juditsky 1992), moved on by each release."""
+"""The mean of released models (Polyak and Juditsky 1992), updated by each release."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYOUT = Layout(
 def released(
     optimiser: ServerOptimiser, old: OldModel, mean: bytes | None, share: float, fragment: ElementRange | None = None
 ) -> tuple[bytes, bytes, dict[str, bytes]]:
-    """The next model, the next mean, and the optimiser's state."""
+    """The next model, the next mean, and the optimiser state."""
     model, moved, state = io.BytesIO(), io.BytesIO(), {name: io.BytesIO() for name in optimiser.state_names}
     total = sum_of(updates_of(fragment.size if fragment else LAYOUT.size, seed=len(old.state) + (mean is not None)))
     iterates = IterateMean(mean, share, moved)

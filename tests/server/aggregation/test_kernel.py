@@ -323,7 +323,7 @@ def _first(values: npt.NDArray[Any]) -> float:
 
 
 def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path) -> None:
-    """A read-only package and home: a file stands where the cache directory would be made."""
+    """A read-only package and home: a file is where the cache directory would be created."""
     source = Path(package.__file__).parent
     copy = tmp_path / "atoll" / "server" / "aggregation"
     shutil.copytree(source.parent, copy.parent, ignore=shutil.ignore_patterns("__pycache__"))

@@ -86,7 +86,7 @@ def released(
 def reference(
     layout: Layout, optimiser: ServerOptimiser, blob: bytes, state: Mapping[str, bytes], updates: Sequence[Update]
 ) -> tuple[bytes, dict[str, npt.NDArray[np.float32]]]:
-    """All in memory, all at once; the mean is that of the values as they arrived."""
+    """The reference, all in memory at once; the mean is over the values as they arrived."""
     mean = sum(update.values * update.examples for update in updates) / sum(update.examples for update in updates)
     start = {name: np.frombuffer(state[name], np.float32) for name in state} or optimiser.init(layout.size)
     applied = optimiser.apply(start, values_of(layout, blob), np.asarray(mean))
@@ -123,7 +123,7 @@ def test_release_agrees_with_a_release_in_memory(layout: Layout, name: str, seed
 def test_a_round_over_a_fragment_is_the_whole_round_within_it_and_nothing_outside(
     layout: Layout, name: str, data: st.DataObject
 ) -> None:
-    """Bit for bit: within the fragment what a round over the whole model gives, outside what was, state and all."""
+    """Bit for bit, state included: inside the fragment, the result over the whole model; outside, the old values."""
     optimiser, seed = optimiser_named(name), data.draw(st.integers(0, 2**32 - 1))
     tensors = [span.spec.name for span in layout.spans]
     averaged = data.draw(st.lists(st.sampled_from(tensors), unique=True, max_size=2))

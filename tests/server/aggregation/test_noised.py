@@ -20,7 +20,7 @@ SIZE = 2 * PIECE + 100
 
 
 class Counting:
-    """Noise that names the element it is for."""
+    """Noise whose value is its element's number."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()

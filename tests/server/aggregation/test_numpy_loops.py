@@ -29,7 +29,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def both(work: Callable[[], T]) -> tuple[T, T]:
-    """What NumPy gives, and the compiled loops."""
+    """The results of NumPy and of the compiled loops."""
     found = list[T]()
     with pytest.MonkeyPatch.context() as patch:
         for left in (math.inf, 0):

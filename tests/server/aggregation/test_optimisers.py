@@ -20,7 +20,7 @@ Rule = Callable[[float, float], float]
 
 @dataclass
 class Reference:
-    """One scalar weight, written as the papers write it; state is float64 throughout."""
+    """One scalar weight, in the papers' notation; state is float64 throughout."""
 
     lr: float = 0.1
     beta1: float = 0.9
@@ -61,7 +61,7 @@ def settings_of(name: str) -> dict[str, float]:
 
 
 def rounds_of(optimiser: ServerOptimiser, start: npt.NDArray[np.float64], updates: npt.NDArray[np.float64]) -> State:
-    """The weights after all rounds, with the state beside them."""
+    """The weights and the state after all rounds."""
     state, weights = optimiser.init(start.size), start
     for update in updates:
         applied = optimiser.apply(state, weights, update)

@@ -55,7 +55,7 @@ def put(store: Store, content: bytes) -> str:
 
 
 def fill(data: Path) -> list[str]:
-    """A server's data: a run with three models, the newest with a state; a spare blob; an upload. The blobs' names."""
+    """Write a server's data: a run with three models, the newest with a state; a spare blob; an upload."""
     store = Store.open(data)
     names = [put(store, bytes([number]) * 10_000) for number in range(5)]
     row = runs.Run(RUN, "digits", job().decode(), b"", names[0], names[2], 5, "running", "admin", NOW)
@@ -77,7 +77,7 @@ def fill(data: Path) -> list[str]:
 
 
 def hold_models(connection: Connection, blob: str) -> None:
-    """The models of private runs, which are nowhere, become this one."""
+    """Use this model as the model of private runs, which have none."""
     for run in (ledgers.FIRST, ledgers.SECOND):
         for model in models.listed(connection, run):
             at = (schema.models.c.run_id == run) & (schema.models.c.version == model.version)
@@ -341,7 +341,7 @@ def test_a_newer_schema_is_refused(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_copy_is_of_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
-    """Pairs of rows are written together without a pause: a copy has both of a pair or none."""
+    """Pairs of rows are written together without a pause: a copy has both rows of a pair or neither."""
     store = Store.open(data)
 
     def pair(connection: Connection, number: int) -> None:

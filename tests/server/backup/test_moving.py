@@ -28,7 +28,7 @@ from tests.server.stores.samples import NOW, RUN
 
 
 def content(data: Path) -> tuple[object, ...]:
-    """What a server on the directory would find."""
+    """The content that a server on the directory would find."""
     store = Store.open(data)
     found = tuple(store.reader.submit(work, RUN).result() for work in (runs.get, models.listed))
     store.close()
@@ -36,14 +36,14 @@ def content(data: Path) -> tuple[object, ...]:
 
 
 def mark(data: Path, reason: str) -> None:
-    """Have a server on the directory write."""
+    """Make a server on the directory write."""
     store = Store.open(data)
     store.writer.submit(lambda connection: connection.execute(update(schema.runs).values(reason=reason))).result()
     store.close()
 
 
 def reason_of(data: Path) -> str:
-    """What a server wrote there last."""
+    """The last value that a server wrote there."""
     store = Store.open(data)
     row = store.reader.submit(runs.get, RUN).result()
     store.close()
@@ -101,7 +101,7 @@ moving.move_database(Path(sys.argv[1]), dialects.parse_url(sys.argv[4]) if len(s
 
 
 def killed_move(data: Path, after: str, *url: str) -> None:
-    """Move, and be killed after a function of a module."""
+    """Move, and kill the move after a module's function."""
     script = [sys.executable, "-c", _KILLED, str(data), *after.rsplit(".", 1), *url]
     assert subprocess.run(script, check=False).returncode == -signal.SIGKILL
 
@@ -206,7 +206,7 @@ def test_bad_urls_are_refused_before_anything_is_done(tmp_path: Path, url: str, 
 
 
 def test_a_server_that_knows_the_old_place_is_refused(tmp_path: Path, postgresql_url: str) -> None:
-    """It stood by, or was restored; it would go on from an old state."""
+    """It was a standby, or was restored, and would continue from an old state."""
     fill(tmp_path / "data")
     (tmp_path / "bucket").mkdir()
     move_blobs(tmp_path / "data", parse_place((tmp_path / "bucket").as_uri()), lambda *_: None)

@@ -37,7 +37,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def contents(data: Path) -> dict[str, bytes]:
-    """What every model holds, for a server on this directory."""
+    """The content of every model, for a server on this directory."""
     store = open_chosen(data)
     found = {}
     for name in store.names():

@@ -1,4 +1,4 @@
-"""The data directory of a further server."""
+"""The data directory of another server."""
 
 from __future__ import annotations
 
@@ -156,4 +156,4 @@ def test_a_server_that_stood_by_refuses_a_bucket_that_was_left_meanwhile(data: P
 
 
 def _ignored(sentence: str) -> None:
-    """What the server that takes over says."""
+    """Ignore messages of the server that takes over."""

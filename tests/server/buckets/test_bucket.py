@@ -1,4 +1,4 @@
-"""The bucket itself, against a real S3 service, a folder, and a service that answers as others do when they refuse."""
+"""Bucket operations against a real S3 service, a folder, and a service that refuses as others do."""
 
 import subprocess
 import sys
@@ -99,7 +99,7 @@ def answering(status: int, body: str) -> Iterator[str]:
         do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - the names that the library calls
 
         def log_message(self, *_: object) -> None:
-            """Silence."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

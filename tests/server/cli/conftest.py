@@ -74,7 +74,7 @@ def a_round(number: int, phase: str = "released", **fields: Any) -> control_pb2.
 
 
 class FakeControl(control_pb2_grpc.ControlServiceServicer):
-    """Answers from what a test puts here, and keeps what was asked."""
+    """Answers with values that a test sets, and records requests."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -382,7 +382,7 @@ class Fake:
 
 
 def asked_for(fake: Fake, kind: type[Asked]) -> list[Asked]:
-    """The requests of one kind that the control service got, in order."""
+    """The requests of one kind that the control service received, in order."""
     return [one for one in fake.control.asked if isinstance(one, kind)]
 
 

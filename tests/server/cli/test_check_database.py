@@ -1,4 +1,4 @@
-"""``atoll doctor`` looks at a database server: whether it answers, and whether it keeps what it acknowledges."""
+"""``atoll doctor`` checks that a database server answers and does not lose acknowledged data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/command-line.md against the code: every command, key and exit code of the operator's side is in it."""
+"""docs/command-line.md has every command, key and exit code of the operator's side."""
 
 from __future__ import annotations
 

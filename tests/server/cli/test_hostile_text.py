@@ -1,4 +1,4 @@
-"""Text that participants chose, on the operator's terminal: no command prints control characters of it."""
+"""Participants' text on the operator's terminal: no command prints its control characters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SERVICE = "atoll.wire.v1.ControlService"
 
 
 def filled(message: Message) -> Message:
-    """Hostile text in every text of a message, also of those within it; ones and zeros elsewhere."""
+    """A message with hostile text in every string, also of nested messages, and ones and zeros elsewhere."""
     for field in message.DESCRIPTOR.fields:
         if field.name == "next":  # of a page; there is none
             continue
@@ -61,7 +61,7 @@ PHASES = {
 
 
 class Hostile(grpc.GenericRpcHandler):
-    """Answers every call of the control service with hostile text, or refuses it with that."""
+    """Answers every call of the control service with hostile text, or refuses it with such text."""
 
     def __init__(self) -> None:
         self.refuses = False

@@ -1,4 +1,4 @@
-"""On a terminal the label of a command is there before its work begins."""
+"""On a terminal, a command's label is shown before its work begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll.server.cli import output
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a terminal is shown."""
+    """The output on a terminal."""
     shown = io.StringIO()
     monkeypatch.setattr(output, "console", lambda **_: Console(file=shown, force_terminal=True, width=100))
     return shown

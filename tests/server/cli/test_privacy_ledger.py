@@ -172,7 +172,7 @@ async def test_a_population_of_rows_is_one_of_its_own(ask: Ask, tmp_path: Path) 
 
 
 async def test_a_run_without_budget_waits_until_the_limit_is_raised(world: World, ask: Ask) -> None:
-    """Told short in the list of runs, whole of the run itself, and by a resume that comes too early."""
+    """The reason is short in the list of runs, and complete for the run itself and for a resume that is too early."""
     alice = await world.participant()
     made = await world.submit(capped(1, most=1))
     await ask("limit", "people", "--epsilon", "1e-3", "--delta", "1e-5")
@@ -243,7 +243,7 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_shown(world: World, ask: 
 
 
 async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask, tmp_path: Path) -> None:
-    """Export it beside the intact ones: the remaining lines can be compared with an older export."""
+    """It is exported with the intact ones, so that the remaining lines can be compared with an older export."""
     await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create")
     rows, file = schema.charges, tmp_path / "ledger.jsonl"
     clinic = update(schema.populations).where(schema.populations.c.name == CLINIC)
@@ -282,7 +282,7 @@ async def test_a_population_whose_record_is_gone_is_exported(world: World, ask: 
 
 
 async def test_a_population_that_is_gone_is_named(world: World, ask: Ask) -> None:
-    """Its charges are removed too, so the rest is consistent; but runs still name the population."""
+    """Its charges are removed too, so the rest is consistent, but runs still name the population."""
     alice = await world.participant()
     await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
     await write(world, forget)

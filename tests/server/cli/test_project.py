@@ -116,7 +116,7 @@ def test_the_audit_log_is_verified_as_a_whole(invoke: Callable[..., Result]) -> 
 
 
 def test_a_server_without_projects_is_not_asked_for_one(control: Any, invoke: Callable[..., Result]) -> None:
-    """It would do for all what is meant for one."""
+    """It would apply the command to everything instead of one project."""
     control.without_projects = True
     result = invoke(run, "cancel", "rabc", "--project", "cardio")
     assert "has a version without projects" in result.output

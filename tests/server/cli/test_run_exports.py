@@ -102,7 +102,7 @@ def test_tensorboard_follows_until_the_end(invoke: Invoke, fake: Fake, tmp_path:
 
 
 def test_ctrl_c_ends_following_at_once(invoke: Invoke, fake: Fake, tmp_path: Path) -> None:
-    """The signal comes while the run is followed, and the call to the server does not end by itself."""
+    """The signal arrives while the run is followed, and the call to the server would not end on its own."""
     over = threading.Event()
 
     def changes() -> Iterator[control_pb2.WatchRunResponse]:

@@ -1,4 +1,4 @@
-"""Figures of statistics as the command line shows them."""
+"""Statistics as shown by the command line."""
 
 from __future__ import annotations
 

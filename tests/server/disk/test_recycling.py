@@ -75,7 +75,7 @@ def test_who_takes_a_file_holds_its_lock(free: FreeFiles, spent: Path, tmp_path:
 def test_a_file_that_anybody_uses_is_unlinked_and_stays_theirs(
     free: FreeFiles, spent: Path, tmp_path: Path, kind: int
 ) -> None:
-    """A late writer must not write into what belongs to someone else by now, nor a reader find other bytes."""
+    """A late writer must not write to a file with a new owner, and a reader must not find other bytes."""
     with spent.open("rb") as user:
         fcntl.flock(user, kind)
         free.give(spent)
@@ -133,7 +133,7 @@ def test_no_more_is_kept_than_is_free_besides(
 
 
 def ended(free: FreeFiles) -> None:
-    """Wait until the thread that tends the files has nothing left to do."""
+    """Wait until the thread that maintains the files has nothing left to do."""
     keeper = free._keeper
     if keeper is not None:
         keeper.join(WAIT_S)
@@ -182,7 +182,7 @@ def test_who_stops_leaves_nothing_lying(spent: Path, tmp_path: Path) -> None:
 def test_who_stops_does_not_wait_for_the_scrubbing(
     spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server must not take long to stop: what is half scrubbed goes as it is."""
+    """A server must stop quickly: a half-scrubbed file is removed as it is."""
     monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
     monkeypatch.setattr(recycling, "_PIECE", bytes(SIZE // 4))
     begun, go_on, pieces = threading.Event(), threading.Event(), []
@@ -250,7 +250,7 @@ def test_two_never_get_the_same_file(free: FreeFiles, tmp_path: Path) -> None:
 def test_a_disk_that_fails_for_a_moment_does_not_end_the_scrubbing(
     spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither listing the files nor removing one fails for good after an error of the disk."""
+    """Neither listing the files nor removing one fails permanently after a disk error."""
     monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
     monkeypatch.setattr(recycling, "KEEP_S", 0.0)
     monkeypatch.setattr(recycling, "RETRY_S", 0.01)

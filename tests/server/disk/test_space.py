@@ -48,7 +48,7 @@ def test_a_disk_that_does_not_answer_has_no_room(tmp_path: Path, monkeypatch: py
 
 
 class Kept:
-    """Files of this many bytes in all, kept to be overwritten."""
+    """Recycled files with this total size."""
 
     def __init__(self, disk: SimpleNamespace, size: int) -> None:
         self.disk = disk
@@ -89,7 +89,7 @@ class TestSpare:
         assert spare.size == 0
 
     def test_who_comes_while_it_is_given_back_is_not_refused(self, tmp_path: Path, disk: SimpleNamespace) -> None:
-        """Two threads find the disk short: only one of them gets to remove each file."""
+        """Two threads find the disk short, and only one of them can remove each file."""
         clearing, go_on = threading.Event(), threading.Event()
 
         class Slow(Kept):

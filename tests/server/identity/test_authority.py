@@ -226,7 +226,7 @@ def test_bad_server_names_are_refused(authority: Authority, now: float, names: l
 
 @pytest.fixture
 def today() -> float:
-    """TLS looks at the real clock."""
+    """The current time: TLS uses the real clock."""
     return time.time()
 
 

@@ -1,4 +1,4 @@
-"""Acknowledged uploads are in the bucket, and another machine, whose spool is empty, reads the same bits."""
+"""Acknowledged uploads are in the bucket, and another machine with an empty spool reads the same bits."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_spoiled_object_is_not_taken(
 
 
 def _under_another_id(raw: bytes, upload_id: bytes) -> bytes:
-    """The same update, to be written to another folder than the participant's."""
+    """The same update with an id for a folder that is not the participant's."""
     (length,) = struct.unpack("<Q", raw[-8:])
     start = len(raw) - 8 - length
     return raw[:start] + upload_id + raw[start + len(upload_id) :]
@@ -205,7 +205,7 @@ def test_uploads_move_into_a_bucket_and_out_of_it(tmp_path: Path, bucket: Bucket
 def test_a_standby_puts_uploads_where_the_server_at_work_finds_them_and_deletes_none(
     tmp_path: Path, bucket: Bucket, there: Spool
 ) -> None:
-    """Its orders may be old: a run that it should drop may have been begun since."""
+    """Its orders may be outdated: a run that it should drop may have begun since."""
     standby = Spool(tmp_path / "standby", bucket=BucketUploads(bucket).of_others)
     digest = small(standby, ref())
     standby.drop_run(RUN)

@@ -98,7 +98,7 @@ def test_another_update_than_the_reported_one_is_refused(spool: Spool) -> None:
 def test_a_failed_fsync_commits_nothing_and_is_not_believed_later(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may drop pages that it could not write and report success the next time: the data must come again."""
+    """The kernel may drop pages that it could not write and then report success: the data must be sent again."""
     write(spool, ref(), CHUNKS)
     with monkeypatch.context() as patch:
         failing_fsync(patch, lambda path: path.suffix == ".data")

@@ -8,7 +8,7 @@ from atoll.server.ingest.folder_syncs import KEPT, FolderSyncs, SyncRequest
 
 
 class Disk:
-    """Counts syncs, and does something during the first."""
+    """Counts syncs, and runs a function during the first."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.syncs = 0
@@ -29,7 +29,7 @@ def test_requests_that_wait_share_a_sync(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_sync_that_had_begun_serves_no_later_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have begun before the file of the request was there."""
+    """It may have begun before the request's file existed."""
     syncs, late = FolderSyncs(), list[SyncRequest]()
     disk = Disk(lambda: late.extend(syncs.request(tmp_path, 0) for _ in range(3)))
     monkeypatch.setattr(os, "fsync", disk.fsync)

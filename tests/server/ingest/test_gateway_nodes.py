@@ -1,4 +1,4 @@
-"""Work for a gateway that is away: its sums wait for it, then do without it; no other node is asked."""
+"""Work for a disconnected gateway: sums wait for it, then leave it out; no other node is asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLD = ("fold", "r1", 1)
 
 
 class Node:
-    """Notes what it is asked, with what."""
+    """Records its calls and their arguments."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Node:
 
 
 class Rig:
-    """A pool with a node of its own, and the time."""
+    """A pool with its own node and a clock."""
 
     def __init__(self) -> None:
         self.now = 100.0

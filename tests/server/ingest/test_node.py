@@ -171,7 +171,7 @@ class HeldFold:
 def test_memory_does_not_change_hands_while_it_is_folded_into(
     spool: Spool, node: IngestNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round is abandoned while a fold is under way: the fold must not reach into the next attempt's sum."""
+    """A round is abandoned during a fold, which must not affect the next attempt's sum."""
     alice, bob = update(spool, ALICE, 1), update(spool, BOB, 2)
     held = HeldFold(monkeypatch)
     with ThreadPoolExecutor(3) as pool:

@@ -48,7 +48,7 @@ class Rig:
         return list(zip(("worker-0", "worker-1", "main"), self.items.values(), strict=True))
 
     async def fold(self, node: str, item: FoldItem) -> None:
-        """As a run does when the update has come."""
+        """Fold as a run does when an update has arrived."""
         if due := self.pool.due(sum_key(), node, item):
             await self.pool.fold(sum_key(), node, due)
 
@@ -70,7 +70,7 @@ def small_rig(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def rig(small_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """Its updates count as large."""
+    """A rig whose updates count as large."""
     monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)
     return small_rig
 
@@ -159,11 +159,11 @@ async def test_all_nodes_work_at_the_same_time(rig: Rig) -> None:
 
 
 class TestSmallUpdates:
-    """They are folded together, or with the sum."""
+    """Small updates are folded together, or with the sum."""
 
     @pytest.fixture(autouse=True)
     def folded(self, monkeypatch: pytest.MonkeyPatch) -> list[list[FoldItem]]:
-        """What each call folds; two updates are enough for one."""
+        """The updates in each call; two suffice for a call."""
         calls: list[list[FoldItem]] = []
         fold = IngestNode.fold
 

@@ -165,7 +165,7 @@ class TestLimits:
     async def test_so_many_uploads_may_be_begun_and_gone_on_with(
         self, spool: Spool, executor: ThreadPoolExecutor
     ) -> None:
-        """``[limits] uploads_per_round``: those that an earlier process stored count too."""
+        """``[limits] uploads_per_round``: uploads stored by an earlier process count too."""
         for number in (7, 8):
             write(spool, ref(number=number), CHUNKS[:1])
         with pytest.raises(LimitExceededError) as caught:
@@ -192,7 +192,7 @@ class TestLimits:
         assert spool.usage(ref()).payload_bytes == 4000
 
     async def test_what_was_not_stored_is_not_charged(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
-        """Refused chunks take nothing from the streams beside them, and neither does a stream that stored none."""
+        """Refused chunks do not reduce the quota of other streams, and neither does a stream without chunks."""
         wrong = Chunk(replace(CHUNKS[0].header, digest=bytes(32)), CHUNKS[0].payload, None)
         beside = Receiver(spool, ref(number=99), grant(max_bytes=4000, max_uploads=2), executor)
         for number in range(5):
@@ -202,7 +202,7 @@ class TestLimits:
         assert spool.usage(ref()).payload_bytes == 4000
 
     async def test_a_write_that_never_began_is_not_charged(self, spool: Spool) -> None:
-        """A stream that ends while its chunk waits for a thread leaves the quota to the streams beside it."""
+        """A stream that ends while its chunk waits for a thread leaves the quota to concurrent streams."""
         with ThreadPoolExecutor(1) as busy:
             beside = Receiver(spool, ref(), grant(max_bytes=4000, max_uploads=1), busy)
             ended = Receiver(spool, ref(number=2), grant(max_bytes=4000, max_uploads=1), busy)
@@ -271,7 +271,7 @@ async def test_a_full_disk_is_told_and_may_be_tried_again(
 
 
 class Gate:
-    """Holds writes until it is opened, and knows how many wait."""
+    """Holds writes until it is opened, and counts waiting ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
@@ -310,7 +310,7 @@ async def test_at_most_two_chunks_are_held(
 async def test_files_stay_open_until_the_write_under_way_has_ended(
     spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream is cancelled while its chunk is being written: a closed descriptor might be another file's by then."""
+    """A stream is cancelled during a write of its chunk: a closed descriptor might by then be another file's."""
     gate = Gate(monkeypatch)
     closed = threading.Event()
     close = Segment.close

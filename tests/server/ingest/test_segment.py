@@ -23,7 +23,7 @@ def test_a_record_follows_its_payload(tmp_path: Path) -> None:
 
 
 def test_what_a_full_disk_left_half_way_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused write leaves part of a payload behind; the next one must not end up after it."""
+    """A refused write leaves a part of its payload, which the next write must overwrite."""
     segment = Segment(tmp_path, NAME)
     first, second, third = chunks_of(values_of(0, 300), 100)
     segment.append(first.header, first.payload, 1.0, 2.0)

@@ -38,7 +38,7 @@ def test_it_lies_in_the_spool_like_any_upload(spool: Spool) -> None:
 
 
 def test_the_same_again_is_kept_once(spool: Spool) -> None:
-    """Its answer was lost: the participant sends everything once more."""
+    """The answer was lost, so the participant sends everything again."""
     assert commit_small_update(spool, ref(), grant(), DIGEST, CHUNK) == commit_small_update(
         spool, ref(), grant(), DIGEST, CHUNK
     )
@@ -73,7 +73,7 @@ def test_the_same_again_is_compared_and_not_synced_again(spool: Spool, monkeypat
 def test_a_folder_made_again_by_a_report_that_failed_is_synced_with_its_parents_by_the_next(
     spool: Spool, monkeypatch: pytest.MonkeyPatch, faulty: Callable[[Path], bool]
 ) -> None:
-    """Else a power cut could take the folder's name, and with it what was acknowledged."""
+    """Otherwise a power cut could remove the folder's name, and with it acknowledged updates."""
     commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
     spool.drop_run(RUN)
     with monkeypatch.context() as patch:

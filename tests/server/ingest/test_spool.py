@@ -148,11 +148,11 @@ class TestReceived:
 
 
 class TestVerified:
-    """Segments of another process are compared with their checksums once: asking again costs a stat."""
+    """Segments of another process are compared with their checksums once; asking again only costs a stat."""
 
     @pytest.fixture
     def compared(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Bytes of each payload that was compared."""
+        """Sizes of the compared payloads."""
         found: list[int] = []
 
         def note(view: memoryview) -> bytes:
@@ -209,7 +209,7 @@ class TestUsage:
     def test_each_segment_is_read_once_however_many_streams_begin(
         self, spool: Spool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A participant that opens thousands of streams must not have all of its segments read at each of them."""
+        """If a participant opens thousands of streams, its segments must not all be read for each of them."""
         read: list[Path] = []
 
         def counted(path: Path) -> Extent:
@@ -270,7 +270,7 @@ class TestCommitted:
 
     @pytest.mark.parametrize("position", [0, 40, 60, 150, 300, -1])
     def test_a_changed_list_is_corrupt(self, spool: Spool, position: int) -> None:
-        """Upload id, segment names, records: damage to any of them never gives other bytes."""
+        """Damage to upload id, segment names or records never yields other bytes."""
         digest = committed(spool, ref(), CHUNKS).digest
         path = spool.folder(ref()).parent / f"{digest}.committed"
         flip(path, position)
@@ -295,7 +295,7 @@ class TestCommitted:
 
 @pytest.mark.parametrize("file", ["*.committed", "*/*.data"])
 class TestOutage:
-    """A disk that refuses, or is missing, says nothing about the updates on it."""
+    """A disk that refuses or is missing does not mean that its updates are lost."""
 
     @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
     def test_what_cannot_be_read_now_is_not_damaged(
@@ -369,7 +369,7 @@ LARGE = 1 << 18
 
 
 class TestRecycling:
-    """Files of a dropped round go to later uploads; whose bytes come out is decided by records and digests alone."""
+    """Files of a dropped round are reused by later uploads; only records and digests decide which bytes are read."""
 
     def test_a_later_upload_is_written_over_an_earlier_one_of_which_nothing_stays(self, spool: Spool) -> None:
         before = write(spool, ref(), chunks_of(values_of(1, LARGE), LARGE))
@@ -401,7 +401,7 @@ class TestRecycling:
         assert Spool(spool.root).received(ref(BOB, at=(1, 0))) == []
 
     def test_a_stream_that_still_writes_keeps_its_file(self, spool: Spool) -> None:
-        """Its round is over; what it still sends must not end up in another participant's upload."""
+        """Its round is over, and its remaining data must not end up in another participant's upload."""
         late = spool.open_segment(ref(), expected_bytes=4 * LARGE)
         chunk = chunks_of(values_of(1, LARGE), LARGE)[0]
         late.append(chunk.header, chunk.payload, 1.0, 2.0)
@@ -417,7 +417,7 @@ class TestRecycling:
         assert data.read_bytes() == values.tobytes()
 
     def test_what_is_being_read_is_not_written_over(self, spool: Spool) -> None:
-        """A mapped update stays readable: its round may end, its bytes stay the reader's."""
+        """A mapped update stays readable and unchanged after its round has ended."""
         values = values_of(1, LARGE)
         digest = committed(spool, ref(), chunks_of(values, LARGE), LARGE).digest
         with spool.committed(RUN, 0, 0, ALICE, digest) as found:

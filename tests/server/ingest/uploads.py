@@ -1,4 +1,4 @@
-"""Updates for the tests of ingest: values cut into chunks, written to a spool as streams would."""
+"""Updates for the tests of ingest: values cut into chunks and written to a spool like streams do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def digest_of(chunks: Sequence[Chunk]) -> str:
 
 
 def write(spool: Spool, upload: UploadRef, chunks: Iterable[Chunk]) -> Path:
-    """Write one stream's chunks; gives the path of its data file."""
+    """Write one stream's chunks; returns the path of its data file."""
     segment = spool.open_segment(upload)
     for chunk in chunks:
         segment.append(chunk.header, chunk.payload, max_abs=1.0, sum_squares=2.0)

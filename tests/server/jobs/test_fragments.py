@@ -1,4 +1,4 @@
-"""How a model is divided into fragments (Douillard et al. 2025, arXiv:2501.18512, section 2.2); what a job may say."""
+"""Division of a model into fragments (Douillard et al. 2025, arXiv:2501.18512, section 2.2), and valid settings."""
 
 from __future__ import annotations
 

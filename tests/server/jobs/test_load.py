@@ -230,5 +230,5 @@ def test_poisson_sampling_takes_no_required_names() -> None:
 
 @pytest.mark.parametrize("text", [f"rounds = {'9' * 5000}", "x = " + "[" * 5000])
 def test_what_the_parser_of_toml_gives_up_on_is_a_problem_of_the_file(text: str) -> None:
-    """Python converts at most 4,300 digits, and says so with a plain ValueError."""
+    """Python converts at most 4,300 digits, and raises a plain ValueError beyond."""
     assert "not TOML" in problems_of(text)[""]

@@ -1,6 +1,6 @@
 """Every combination without a valid account is refused, with the reason and the remedy.
 
-What is valid: Poisson sampling (Mironov, Talwar, Zhang 2019), bounded participation (Choquette-Choo et al. 2023,
+Valid are: Poisson sampling (Mironov, Talwar, Zhang 2019), bounded participation (Choquette-Choo et al. 2023,
 "(k, b)-participation"), a sum over a fixed denominator (McMahan et al. 2018, Section 2).
 """
 

@@ -1,4 +1,4 @@
-"""Jobs with [statistics]: what follows from the section, and what it refuses."""
+"""Jobs with [statistics]: keys that follow from the section, and refusals."""
 
 from __future__ import annotations
 

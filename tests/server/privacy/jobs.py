@@ -21,7 +21,7 @@ def job_text(
     rest: str = '[aggregation]\nweighting = "uniform"',
     rounds: int = 1000,
 ) -> str:
-    """A job with a cohort by name or as it stands, the keys of its privacy section, and further sections."""
+    """A job with a cohort (a name or text), the keys of its privacy section, and further sections."""
     return f"""\
 [job]
 name = "private"
@@ -43,5 +43,5 @@ def job(
     rest: str = '[aggregation]\nweighting = "uniform"',
     rounds: int = 1000,
 ) -> JobSpec:
-    """The same, parsed."""
+    """The parsed job."""
     return parse_job(job_text(cohort, privacy, rest, rounds))

@@ -30,10 +30,10 @@ _REACH = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one round releases.
+    """The releases of one round.
 
     Attributes:
-        noises: of each part, standard deviation of the noise over what one participant moves that part by.
+        noises: for each part, standard deviation of the noise divided by one participant's effect on the part.
         rate: probability that one participant is in the round; 1 without a random draw.
         count: number of such rounds.
     """
@@ -44,7 +44,7 @@ class Release:
 
 
 def release_of(contract: Contract) -> Release:
-    """The rounds of a run as the server noises them, without what it charges for them.
+    """The rounds of a run with the server's noise, without its charges.
 
     One participant is in the count of norms with 1/2 or -1/2, and in the number of reports with 1.
     """

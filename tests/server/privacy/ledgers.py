@@ -1,4 +1,4 @@
-"""Private runs as the ledger sees them, without what they train."""
+"""Private runs as seen by the ledger, without training."""
 
 import dataclasses
 from typing import Any
@@ -66,7 +66,7 @@ def submit(connection: Connection, run_id: str, promise: Contract) -> None:
 
 
 def fill(connection: Connection) -> None:
-    """Two ended runs of a population, of three and two releases; the second adds up by PRV."""
+    """Two ended runs of a population, with three and two releases; the second uses PRV."""
     for run_id, count, promise in ((FIRST, 3, contract()), (SECOND, 2, contract(accountant="prv", epsilon=8.0))):
         ended = dataclasses.replace(
             run(run_id, NOW + len(run_id)),
@@ -83,7 +83,7 @@ def fill(connection: Connection) -> None:
 
 
 def draw(connection: Connection, run_id: str, participant: str, *, drawn: int, counted: int) -> None:
-    """Have a participant drawn for the first rounds of a run, and counted in the first of these."""
+    """Draw a participant for the first rounds of a run, and count it in the first of them."""
     for number in range(drawn):
         rounds.put_members(connection, [Member(run_id, number, 0, participant, "reported")])
     for number in range(counted):

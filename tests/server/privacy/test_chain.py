@@ -19,7 +19,7 @@ FOLLOWS = "does not follow the line before it in its population: that one was ch
 
 
 def a_chain(count: int, name: str = "clinic") -> list[str]:
-    """Lines of an export: a first one, then this many charges, alternating between two runs."""
+    """Lines of an export: the first line, then this many charges, alternating between two runs."""
     population = Population(name, "add_remove", 1.8e9)
     lines, previous = [first_line(population)], population.root
     for seq in range(count):
@@ -58,7 +58,7 @@ def test_what_was_exported_is_in_order() -> None:
 
 
 def limited(lines: Sequence[str], **changes: Any) -> str:
-    """The line of a limit beside these."""
+    """The line of a limit for these lines."""
     beside: dict[str, Any] = {
         "charges": len(lines) - 1,
         "head": head_of(lines),
@@ -201,7 +201,7 @@ def test_populations_may_follow_one_another_in_one_file() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_edit_goes_unnoticed(data: st.DataObject) -> None:
-    """Any byte changed, any line taken out, copied or moved: a flaw is found, given the head."""
+    """If any byte is changed, or any line removed, copied or moved, a flaw is found, given the head."""
     lines = a_chain(data.draw(st.integers(1, 6)))
     heads, edited = {"clinic": head_of(lines)}, list(lines)
     at = data.draw(st.integers(0, len(lines) - 1))

@@ -41,7 +41,7 @@ def test_poisson_sampling_is_amplified_and_divides_by_a_fixed_number() -> None:
 
 @pytest.mark.parametrize("cohort", ["uniform", "availability"])
 def test_only_an_independent_draw_amplifies(cohort: str) -> None:
-    """If a fixed number is drawn, colluding members know how many places are left: see docs/decisions/0018."""
+    """If a fixed number is drawn, colluding members know how many places are left; see docs/decisions/0018."""
     found = contract(cohort, CAPPED)
     assert (found.adjacency, found.sampling, found.sample_rate) == (Adjacency.ADD_REMOVE, Sampling.NONE, 1.0)
     assert found.accountant == "prv"

@@ -34,9 +34,9 @@ NOISES = [(5.0, 10.0), (LEAST_COUNT_NOISE, LEAST_REPORT_NOISE), (37.5, 0.7)]
 
 @cache
 def drawn(count_noise: float, report_noise: float) -> tuple[Doubles, Doubles]:
-    """The noise on the count of norms and on the number of reports of ``RELEASES`` releases, over what is declared.
+    """The noise on the count of norms and on the number of reports in ``RELEASES`` releases, over its claim.
 
-    Both are read from what a release leaves behind: the next clip norm, and the shortfall.
+    Both are derived from a release's effects: the next clip norm, and the shortfall.
     """
     settings = AdaptiveClipping(1.0, quantile=0.5, learning_rate=SLOW, count_noise=count_noise)
     terms = replace(CONTRACT, clip=1.0, adaptive=settings, report_noise=report_noise, divisor_weight=EXPECTED)
@@ -53,7 +53,7 @@ def drawn(count_noise: float, report_noise: float) -> tuple[Doubles, Doubles]:
 
 
 def bounds(values: Doubles) -> tuple[float, float]:
-    """Variances between which the true one is, unless with a probability of ``FALSE_ALARM``."""
+    """Bounds on the true variance, wrong with probability ``FALSE_ALARM``."""
     squares, freedom = float(np.sum(np.square(values))), values.size
     return squares / float(chi2.isf(FALSE_ALARM / 2, freedom)), squares / float(chi2.ppf(FALSE_ALARM / 2, freedom))
 

@@ -1,4 +1,4 @@
-"""What participants that take turns would spend, beside the draw of the job."""
+"""The spending of participants that take turns, compared with the job's draw."""
 
 from __future__ import annotations
 

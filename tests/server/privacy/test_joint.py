@@ -1,4 +1,4 @@
-"""Charges of runs with noised counts, beside dp-accounting's account of all that a round releases."""
+"""Charges of runs with noised counts, compared with dp-accounting's account of all releases of a round."""
 
 import dataclasses
 import warnings
@@ -65,7 +65,7 @@ def contract(cohort: str, rounds: int, keys: str) -> Contract:
 
 
 def charged_event(promised: Contract, version: int) -> Event | None:
-    """What the ledger reads back of the charge of a round."""
+    """The event that the ledger reads from a round's charge."""
     charge = ledger.charge_of(promised, run_id="r", round_number=version, attempt=0, version=version, now=0.0)
     return parsed_cost(charge).event
 

@@ -97,7 +97,7 @@ def test_one_filter_adds_a_population_up_from_its_first_charge_on(clinic: Store)
 
 
 def test_runs_of_several_kinds_cost_the_same_whenever_a_limit_is_set_and_however_high(clinic: Store) -> None:
-    """A Renyi order that followed from a limit would be chosen after results, where the limit is set after charges."""
+    """A Renyi order that depended on a limit would be chosen after results, if the limit is set after charges."""
     charge(clinic, FIRST, range(3), contract())
     charge(clinic, SECOND, range(3), contract(noise_multiplier=3.0))
     events = (*poisson(3), Event(3.0, 0.1, 3, Sampling.POISSON))
@@ -199,7 +199,7 @@ def test_a_charge_is_checked_again_and_nothing_is_released(clinic: Store) -> Non
 
 
 def test_a_fault_at_any_statement_releases_and_charges_nothing(clinic: Store) -> None:
-    """Each statement of the transaction fails in its turn; the last time none is left to fail."""
+    """Each statement of the transaction fails in turn, until none is left to fail."""
     release, engine = release_of(FIRST, 0, contract()), clinic.writer._engine
     before = clinic.reader.submit(_all_rows).result()
     statements = 0
@@ -335,7 +335,7 @@ def test_a_failed_transaction_is_not_remembered(clinic: Store) -> None:
 
 
 def test_two_runs_at_once_never_pass_the_limit(clinic: Store) -> None:
-    """Both reserve, check and charge as fast as they can, from threads of their own; the limit has room for seven."""
+    """Both reserve, check and charge as fast as they can, in separate threads; the limit has room for seven."""
     limit(clinic, kept(poisson(7)) + 1e-6)
     reservations, refused = Reservations(), []
 

@@ -36,7 +36,7 @@ def refusal(store: Store, promise: Contract) -> BudgetSpentError | None:
 
 
 def played(store: Store, run: str, promise: Contract) -> int:
-    """Release the run's rounds as the coordinator does, until its budget stops it; how many were released."""
+    """Release the run's rounds as the coordinator does, until its budget stops it; returns their number."""
     for version in range(promise.rounds):
         try:
             store.reader.submit(ledger.check, promise, run, version).result()
@@ -120,7 +120,7 @@ def test_the_refusal_names_round_budget_and_remedies_that_hold(store: Store) -> 
 
 
 def test_rounds_of_a_job_with_a_target_fit_only_with_its_noise_as_it_is(store: Store) -> None:
-    """With fewer rounds a target is met by less noise, which spends as much."""
+    """With fewer rounds, less noise meets the target, and the spending is the same."""
     promise = contract(rounds=20, epsilon=4.0)
     begun(store, promise)
     limit(store, 2.0)

@@ -23,7 +23,7 @@ def clinic(store: Store) -> Store:
 
 
 def cut(connection: Connection, keep: int) -> None:
-    """Remove the last charges and adapt count, head and checksum, as anyone with write access to the database can."""
+    """Remove the last charges and adjust count, head and checksum, as anyone with write access to the database can."""
     connection.execute(CHARGES.delete().where(CHARGES.c.population == CLINIC, CHARGES.c.seq >= keep))
     row = populations.get(connection, CLINIC)
     head = row.root if not keep else charges.digest_at(connection, CLINIC, keep - 1)
@@ -32,7 +32,7 @@ def cut(connection: Connection, keep: int) -> None:
 
 
 def forget(connection: Connection) -> None:
-    """Take a population away, with all its charges."""
+    """Remove a population with all its charges."""
     connection.execute(CHARGES.delete().where(CHARGES.c.population == CLINIC))
     connection.execute(ROWS.delete().where(ROWS.c.name == CLINIC))
 

@@ -50,7 +50,7 @@ def test_noise_is_that_of_the_mechanisms_matrix(mechanism: str) -> None:
 
 
 def test_correlated_noise_leaves_less_in_the_last_model() -> None:
-    """Why it is there: the same noise multiplier, and rounds' noises that cancel."""
+    """With the same noise multiplier, the noises of the rounds partly cancel."""
     noise = {name: noise_of_run(contract(name, 1000)) for name in ("gaussian", "tree", "banded", "blt")}
     assert noise["tree"] < noise["gaussian"] / 3
     assert noise["banded"] < noise["gaussian"] / 1.5

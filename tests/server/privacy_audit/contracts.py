@@ -10,7 +10,7 @@ from atoll.server.privacy.mechanisms import Strategy
 
 
 def contract(**changed: Any) -> Contract:
-    """One Gaussian release of epsilon 4.4 at delta 1e-5, but for what is changed."""
+    """One Gaussian release of epsilon 4.4 at delta 1e-5, with the given changes."""
     settings: dict[str, Any] = {
         "population": "people",
         "mechanism": "gaussian",

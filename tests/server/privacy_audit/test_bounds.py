@@ -72,7 +72,7 @@ def test_the_p_value_grows_with_epsilon_where_the_bisection_looks(
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 3.0])
 def test_randomised_response_is_accused_falsely_at_most_as_often_as_the_confidence_allows(epsilon: float) -> None:
-    """Each answer is right with exactly q: the mechanism for which the theorem is tight (section 5)."""
+    """Each answer is right with probability exactly q, a mechanism for which the theorem is tight (section 5)."""
     rng, runs, made = np.random.default_rng(5), 4000, 200
     rights = rng.binomial(made, 1 / (1 + math.exp(-epsilon)), runs)
     bound = {int(right): epsilon_at_least(Guesses(made, made, int(right)), 0.0) for right in set(rights.tolist())}

@@ -1,4 +1,4 @@
-"""The test of the noise's variance: noise that it rejects, noise that it accepts, and a whole daemon's."""
+"""The test of the noise's variance: noise that it rejects, noise that it accepts, and the noise of a whole daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of several servers: the name that the others' logs and pages have for it."""
+"""One of several servers: its name in the others' logs and pages."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The front of ports that ask for no certificate: which connections are closed when there is no room for all."""
+"""The front of ports without client certificates: which connections are closed if there is no room for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE, OTHER = "127.0.0.1", "127.0.0.2"
 
 
 class Connection:
-    """One from outside, to a server that says where it thinks each comes from and then repeats what it hears."""
+    """An external connection to a server that names each connection's origin and then echoes its input."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen_from: str) -> None:
         self.reader = reader
@@ -131,7 +131,7 @@ async def test_the_address_with_most_loses_its_oldest_to_a_newcomer(
 
 
 async def test_a_burst_of_newcomers_closes_as_many(place: Place) -> None:
-    """Before the connections that make room have ended: each newcomer closes another one."""
+    """Each newcomer closes another connection, even before the closed ones have ended."""
     held = [await place.come(OTHER) for _ in range(MOST)]
     await asyncio.gather(*(place.come() for _ in range(3 * MOST)), return_exceptions=True)
     assert len(place.front) <= MOST

@@ -53,7 +53,7 @@ async def server(tmp_path: Path, url: str, silence_s: float) -> AsyncIterator[Se
 
 
 def end_writer(url: str) -> None:
-    """A server takes over: it ends the connection, and begins its own turn."""
+    """Let another server take over: it ends the connection and begins its own turn."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(b"SELECT pg_terminate_backend(pid) FROM (" + HOLDER.encode() + b") h")
         connection.execute("UPDATE server_turns SET number = number + 1")

@@ -25,7 +25,7 @@ Fetch = Callable[[], object]
 
 
 def test_grpc_gets_a_certificate_only_when_it_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same again would be exchanged at every handshake, under those of other threads: that brought servers down."""
+    """Returning the same one again would replace it at every handshake, under other threads, which crashed servers."""
     fetches: list[Fetch] = []
     made: list[str] = []
 
@@ -123,9 +123,9 @@ async def test_a_port_is_shared_only_by_those_who_mean_to(kind: Port, shared: bo
 
 
 async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> None:
-    """Connections that find a place are greeted; silent ones are closed long before gRPC's own two minutes.
+    """Admitted connections are greeted; silent ones are closed long before gRPC's own two minutes.
 
-    There are twice as many places as the front takes connections: those that it has just closed may still be there.
+    There are twice as many places as the front accepts connections, since closed ones may still be open here.
     """
     server = make_server(Port.ENROLMENT, Limits(enrolment_connections=2, handshake_s=3.0))
     port = bind(server, "127.0.0.1", 0, None)

@@ -77,7 +77,7 @@ def test_a_process_logs_as_told() -> None:
 
 
 def passed(message: str, *args: object, **extra: object) -> dict[str, object]:
-    """The fields of a record as it comes through the filter and JSON."""
+    """The fields of a record after the filter and JSON."""
     made = record(message, args=args, **extra)
     assert ContextFilter().filter(made)
     found: dict[str, object] = json.loads(JsonFormatter().format(made))

@@ -110,7 +110,7 @@ async def test_members_of_a_secret_draw_are_not_counted(
 async def test_a_run_whose_log_is_damaged_is_told_to_everybody(
     world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the participant that waits for its receipt, to the operator who looks, and to the alert."""
+    """The participant that waits for its receipt, the operator, and the alert are all told."""
 
     async def damaged(*_: object) -> None:
         raise StoreDamagedError("the database is damaged: malformed", where="/srv/atoll.sqlite3")

@@ -10,7 +10,7 @@ from tests.patience import WAIT_S
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A service manager's socket, and what it is called in the environment."""
+    """A service manager's socket, and its name in the environment."""
     name = f"@atoll-{tmp_path}" if request.param == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("\0" + name[1:] if name.startswith("@") else name)

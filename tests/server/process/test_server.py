@@ -124,7 +124,7 @@ class TestStart:
             await asyncio.wait_for(stopping, WAIT_S)
 
     async def test_a_stopped_server_leaves_no_files_to_be_written_over(self, tmp_path: Path) -> None:
-        """They hold what participants sent, and would never be overwritten with zeros."""
+        """They contain participants' data, and would never be overwritten with zeros."""
         data = tmp_path / "data"
         free = [data / "spool" / ".free", data / "blobs" / "free"]
         async with World(data):

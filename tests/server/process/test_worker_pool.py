@@ -33,7 +33,7 @@ COUNTED = transfer_pb2.ReportResponse.DISPOSITION_COUNTED
 
 
 def processes() -> list[psutil.Process]:
-    """The worker processes of this one."""
+    """The worker processes of this process."""
     return [
         child
         for child in psutil.Process().children(recursive=True)
@@ -42,7 +42,7 @@ def processes() -> list[psutil.Process]:
 
 
 async def receiving(world: World, participant: Participant) -> Participant:
-    """The participant as it speaks to the port for transfers, over a connection of its own."""
+    """The participant's stub for the transfer port, over a separate connection."""
     address = world.addresses.transfer or world.addresses.main
     channel = await world.channel(participant.key.pem, participant.certificate, address)
     return Participant(channel, participant.name, participant.key, participant.certificate)
@@ -73,7 +73,7 @@ async def model_of(world: World, run: str) -> str:
 
 
 async def report(world: World, person: Participant, at: participation_pb2.RoundKey, seed: int) -> None:
-    """Report, over a new connection when the one in use has gone with its worker."""
+    """Report, over a new connection if the current one is lost with its worker."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:
@@ -88,7 +88,7 @@ async def report(world: World, person: Participant, at: participation_pb2.RoundK
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The model of the same reports with one process."""
+    """The model from the same reports with one process."""
 
     async def alone() -> str:
         async with World(tmp_path_factory.mktemp("reference") / "data") as world:
@@ -101,7 +101,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Arrivals:
-    """Which nodes became ready, as it happens."""
+    """Tracks nodes that become ready."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: asyncio.Queue[str] = asyncio.Queue()
@@ -224,7 +224,7 @@ def short_folder() -> Iterator[Path]:
 
 
 async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path, short_folder: Path) -> None:
-    """They hold the reading end of a pipe that closes with it, however it ends."""
+    """They hold the reading end of a pipe that closes when it ends in any way."""
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"

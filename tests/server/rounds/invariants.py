@@ -161,7 +161,7 @@ class Invariants:
         assert not (state.carried and state.status.ended)
 
     def check_nothing_lost(self, world: World, state: RunState) -> None:
-        """Each acknowledged update is in a sum, waits for one, or has its reason on record."""
+        """Each acknowledged update is in a sum, waits for one, or has a recorded reason."""
         rnd = state.round
         alive: dict[Upload, str] = {(c.update.key, c.update.participant): c.update.digest for c in state.carried}
         live = None

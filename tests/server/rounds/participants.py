@@ -74,5 +74,5 @@ class Participants:
         return report
 
     def forget(self, key: RoundKey, participant: str) -> None:
-        """A receipt or a stop has come."""
+        """Forget a report after its receipt or a stop."""
         self.unacknowledged.pop((key, participant), None)

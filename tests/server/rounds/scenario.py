@@ -51,7 +51,7 @@ def policy(
     evaluate_every: int = 0,
     final_evaluation: bool = False,
 ) -> RunPolicy:
-    """Two of three invited are enough, one is the quorum, a round may be tried twice, and there are two rounds."""
+    """A goal of two, three invited, a quorum of one, two attempts at a round, and two rounds."""
     straggler = StragglerPolicy(
         cohort_size,
         over_selection,
@@ -86,7 +86,7 @@ class Story:
         return self
 
     def ignores(self, event: Event) -> bool:
-        """Whether the event changes nothing at all; its effects are kept."""
+        """Whether the event changes nothing; its effects are kept."""
         before = self.state
         return self.on(event).state is before
 
@@ -135,13 +135,13 @@ class Story:
         return Reported(key, participant, ref, weight)
 
     def open(self, *participants: str) -> "Story":
-        """Start if need be, draw these and open the round."""
+        """Start if necessary, draw these members and open the round."""
         if self.stands() is Situation.NEW:
             self.on(Started())
         return self.on(self.drawn(*(participants or ("pa", "pb", "pc")))).on(self.prepared())
 
     def training(self, *participants: str) -> "Story":
-        """Open the round and let all accept."""
+        """Open the round and let all members accept."""
         self.open(*participants)
         return self.on(*(Accepted(self.key, m.participant) for m in self.round.roster))
 
@@ -166,7 +166,7 @@ class Story:
         return self.aggregated().on(Charged(self.key))
 
     def release(self, digest: str = "m1") -> "Story":
-        """From CLOSING to the end of the round."""
+        """Play from CLOSING to the end of the round."""
         return self.on(self.summed(digest), Charged(self.key), Published(self.key))
 
     def retry(self) -> "Story":

@@ -53,7 +53,7 @@ def play_policy(
 ) -> World:
     """One schedule of a given policy: faults for this many ticks, then calm until the end.
 
-    A run that finishes or is cancelled is extended by so many rounds each time.
+    A run that finishes or is cancelled is extended by this many rounds each time.
     """
     checked = Invariants()
     checks = [checked.check, *([extra] if extra else [])]

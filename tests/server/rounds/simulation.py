@@ -71,7 +71,7 @@ RUN = "raaaaaaaaaaaa"
 
 
 class Crash(Exception):  # noqa: N818 - not an error of the code under test
-    """The server process dies here."""
+    """The server process dies at this point."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class World:
     # --- the shell: one event at a time ---
 
     def post(self, event: Event) -> None:
-        """Step, persist with the records, adopt, do the effects; a crash may come between any two of these."""
+        """Step, persist with the records, adopt, do the effects; a crash may happen between any two of these."""
         try:
             before = self.state
             result = step(before, event, self.now)
@@ -409,10 +409,10 @@ class World:
         return True
 
     def run(self, fault_ticks: int, limit: int) -> RunStatus:
-        """Faults for a while, then none until the run has ended.
+        """Run with faults for a while, then without until the run has ended.
 
         Raises:
-            AssertionError: it is stuck.
+            AssertionError: the run is stuck.
         """
         for _ in range(fault_ticks):
             if not self.state.status.ended or self.volatile.inbox:

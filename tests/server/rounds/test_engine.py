@@ -87,7 +87,7 @@ def test_the_deadline_keeps_its_time_and_no_clock_jump_makes_it_longer_than_the_
 
 
 def test_resumed_at_the_instant_of_its_opening_a_round_has_its_whole_window() -> None:
-    """A simulation's does so; the difference of epoch seconds is rounded, and would move the deadline."""
+    """This happens in a simulation; the difference of epoch seconds is rounded, which would move the deadline."""
     story = Story().on(Started())
     story.now = 1_704_067_200.1
     story.on(story.drawn("pa", "pb"))

@@ -89,7 +89,7 @@ def test_another_report_after_a_carried_one_is_refused() -> None:
 
 
 def test_a_counted_report_that_is_repeated_after_the_release_is_acknowledged_again() -> None:
-    """Its receipt was lost with the server's crash: the participant must not believe that its work was."""
+    """Its receipt was lost in the server's crash; the participant must not conclude that its work was lost."""
     story = Story().closing()
     report = story.report("pa")
     story.release()
@@ -146,7 +146,7 @@ def test_the_round_that_took_a_carried_update_is_on_record() -> None:
 
 
 def test_reports_of_an_abandoned_attempt_are_carried_to_the_next_at_full_weight() -> None:
-    """No model was released in between: nothing about them is stale."""
+    """No model was released in between, so they are not stale."""
     story = Story(policy(quorum=2, late=CARRY)).training()
     story.on(story.report("pa"), DeadlinePassed(story.key))
     assert story.status("pa") is MemberStatus.STOPPED

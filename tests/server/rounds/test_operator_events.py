@@ -1,4 +1,4 @@
-"""Pause, resume, cancel, and effects that failed for good."""
+"""Pause, resume, cancel, and effects that failed permanently."""
 
 import pytest
 
@@ -181,7 +181,7 @@ def test_a_sum_that_cannot_be_made_again_is_given_up_and_its_round_tried_again()
 
 
 def test_a_secret_draw_is_not_drawn_again_when_updates_of_its_sum_are_lost() -> None:
-    """Only members that were drawn can lose an update: drawing again would depend on who was drawn."""
+    """Only drawn members can lose an update, so drawing again would depend on who was drawn."""
     story = Story(policy(patience=Patience.DEADLINE, quorum=0)).training()
     first, second = story.report("pa"), story.report("pb")
     assert first.update is not None

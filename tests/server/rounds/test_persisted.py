@@ -1,4 +1,4 @@
-"""The fields of what a run leaves in the database, pinned: the release before must be able to read them."""
+"""Pins the fields that a run stores in the database, which the previous release must be able to read."""
 
 from __future__ import annotations
 

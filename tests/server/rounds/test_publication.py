@@ -160,7 +160,7 @@ def test_when_attempts_are_spent_the_run_fails_and_says_why() -> None:
 
 
 def test_an_evaluation_whose_attempts_are_spent_is_skipped() -> None:
-    """It would have changed no model: what was trained is not thrown away for it."""
+    """It would not have changed the model, so the training is not thrown away for it."""
     story = Story(policy(evaluate_every=1, max_attempts=1)).closing().release()
     story.training().on(DeadlinePassed(story.key))
     assert (story.key, story.round.kind) == (RoundKey(2, 0), RoundKind.TRAIN)
@@ -169,7 +169,7 @@ def test_an_evaluation_whose_attempts_are_spent_is_skipped() -> None:
 
 
 def test_an_evaluation_that_nobody_can_make_is_skipped_at_once() -> None:
-    """Participants that cannot evaluate will not learn it by waiting for the next attempt."""
+    """Participants that cannot evaluate will not be able to at the next attempt either."""
     story = Story(policy(evaluate_every=1, max_attempts=5)).closing().release()
     assert story.round.kind is RoundKind.EVALUATE
     story.on(story.drawn())

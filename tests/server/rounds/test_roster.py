@@ -53,7 +53,7 @@ def test_a_stranger_is_not_found_and_not_put(name: str) -> None:
 
 
 def test_an_event_costs_about_as_much_in_a_round_of_ten_thousand_members_as_in_one_of_a_thousand() -> None:
-    """A guard against quadratic cost, where it would be ten times as much. The best of three, in processor time."""
+    """A guard against quadratic cost, which would be ten times as much. Best of three, in processor time."""
     small, large = (min(_seconds_per_member(size) for _ in range(3)) for size in (1_000, 10_000))
     assert large < 5 * small
 

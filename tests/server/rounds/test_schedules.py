@@ -1,8 +1,8 @@
 """The engine under thousands of random schedules: `invariants` checks every step, these tests check the totals.
 
-There are 12,500 with ``--every-schedule``; without it 2,000, and those that reach rarely used entries of the table.
-With it each of 12 policies crashes at every point; without it at every fourth, each policy beginning one point later
-than the one before it.
+There are 12,500 with ``--every-schedule``; without it 2,000, plus schedules that reach rarely used entries of the
+table. With the option each of 12 policies crashes at every point; without it at every fourth, each policy starting one
+point later than its predecessor.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The golden transcripts say what the engine does; see ``transcript`` for how to read and rewrite them."""
+"""The engine plays the golden transcripts; see ``transcript`` for how to read and rewrite them."""
 
 from pathlib import Path
 from typing import get_args

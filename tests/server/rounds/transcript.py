@@ -1,13 +1,13 @@
-"""Golden transcripts of the round engine: files that list events, and after each event what the engine made of it.
+"""Golden transcripts of the round engine: files that list events, each followed by the engine's reaction.
 
-A line at the margin is an event, an indented line is output, ``#`` begins a comment. ``play`` runs the events of a file
-and writes its output anew. After a change of the engine, or to add a file, run
+A line without indentation is an event, an indented line is output, and ``#`` begins a comment. ``play`` runs the events
+of a file and writes its output again. After a change of the engine, or to add a file, run
 
     python -m tests.server.rounds.transcript --rewrite
 
-and read the difference.
+and review the difference.
 
-The first line that is no comment gives the policy, for example ``policy cohort=2 over_selection=1.5 rounds=1``. The
+The first line that is not a comment gives the policy, for example ``policy cohort=2 over_selection=1.5 rounds=1``. The
 settings are named as in ``StragglerPolicy``, ``LatePolicy`` and ``RunPolicy``, with ``cohort`` for ``cohort_size``
 and ``late`` for ``mode``; ``best=eval/loss:min`` and ``stop=eval/loss:min:2`` (patience 2) judge models. Rounds are
 shown as operators see them: ``1`` is the first round, ``1.2`` its second attempt. An event is about the live round
@@ -73,7 +73,7 @@ def paths() -> list[Path]:
 
 
 def play(text: str) -> str:
-    """The transcript with the output that the engine gives now."""
+    """The transcript with the engine's current output."""
     lines: list[str] = []
     script: Script | None = None
     for line in text.splitlines():
@@ -179,7 +179,7 @@ class Script:
             yield effect_line(effect)
 
     def _restart(self) -> Iterator[str]:
-        """A crash: the state is replayed from the log, and pending effects are asked for again."""
+        """A crash: the state is replayed from the log, and pending effects are requested again."""
         replayed = replay(self.start, self.log)
         if replayed != self.state:
             raise AssertionError(f"replay gave {replayed}, the run was {self.state}")
@@ -233,7 +233,7 @@ class Script:
         return UpdateRef(key, participant, digest or f"{participant}-{key}", weight, "n0")
 
     def _sum(self, digest: str) -> Aggregated:
-        """The answer to the latest `Aggregate`; a digest that was given before is the same answer once more."""
+        """The answer to the latest `Aggregate`; an earlier digest repeats the same answer."""
         if digest not in self._sums:
             asked = self._asked
             if asked is None:

@@ -1,4 +1,4 @@
-"""Lines of a golden transcript: what an event changed in a run, and each effect that it asks for."""
+"""Lines of a golden transcript: an event's changes of a run, and its effects."""
 
 from collections.abc import Iterable, Iterator
 from functools import singledispatch
@@ -29,7 +29,7 @@ from atoll.server.rounds import (
 
 
 def changes(before: RunState, after: RunState) -> Iterator[str]:
-    """The run's situation where it changed, and each fact that a reader of a transcript follows."""
+    """The run's situation, if it changed, and every fact that transcripts show."""
     if after is before:
         yield "(no change)"
         return

@@ -153,7 +153,7 @@ def test_bytes_in_an_hour(clock: Time, way: str) -> None:
 
 
 def test_a_stream_pays_for_what_it_brought(clock: Time) -> None:
-    """Allowance taken in advance is returned: ten thousand small updates are not charged as ten thousand blocks."""
+    """Unused allowance is returned: ten thousand small updates are not charged as ten thousand blocks."""
     admission = Admission(Limits(upload_gib_per_hour=1), clock)
     for _ in range(10_000):
         with admission.upload("alice") as meter:

@@ -1,4 +1,4 @@
-"""Answers that callers have not taken yet: their bytes and their time."""
+"""Limits on unread answers: their bytes and their time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll.server.rpc.answers import Answers
 
 
 class Port:
-    """Answers that are sent over connections with names, and what becomes of them."""
+    """Answers sent over named connections, and their outcomes."""
 
     def __init__(self, limits: Limits) -> None:
         self.answers = Answers(limits)
@@ -34,7 +34,7 @@ class Port:
         self.answers.expect(caller, size, Call(), give_up)
 
     def take(self, connection: str) -> None:
-        """The answer was taken, or its connection has ended."""
+        """Note that the answer was taken, or its connection has ended."""
         self._ended[connection](None)
 
 

@@ -1,4 +1,4 @@
-"""Which roles may call which RPC. The table names every RPC of the contract: a new one that is not in it fails here."""
+"""Which roles may call which RPC. The table has every RPC of the contract; a new RPC that is missing fails here."""
 
 import asyncio
 import time
@@ -120,7 +120,7 @@ def test_every_rpc_is_in_the_table() -> None:
 
 
 async def call(channel: grpc.aio.Channel, method: MethodDescriptor) -> Refusal | None:
-    """Call with one empty message, which no role check may wait for; how it was refused, None if it was not."""
+    """Call with one empty message, which no role check may wait for; returns the refusal, or None."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
     begin: Any = getattr(channel, kind)(path)
@@ -205,7 +205,7 @@ class TestInsecure:
 
 
 class Revocable:
-    """A coordinator that knows one certificate, until it does not."""
+    """A coordinator that knows one certificate until it is revoked."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -219,7 +219,7 @@ class Revocable:
 
 
 class FakeContext:
-    """The part of a call's context that the authenticator reads."""
+    """The part of a call's context that the authenticator uses."""
 
     pem = b"pem"
     metadata: tuple[tuple[str, str | bytes], ...] = ()
@@ -231,7 +231,7 @@ class FakeContext:
         return self.metadata
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """The calls of these tests do not end."""
+        """Do nothing: the calls of these tests do not end."""
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ async def test_a_certificate_is_needed(fake: Revocable) -> None:
 
 
 def test_only_a_server_may_pass_on_calls_of_others(tmp_path: Path) -> None:
-    """Its certificate has to be in force: a connection may outlive it."""
+    """Its certificate must still be valid, since a connection may outlive it."""
     now = time.time()
     authority = Authority.open(tmp_path / "ca", now=now)
     context: Any = FakeContext()
@@ -285,7 +285,7 @@ class TestWatch:
     async def test_a_revoked_caller_is_cut_off_between_messages(
         self, fake: Revocable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also one that sends nothing."""
+        """Even if it is silent."""
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         fake.shut = True
 
@@ -331,7 +331,7 @@ class TestWatch:
         assert (refused.value.detail.code, refused.value.detail.retry_after_s) == ("stream.slow", 1.0)
 
     async def test_only_the_time_that_the_server_waits_counts(self, fake: Revocable) -> None:
-        """A server that is slow itself does not blame its participants."""
+        """A slow server does not blame its participants."""
         taken = 0
         async for _ in watch_at(fake).over(each([b"x"] * 10), idle_s=0.1):
             await asyncio.sleep(0.02)
@@ -347,7 +347,7 @@ class TestWatch:
         assert len([message async for message in watch_at(fake).over(steady(), idle_s=0.1)]) == 30
 
     async def test_a_stream_ends_once_it_is_not_wanted(self, fake: Revocable, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also one that sends nothing."""
+        """Even if it is silent."""
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         monkeypatch.setattr(authentication, "WANTED_CHECK_S", 0.01)
 

@@ -24,7 +24,7 @@ from tests.patience import WAIT_S
 
 
 class Line:
-    """A listener and connections to it, each from a port of its caller's own."""
+    """A listener and connections to it, each from a different port."""
 
     def __init__(self, stack: contextlib.ExitStack, host: str = "127.0.0.1") -> None:
         self._stack = stack
@@ -56,7 +56,7 @@ def stack() -> Iterator[contextlib.ExitStack]:
 
 
 def closed(caller: socket.socket) -> bool:
-    """Whether the other end has closed, or not sent anything yet."""
+    """Whether the other end has closed; False if it has not sent anything."""
     caller.setblocking(False)
     try:
         return caller.recv(1) == b""
@@ -91,7 +91,7 @@ def test_the_same_peers_connection_with_another_port_stays(stack: contextlib.Exi
 
 
 def test_a_connection_that_goes_out_stays(stack: contextlib.ExitStack) -> None:
-    """Both ends are in this process: the caller's own end leads to the port too, but does not come from it."""
+    """Both ends are in this process: the caller's end is connected to the port but is not an end of it."""
     line = Line(stack)
     caller = line.connect()
     assert not shut_down({("127.0.0.1", line.port)}, line.port, SpareDescriptor())
@@ -108,7 +108,7 @@ except sqlite3.OperationalError as error:
 
 
 def test_the_databases_locks_stay(stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """POSIX drops a process's locks on a file with any descriptor of the file that it closes (fcntl(2))."""
+    """POSIX drops all of a process's locks on a file when it closes any descriptor of the file (fcntl(2))."""
     file = tmp_path / "atoll.sqlite3"
     database = stack.enter_context(contextlib.closing(sqlite3.connect(file, isolation_level=None)))
     database.execute("PRAGMA journal_mode = WAL")

@@ -43,7 +43,7 @@ async def summary(world: World, run: str) -> control_pb2.RunSummary:
 
 
 async def play(world: World, *participants: Participant, rounds: int = 1, more: str = "") -> str:
-    """Play a whole run; gives its id."""
+    """Play a whole run; returns its id."""
     streams = [await world._stack.enter_async_context(one.check_in()) for one in participants]
     run = await world.submit(job(size=len(participants), rounds=rounds) + more.encode())
     for _ in range(rounds):
@@ -484,7 +484,7 @@ class TestTokens:
 
     @pytest.mark.usefixtures("alice")
     async def test_all_are_listed_page_by_page(self, world: World) -> None:
-        """Tokens that are made together share their moment; one of the five is spent."""
+        """Tokens that are made together have the same time; one of the five is spent."""
         made = {JoinToken.decode(text).token_id for text in (await self.create(world, count=4)).tokens}
         for unused, count in ((False, 5), (True, 4)):
             found, after = list[str](), ""
@@ -512,7 +512,7 @@ class TestTokens:
             pass
 
     async def test_all_tokens_of_a_person_are_voided_at_once(self, world: World) -> None:
-        """One who signs in has no certificate whose revocation would void them."""
+        """An operator who signs in has no certificate whose revocation would void them."""
         made = [JoinToken.decode(text) for text in (await self.create(world, count=3)).tokens]
         assert await self.void(world, created_by="oidc:dora") == 0
         assert await self.void(world, created_by="admin") == 3

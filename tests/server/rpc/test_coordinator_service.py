@@ -53,7 +53,7 @@ class Counter:
 
 @pytest.fixture
 async def counter(tmp_path: Path) -> AsyncIterator[tuple[Counter, RemoteCoordinator]]:
-    """A coordinator, and as it is seen from another process."""
+    """A coordinator, and its interface in another process."""
     made, server = Counter(), make_server(Port.INSIDE)
     add_CoordinatorServiceServicer_to_server(CoordinatorService(made), server)
     server.add_insecure_port(f"unix:{tmp_path}/coordinator.sock")
@@ -75,7 +75,7 @@ async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter,
 
 
 async def test_a_revocation_makes_it_ask_again(counter: tuple[Counter, RemoteCoordinator]) -> None:
-    """This also holds while the answer to an earlier question is under way."""
+    """This also holds while an earlier answer is pending."""
     made, coordinator = counter
     await coordinator.identify(b"pem")
     await coordinator.identify(b"pem")

@@ -9,7 +9,7 @@ from atoll.server.rpc.download_room import DownloadRoom
 
 
 def held(room: DownloadRoom, stack: contextlib.ExitStack, caller: str, chunks: int) -> int:
-    """How many of so many chunks of 10 bytes a caller gets room for."""
+    """The number of chunks of 10 bytes that a caller gets room for."""
     for number in range(chunks):
         try:
             stack.enter_context(room.hold(caller, 10))

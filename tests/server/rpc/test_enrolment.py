@@ -124,7 +124,7 @@ class TestRenewal:
 
 class TestRenewExpired:
     async def test_over_the_enrolment_port_with_the_old_key(self, world: World, alice: Participant) -> None:
-        """The main port's TLS takes an expired certificate no more."""
+        """The main port's TLS does not accept an expired certificate."""
         authority = Authority.open(world.config.data / "ca", now=time.time())
         request = CertificateRequest.parse(alice.key.csr)
         expired = authority.issue_participant(request, alice.name, now=time.time() - 7200.0, lifetime_s=3600.0).pem
@@ -161,7 +161,7 @@ class TestTransport:
             assert found.status is grpc.StatusCode.UNAVAILABLE
 
     async def test_a_certificate_that_is_not_on_record_is_refused(self, world: World) -> None:
-        """The certificate is of this authority, but unknown, for example after the database was replaced."""
+        """This authority issued the certificate, but it is unknown, for example after the database was replaced."""
         ghost = Authority.open(world.config.data / "ca", now=time.time()).issue_operator("ghost", now=time.time())
         caller = Caller(await world.channel(ghost.key_pem, ghost.issued.pem))
         call = caller.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S)

@@ -113,7 +113,7 @@ async def test_who_guesses_tokens_is_shut_out_for_a_while(world: World) -> None:
 
 
 async def test_renewals_go_on_meanwhile(world: World) -> None:
-    """An aggregator's participants renew from the same address as a caller who guesses tokens there."""
+    """An aggregator's participants renew from the same address from which a caller guesses tokens."""
     token, key = await world.token(), Key()
     enrolled = await world.enrol_with(token, key)
     for _ in range(3):

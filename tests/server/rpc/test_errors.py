@@ -96,7 +96,7 @@ KINDS = {
 
 
 async def outcome(channel: grpc.aio.Channel, kind: str, message: bytes = b"") -> Refusal:
-    """Call one of the handlers; how it refused."""
+    """Call one of the handlers; returns its refusal."""
 
     async def messages() -> AsyncIterator[bytes]:
         yield message
@@ -154,7 +154,7 @@ async def test_a_cancelled_stream_closes_its_handler(service: tuple[Service, grp
 
 
 async def test_a_long_message_is_cut_at_a_line_and_arrives(service: tuple[Service, grpc.aio.Channel]) -> None:
-    """More than 8 KiB of trailing metadata would arrive as another error, about metadata."""
+    """More than 8 KiB of trailing metadata would arrive as a different error, about metadata."""
     made, channel = service
     lines = [f"job.toml:{number}: key{number} = 'ü': allowed is something else" for number in range(500)]
     made.error = errors.InvalidRequestError("job.invalid", "\n".join(lines), "é" * 10_000)

@@ -1,4 +1,4 @@
-"""A server that stands by passes calls on, over TLS, to a real server at work: with their caller, and their project."""
+"""A standby forwards calls over TLS to a real server at work, with their caller and project."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def standby(world: World) -> AsyncIterator[str]:
-    """Address of the main port of a server that stands by, as ``StandbyGateway`` makes it."""
+    """Address of a standby's main port, made like in ``StandbyGateway``."""
     identity = StandbyIdentity.open(world.config)
     knows = cast("CoordinatorApi", SimpleNamespace(identify=_identify))
     authenticator = Authenticator(knows, Admission(DEFAULT_LIMITS), insecure=False)
@@ -60,7 +60,7 @@ async def standby(world: World) -> AsyncIterator[str]:
 
 
 async def operator_of_two(world: World, standby: str) -> tuple[Caller, Caller]:
-    """An operator with roles in two projects: its connection to the server at work, and to the one that stands by."""
+    """An operator with roles in two projects: its connections to the server at work and to the standby."""
     for name in ("cardio", "onco"):
         await new_project(world, name)
     key = Key()
@@ -112,7 +112,7 @@ async def test_refusals_are_those_of_the_server_at_work(world: World, standby: s
 
 
 async def test_a_caller_cannot_claim_to_be_another(world: World, standby: str) -> None:
-    """The certificate that it passes in the metadata is refused at both servers."""
+    """Both servers refuse the certificate in its metadata."""
     assert world.addresses.operator is not None
     _, dora = await operator_of_two(world, standby)
     claimed = grpc.aio.Metadata((FORWARDED, world.ca), *within("cardio"))

@@ -101,7 +101,7 @@ async def test_the_caller_with_most_loses_its_oldest_to_one_that_has_fewer() -> 
     ],
 )
 async def test_a_burst_takes_its_fair_share_and_no_more(burst: str, shares: dict[str, int]) -> None:
-    """All of it comes before the first message that is broken off for it has ended."""
+    """All of it arrives before the first message that is broken off for it has ended."""
     intake, messages = Intake(8, 8), Messages()
     held = [messages.of(intake, "a", f"a {number}") for number in range(8)]
     await messages.settled()
@@ -181,7 +181,7 @@ async def test_nothing_is_kept_of_callers_without_messages() -> None:
 
 
 async def test_a_free_place_goes_to_the_waiting_caller_that_has_fewest() -> None:
-    """Were it given to the first that waits, callers that act together could keep a place from any other."""
+    """If the first waiting caller got it, colluding callers could keep others out."""
     intake, messages = Intake(3, 4), Messages()
     together = [messages.of(intake, name, f"{name} {number}") for number in range(3) for name in ("a", "b")]
     await messages.settled()
@@ -226,7 +226,7 @@ async def test_a_place_is_not_lost_with_a_message_that_is_given_it_and_cancelled
 
 
 async def test_while_a_caller_waits_none_has_more_than_one_place_above_it() -> None:
-    """Bursts of any size come in any order; messages end or are cancelled at any time between them."""
+    """Bursts of any size arrive in any order; messages end or are cancelled at any time in between."""
     messages, source = Messages(), random.Random(2)
     intake = Intake(8, 12)
     tasks: list[asyncio.Task[str]] = []
@@ -253,7 +253,7 @@ async def test_while_a_caller_waits_none_has_more_than_one_place_above_it() -> N
 
 
 async def test_the_places_of_all_stay_as_many_whatever_ends() -> None:
-    """After messages are cancelled, broken off or completed in any order, all places are free again."""
+    """After messages are cancelled, broken off or completed in any order, all slots are free again."""
     most, messages, source = 5, Messages(), random.Random(1)
     intake = Intake(3, most)
     tasks: list[asyncio.Task[str]] = []

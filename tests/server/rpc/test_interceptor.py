@@ -44,13 +44,13 @@ def connection(world: World, participant: Participant) -> Http2:
 
 
 def unread_connection(world: World, participant: Participant) -> Http2:
-    """One whose answers are not read, of which the server may send a byte."""
+    """A connection whose answers are not read; the server may send one byte of each."""
     key, certificate = participant.key.pem.decode(), participant.certificate.decode()
     return Http2.secure(world.addresses.main, world.ca.decode(), key, certificate, reads=False, window_bytes=1)
 
 
 def operators_connection(world: World, window_bytes: int = 65_535) -> Http2:
-    """One whose answers are not read."""
+    """An operator's connection whose answers are not read."""
     assert world.addresses.operator is not None
     kept = json.loads(world.addresses.operator.read_text())
     key, certificate = kept["key"], kept["certificate"]
@@ -65,7 +65,7 @@ def figures_of(world: World) -> str:
 
 
 async def half_sent(http2: Http2, method: str, count: int = 3) -> list[Call]:
-    """Calls whose last byte does not come, once they have ended."""
+    """Calls whose last byte is never sent, after they have ended."""
 
     def send() -> list[Call]:
         calls = [http2.half_call(method, HALF_BYTES) for _ in range(count)]
@@ -136,7 +136,7 @@ async def test_a_download_that_is_not_read_ends_with_its_connection(
 async def test_an_answer_that_is_not_read_ends_with_its_connection(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A manifest of 4 MiB in chunks of 1 KiB has 128 KiB, more than what may be sent before it is read."""
+    """The manifest of 4 MiB in chunks of 1 KiB has 128 KiB, more than may be sent before it is read."""
     blob = await world.upload_model(np.zeros(1 << 20, np.float32), chunk_bytes=1 << 10)
     request = transfer_pb2.GetManifestRequest(blob=blob).SerializeToString()
     http2 = await asyncio.to_thread(operators_connection, world)
@@ -153,7 +153,7 @@ async def test_an_answer_that_is_not_read_ends_with_its_connection(
 async def test_answers_that_are_not_read_are_bounded_by_their_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nine manifests of 128 KiB are more than the MiB that a caller may leave unread: no time has to pass."""
+    """Nine manifests of 128 KiB exceed the MiB that a caller may leave unread, so no time has to pass."""
     async with World(tmp_path / "data", limits=Limits(unread_s=3600.0, unread_mib_per_caller=1)) as world:
         blob = await world.upload_model(np.zeros(1 << 20, np.float32), chunk_bytes=1 << 10)
         request = transfer_pb2.GetManifestRequest(blob=blob).SerializeToString()
@@ -240,7 +240,7 @@ async def test_a_session_that_is_over_unread_leaves_other_calls_of_its_connectio
 async def test_a_download_ends_with_its_round(
     world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the message on its way is taken: gRPC does not take that back."""
+    """It ends after the message in flight, which gRPC cannot take back."""
     monkeypatch.setattr(authentication, "WANTED_CHECK_S", 0.0)
     values = np.zeros(4096, np.float32)
     layout = Layout((TensorSpec("w", values.shape, Dtype.FLOAT32),))

@@ -1,4 +1,4 @@
-"""The server's newest lines, as operators get them from a server on a real socket."""
+"""The server's newest log lines, as operators get them over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ended calls: what happens to their connection, whether or not the status was sent."""
+"""Ended calls: their connection is closed, whether or not the status was sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLER = Caller(Role.PARTICIPANT, "someone")
 
 
 class Context:
-    """A call that is over once the test says so."""
+    """A call that ends when the test says so."""
 
     def __init__(self) -> None:
         self._over: list[Callable[[Any], None]] = []
@@ -40,7 +40,7 @@ class Context:
 
 
 class Noted(Connections):
-    """Notes what is to be closed."""
+    """Records the connections to close."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ async def rig() -> Rig:
 async def test_the_connection_of_a_caller_that_is_shut_out_is_closed_whatever_became_of_the_status(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    """gRPC refuses the status with an internal error where the answer is on its way and waits for its reader."""
+    """gRPC refuses the status with an internal error if an answer in flight waits for its reader."""
 
     async def refuse(*_: object) -> None:
         if error is None:

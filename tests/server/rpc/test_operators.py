@@ -26,7 +26,7 @@ async def named(world: World, name: str, *, by: Caller | None = None, lifetime_s
 
 
 async def listed(world: World, by: Caller | None = None) -> dict[str, tuple[int, str]]:
-    """Certificates in force, and why there are none, by name."""
+    """The number of valid certificates, or the reason for none, by name."""
     asked = (by or world.operator).control.ListOperators(control_pb2.ListOperatorsRequest(), timeout=WAIT_S)
     return {one.name: (one.certificates, one.revoked_reason) for one in (await asked).operators}
 
@@ -36,7 +36,7 @@ async def revoke(by: Caller, name: str, reason: str = "left") -> control_pb2.Rev
 
 
 async def local(world: World) -> Caller:
-    """The operator that the file in the data directory is now."""
+    """The operator in the data directory's current file."""
     assert world.addresses.operator is not None
     kept = SimpleNamespace(**json.loads(world.addresses.operator.read_text()))
     return Caller(await world.channel(kept.key.encode(), kept.certificate.encode()))
@@ -93,7 +93,7 @@ async def test_its_unused_tokens_admit_nobody_any_more(world: World, alice: Part
 
 
 async def test_the_machines_own_operator_cannot_be_locked_out(world: World) -> None:
-    """Revoking it makes copies of its credential useless; the data directory has a new one when that answers."""
+    """Revoking it makes copies of its credential useless; by then the data directory has a new one."""
     done = await revoke(world.operator, "admin", "copied")
     assert done.operator.name == "admin"
     assert await refused_code(world.operator.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)) == REVOKED

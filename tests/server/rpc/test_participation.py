@@ -25,7 +25,7 @@ FAILED = participation_pb2.TaskReply.VERDICT_FAILED
 
 
 async def greeting(participant: Participant, **hello: Any) -> tuple[str, str]:
-    """How a hello is refused; greets again if gRPC's client fails because the refusal came while it was writing."""
+    """The refusal of a hello; greets again if gRPC's client fails because the refusal arrived while it was writing."""
     fields: dict[str, Any] = {"protocol": 1, "examples": 1} | hello
     message = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(**fields))
     async with asyncio.timeout(WAIT_S):

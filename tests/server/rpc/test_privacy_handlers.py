@@ -176,7 +176,7 @@ async def test_evaluations_are_not_counted(clinic: World, alice: Participant) ->
 
 
 async def test_a_participant_of_runs_that_are_gone(clinic: World, alice: Participant) -> None:
-    """The charges stay, but nothing says any more who was drawn: so the answer says that."""
+    """The charges stay, but the record of who was drawn is gone, and the answer says so."""
     await write(clinic, draw, FIRST, alice.name, drawn=1, counted=1)
     await write(clinic, deletion.delete_run, FIRST)
     found = await about(clinic, alice.name)

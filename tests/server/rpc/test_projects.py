@@ -140,7 +140,7 @@ Asked = Mapping[str, tuple[Any, ...]]
 
 
 def about(other: Tenant) -> Asked:
-    """For each method, the requests that an operator of another project could try."""
+    """For each method, the requests that another project's operator could try."""
     run, participant, key = other.run, other.participant.name, Key()
     pb = control_pb2
     return {
@@ -226,12 +226,12 @@ async def failed(error: grpc.aio.AioRpcError) -> None:
 
 
 def words_of(other: Tenant) -> tuple[str, ...]:
-    """What only the other project has; the names that the caller itself has sent are no news to it."""
+    """Words that only the other project has, except names that the caller itself has sent."""
     return (other.run, other.participant.name, other.blob, f"{other.name}-boss", f"{other.name}/patients")
 
 
 async def test_an_operator_gets_nothing_of_another_project(tenants: tuple[World, Tenant, Tenant]) -> None:
-    """Every method, with every name of the other project, by its most powerful operator: a new one must be added."""
+    """Every method, with every name of the other project, by the most powerful operator; add new methods here."""
     world, cardio, onco = tenants
     async with onco.participant.check_in():
         asked = about(onco)
@@ -329,7 +329,7 @@ async def test_a_model_is_its_projects_even_by_its_name(tenants: tuple[World, Te
 async def test_a_model_is_a_projects_only_once_all_of_it_was_uploaded_there(
     tenants: tuple[World, Tenant, Tenant],
 ) -> None:
-    """Else the digests of another project's model, which open nothing by themselves, would bring the model."""
+    """Otherwise the digests of another project's model, which alone open nothing, would give access to the model."""
     _, cardio, onco = tenants
     raw = (initial_values() + 2.0).tobytes()
     manifest = BlobManifest.of_buffer(raw, 1024)
@@ -436,7 +436,7 @@ class TestAdministrators:
     async def test_an_expired_name_with_roles_elsewhere_is_not_taken_over(
         self, tenants: tuple[World, Tenant, Tenant]
     ) -> None:
-        """Else its roles elsewhere would come with it."""
+        """Otherwise the name's roles elsewhere would come with it."""
         world, cardio, _ = tenants
         await world.operator.control.RevokeOperator(control_pb2.RevokeOperatorRequest(name="onco-boss"), timeout=WAIT_S)
         taken = await refused_code(with_role(world, "onco-boss", VIEWER, "cardio", by=cardio.administrator))
@@ -485,7 +485,7 @@ async def test_who_loses_the_role_in_a_project_watches_its_runs_no_longer(
 
 
 class TestALesserRoleInOneProject:
-    """It holds there instead of the role in all, whether a call names the project or not."""
+    """There it replaces the role in all projects, whether or not a call names the project."""
 
     async def test_in_default_nothing_is_made(self, tenants: tuple[World, Tenant, Tenant]) -> None:
         world, _, _ = tenants
@@ -509,7 +509,7 @@ class TestALesserRoleInOneProject:
         assert (await void(onco, within("onco"))).voided == 1
 
     async def _frank(self, world: World, project: str) -> Caller:
-        """An operator in all projects and a viewer in this one."""
+        """Create an operator in all projects who is a viewer in this one."""
         key = Key()
         made = await world.operator.control.CreateOperator(
             control_pb2.CreateOperatorRequest(
@@ -523,7 +523,7 @@ class TestALesserRoleInOneProject:
 
 
 async def test_a_role_for_one_organisation_needs_a_project(tenants: tuple[World, Tenant, Tenant]) -> None:
-    """It was given in all projects and for every organisation."""
+    """Without one it was granted in all projects and for every organisation."""
     world, _, _ = tenants
     limited = ("INVALID_ARGUMENT", "operator.role_limit")
     create = control_pb2.CreateOperatorRequest(

@@ -100,7 +100,7 @@ def test_operators_give_reasons_in_these_requests() -> None:
 
 @pytest.mark.parametrize("method", WITH_REASON)
 def test_a_reason_is_cut_to_length_and_not_refused(method: str) -> None:
-    """The request has room for several times the reason that is kept, in the widest characters."""
+    """The request has room for several times the stored reason, in the widest characters."""
     request = GetMessageClass(REQUESTS[method])(reason=5 * MAX_REASON_CHARS * WIDE)
     assert parser_of(method, type(request).FromString, LIMITS)(request.SerializeToString()) == request
 
@@ -111,6 +111,6 @@ def test_what_is_no_message_is_the_callers_fault() -> None:
 
 
 async def test_a_request_beyond_its_methods_limit_is_refused(alice: Participant) -> None:
-    """Though a report may be as large."""
+    """A report could be that large."""
     refused = await refused_code(alice.raw("/atoll.wire.v1.TransferService/GetManifest", bytes(NAMES_BYTES + 1)))
     assert refused == ("RESOURCE_EXHAUSTED", "request.bytes")

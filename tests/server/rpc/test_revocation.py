@@ -1,4 +1,4 @@
-"""A revocation takes effect as soon as it is durable, also for calls that were admitted before."""
+"""A revocation takes effect as soon as it is durable, even for calls that were admitted earlier."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=
 
 @pytest.fixture(autouse=True)
 def no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls end here because of the revocation, not because a timer checks them again."""
+    """Disable timers, so that calls end because of the revocation and not because of a periodic check."""
     monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 3600.0)
 
 
@@ -44,7 +44,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def invited(world: World, *members: Participant) -> participation_pb2.RoundKey:
-    """Check these in for the rest of the test, and have them in a round of which one report is enough."""
+    """Check these in for the rest of the test, and invite them to a round for which one report is enough."""
     streams = [await world._stack.enter_async_context(member.check_in()) for member in members]
     await world.submit(job(size=len(members), quorum=1))
     keys: list[participation_pb2.RoundKey] = [(await stream.next("participate")).key for stream in streams]
@@ -68,7 +68,7 @@ def after(method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, owner: ty
 async def test_a_hello_after_the_revocation_is_not_welcomed(
     world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch, ends_calls: bool
 ) -> None:
-    """Identification happens when the call begins; the hello may come much later. Either defence alone suffices."""
+    """Identification happens when the call begins, and the hello may come much later. Either defence alone suffices."""
     if not ends_calls:
         monkeypatch.setattr(OpenCalls, "end", lambda *_: None)
     identified = after(Admission.check_in, monkeypatch, Admission)
@@ -90,7 +90,7 @@ async def test_a_hello_after_the_revocation_is_not_welcomed(
 
 
 async def test_its_session_is_gone_when_the_operator_has_the_answer(world: World, alice: Participant) -> None:
-    """No draw may still find it; what was queued for it is not sent."""
+    """No draw may find it any more, and its queued instructions are not sent."""
     async with alice.check_in() as stream:
         await revoke(world, alice)
         assert world.daemon._sessions.get(alice.name) is None

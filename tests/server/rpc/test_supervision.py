@@ -1,4 +1,4 @@
-"""Actions of operators are in the audit log of a real server, also refused and broken ones."""
+"""A real server's audit log has operators' actions, including refused and interrupted ones."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from tests.server.rpc.world import Participant, World, job, refused_code
 
 
 async def entries(world: World, **asked: object) -> list[control_pb2.AuditEntry]:
-    """The newest last."""
+    """The entries, newest last."""
     request = control_pb2.ListAuditRequest(**asked)  # type: ignore[arg-type]  # the test's own keyword arguments
     found = await world.operator.control.ListAudit(request, timeout=WAIT_S)
     return list(reversed(found.entries))

@@ -1,4 +1,4 @@
-"""The port of operators who sign in, with a provider's keys of the test's own on a real socket."""
+"""The sign-in port on a real socket, with a fake provider's keys."""
 
 import asyncio
 import contextlib
@@ -83,7 +83,7 @@ def token(world: World, name: str, **changes: Any) -> str:
 
 
 async def signed_in(world: World, given: str, address: str = "") -> Caller:
-    """A caller whose every call has this token, at the port for signing in or another address."""
+    """A caller that sends this token with every call, to the sign-in port or another address."""
 
     class Bearer(grpc.AuthMetadataPlugin):
         def __call__(self, _: Any, callback: Any) -> None:
@@ -125,7 +125,7 @@ async def test_no_role_can_be_made_up(world: World) -> None:
 
 
 async def test_a_signed_in_operator_is_not_the_one_of_that_name_with_a_certificate(world: World) -> None:
-    """Else it could renew that one's credential."""
+    """Otherwise it could renew that operator's credential."""
     eve, key = await signed_in(world, token(world, "admin", roles=["watch"])), Key()
     request = control_pb2.CreateOperatorRequest(name="admin", csr_pem=key.csr, lifetime_s=60.0)
     refused = await refused_code(eve.control.CreateOperator(request, timeout=WAIT_S))

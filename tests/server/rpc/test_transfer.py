@@ -48,7 +48,7 @@ VALUES = update_values(1)
 
 
 async def invited(world: World, *participants: Participant, job_toml: bytes | None = None) -> RoundKey:
-    """Check these in for the rest of the test, submit a run, and wait until all of them are invited."""
+    """Check these in for the rest of the test, submit a run, and wait until all are invited."""
     streams = [await world._stack.enter_async_context(one.check_in()) for one in participants]
     await world.submit(job(size=len(participants)) if job_toml is None else job_toml)
     tasks = [await stream.next("participate") for stream in streams]
@@ -63,7 +63,7 @@ async def members(world: World, run: str, round_number: int = 0) -> dict[str, tu
 
 
 def uploads_in_memory(run: str) -> list[UploadRef]:
-    """References to uploads of a run that anything in this process, which is the server's too, holds."""
+    """References to a run's uploads held anywhere in this process, which is also the server's."""
     gc.collect()
     return [found for found in gc.get_objects() if type(found) is UploadRef and found.run == run]
 
@@ -439,7 +439,7 @@ class TestRounds:
     async def test_a_straggler_of_a_forgotten_round_is_late_not_a_stranger(
         self, world: World, alice: Participant, bob: Participant
     ) -> None:
-        """PERMISSION_DENIED would end its session for good."""
+        """PERMISSION_DENIED would end its session permanently."""
         both = job(rounds=4).replace(b"quorum = 1", b"quorum = 1\nover_selection = 2.0\nmin_available = 2")
         at = await invited(world, alice, bob, job_toml=both)
         for number in range(3):

@@ -45,7 +45,7 @@ def visit(
     resuming: Any = (),
     **hello: Any,
 ) -> Any:
-    """A unary check-in on its way."""
+    """Start a unary check-in."""
     encodings = [tensors_pb2.Encoding.ValueType(item) for item in Encoding]
     greeting = participation_pb2.Hello(protocol=1, examples=examples, encodings=encodings, resuming=resuming, **hello)
     request = participation_pb2.CheckInOnceRequest(hello=greeting, replies=replies, wait_s=wait_s)
@@ -106,7 +106,7 @@ class TestTask:
         assert (await world.until(run, "finished")).round.reported == 2
 
     async def test_a_member_at_work_is_not_missed(self, world: World, alice: Participant) -> None:
-        """silence_s is 0: a member with a stream that disconnects is silent at once, and the round would go on."""
+        """silence_s is 0: a member with a stream that disconnects is silent at once, and the round would continue."""
         run = await world.submit(job(size=1))
         task = only(await visit(alice), "participate")
         bob = await world.participant()

@@ -37,7 +37,7 @@ from tests.server.ingest.uploads import (
 
 @dataclass
 class Setup:
-    """A worker's node, and as the coordinator sees it."""
+    """A worker's node, and the coordinator's interface of it."""
 
     spool: Spool
     node: IngestNode
@@ -106,7 +106,7 @@ async def test_dropped_memory_is_used_again(setup: Setup) -> None:
 
 
 async def test_a_disk_that_fails_a_worker_is_told_apart_from_a_lost_worker(setup: Setup, tmp_path: Path) -> None:
-    """A worker is waited for an hour, a disk without end."""
+    """A worker is retried for an hour, a disk without limit."""
     alice, bob = setup.update(ALICE, 1), setup.update(BOB, 2)
     with pytest.raises(StorageError, match="cannot be written"):
         await setup.calls.write_partial(sum_key(), [alice], tmp_path / "not there" / "sum.partial")
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_gone_is_unavailable(tmp_path: Path, monkeypatch:
 
 
 async def test_a_large_cohort_fits_in_one_message(setup: Setup, tmp_path: Path) -> None:
-    """Its items together are more than the 4 MiB that gRPC takes by default."""
+    """Its items exceed the 4 MiB that gRPC accepts by default."""
     ghost = FoldItem(sum_key().run, 0, 0, ALICE, "0" * 64, 1)
     with pytest.raises(NotFoundError):
         await setup.calls.write_partial(sum_key(), [ghost] * 50_000, tmp_path / "sum.partial")

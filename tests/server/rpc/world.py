@@ -218,7 +218,7 @@ class Participant(Caller):
         return UploadKey(at.run, at.round, at.attempt, f"{number:032x}")
 
     async def send(self, at: participation_pb2.RoundKey, values: Values, number: int = 1) -> str:
-        """Upload an update whole; gives its digest."""
+        """Upload a whole update; returns its digest."""
         chunks = chunks_of(values)
         await asyncio.wait_for(self.upload(frames_of(self.upload_key(at, number), chunks)), WAIT_S)
         return update_digest([chunk.header for chunk in chunks])
@@ -349,7 +349,7 @@ class World:
         return Participant(channel, answer.participant, key, answer.certificate_pem)
 
     async def upload_model(self, values: Values | None = None, chunk_bytes: int = 1024) -> str:
-        """Upload an initial model; gives its blob."""
+        """Upload an initial model; returns its blob."""
         raw = (initial_values() if values is None else values).tobytes()
         manifest = BlobManifest.of_buffer(raw, chunk_bytes)
         answer = await self.operator.control.UploadModel(each(model_requests(raw, manifest)), timeout=WAIT_S)
@@ -369,7 +369,7 @@ class World:
         return answer.run
 
     async def until(self, run: str, wanted: str) -> control_pb2.WatchRunResponse:
-        """Watch a run until its round is in the wanted phase, or its status is the wanted one."""
+        """Watch a run until its round reaches the given phase, or its status is the given one."""
         async with asyncio.timeout(WAIT_S):
             following = Following()
             async for message in self.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run)):

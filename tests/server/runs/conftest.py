@@ -38,7 +38,7 @@ Timers = dict[str, tuple[float, Callable[[], None]]]
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
-    """Timers of runs of 30 s and more, by name: their seconds and what the test calls when they are to have passed."""
+    """Timers of runs of 30 s and more, by name: their seconds, and the function by which a test fires them."""
     held: Timers = {}
     after = Tasks.after
 

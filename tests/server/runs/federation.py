@@ -58,7 +58,7 @@ def update_values(seed: int) -> Values:
 
 
 def parsed(instruction: Instruction | None) -> participation_pb2.CheckInResponse:
-    """An instruction as its participant reads it."""
+    """Parse an instruction like its participant."""
     assert instruction is not None
     return participation_pb2.CheckInResponse.FromString(serialised(instruction))
 
@@ -80,7 +80,7 @@ class Client:
         encodings: Iterable[Encoding] = Encoding,
         unary: bool = False,
     ) -> None:
-        """Open a session; as the check-in stream does."""
+        """Open a session like the check-in stream does."""
         introduction = Introduction(
             examples=examples,
             encodings=frozenset(encodings),
@@ -113,7 +113,7 @@ class Client:
                 return message.participate
 
     def waiting(self) -> Instruction:
-        """The next instruction as it waits to be sent; there must be one."""
+        """The next queued instruction; there must be one."""
         assert self.session is not None
         instruction = self.session.outbox.take()
         assert instruction is not None
@@ -131,7 +131,7 @@ class Client:
         await self.federation.coordinator.replied(self.name, answer)
 
     def spool(self, key: Key, values: Values, first: int = 0) -> str:
-        """Write and commit an update, from its element ``first`` on, as a transfer service does; gives its digest."""
+        """Write and commit an update, from its element ``first`` on, like a transfer service; returns its digest."""
         spool, payload = self.federation.services.spool, values.tobytes()
         header = header_of(ElementRange.run(first, values.size), Encoding.FLOAT32, payload)
         upload = UploadRef(key.run, key.round, key.attempt, self.name, "0" * 32)
@@ -141,7 +141,7 @@ class Client:
         return commit_upload(spool, upload, values.size, update_digest([header]), first).digest
 
     def spool_small(self, key: Key, values: Values) -> str:
-        """Write and commit an update that came within its report, as a transfer service does; gives its digest."""
+        """Write and commit an update from a report, like a transfer service; returns its digest."""
         payload = values.tobytes()
         chunk = Chunk(header_of(ElementRange.run(0, values.size), Encoding.FLOAT32, payload), memoryview(payload), None)
         upload = UploadRef(key.run, key.round, key.attempt, self.name, "0" * 32)
@@ -167,7 +167,7 @@ class Client:
         metrics: Mapping[str, float] | None = None,
         evaluation: Mapping[str, float] | None = None,
     ) -> ReportReceipt:
-        """Report an update that is in the spool, and perhaps an evaluation of the model before it."""
+        """Report an update that is in the spool, and optionally an evaluation of the previous model."""
         request = transfer_pb2.ReportRequest(
             round=key, upload_id="0" * 32, digest=digest, weight=weight, metrics=metrics
         )
@@ -203,7 +203,7 @@ class Federation:
     async def client(
         self, name: str, kind: ParticipantKind = ParticipantKind.EDGE, organisation: str = "acme"
     ) -> Client:
-        """A participant on record; ``name`` is padded to an id."""
+        """Record a participant; ``name`` is padded to an id."""
         full = f"p{name:a<12}"
 
         def work(connection: Connection) -> None:
@@ -225,7 +225,7 @@ class Federation:
         return (await self.submitted_as(job_toml, values)).run
 
     async def submitted_as(self, job_toml: bytes, values: Values | None = None) -> Submitted:
-        """Submit a run, whose warnings are in the answer."""
+        """Submit a run; the answer has its warnings."""
         with self.store.blobs.create() as writer:
             writer.write(bytes(LAYOUT.size_bytes) if values is None else values.tobytes())
             blob = writer.commit().name
@@ -263,7 +263,7 @@ class Federation:
         return active.driver.state
 
     async def ended(self, run: str) -> runs.Run:
-        """The run's row once it has ended and everything that it left is tidied."""
+        """The run's row once it has ended and all cleanup is done."""
         active = self.submitted.get(run) or self.active(run)
         await self._reached(active, lambda state: state.status.ended)
         await asyncio.wait_for(active.performer._tasks.ended(lambda _: True), WAIT_S)

@@ -22,7 +22,7 @@ async def row(federation: Federation, name: str) -> participants.Participant:
 async def test_what_is_known_is_not_stored_again_but_its_time_is(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One transaction for all that came within some seconds, not one for each check-in."""
+    """One transaction stores all check-ins of some seconds, instead of one for each."""
     monkeypatch.setattr(check_in_records, "TOGETHER_S", 0.0)
     stored = asyncio.Event()
     names = [(await federation.client(name)).name for name in ("a", "b")]

@@ -149,7 +149,7 @@ class TestCommits:
         assert (await federation.members(run))[alice.name] == ("rejected", "not finite")
 
     async def test_a_late_claim_about_a_round_that_takes_reports_is_asked_again(self, federation: Federation) -> None:
-        """It moved on between the worker's question and its claim; no upload stands behind the claim."""
+        """The round moved on between the worker's question and its claim, which has no upload."""
         (alice,) = await federation.clients("alice")
         await federation.submit(job())
         task = await alice.next("participate")
@@ -215,7 +215,7 @@ class TestOrders:
         assert len(row.revoked_reason) == 1024
 
     async def test_a_reason_is_stored_whatever_it_holds(self, tmp_path: Path, postgresql_url: str) -> None:
-        """PostgreSQL has no text with NUL: an order with one was refused as a fault in the server."""
+        """PostgreSQL has no text with NUL; an order with one was refused as a fault in the server."""
         Store.open(tmp_path, url=postgresql_url).close()
         async with opened(tmp_path) as federation:
             (alice,) = await federation.clients("alice")
@@ -485,7 +485,7 @@ def damage_database(data: Path, statement: str) -> None:
 async def test_it_has_settled_when_no_round_is_being_released(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that stops waits for that: the next one would have to take the sum again."""
+    """A stopping server waits for that; otherwise the next one would have to compute the sum again."""
     began, go, aggregate = asyncio.Event(), asyncio.Event(), Aggregator.aggregate
 
     async def held(aggregator: Aggregator, effect: Aggregate) -> Aggregated:
@@ -512,7 +512,7 @@ async def test_it_has_settled_when_no_round_is_being_released(
 
 
 async def test_nobody_is_answered_before_all_runs_are_resumed(federation: Federation) -> None:
-    """Ingest workers serve while the coordinator still reads its logs: a report must not meet an unknown run."""
+    """Ingest workers serve while the coordinator still reads its logs, so a report must not find an unknown run."""
     early = Coordinator(federation.services, federation.coordinator._certificates, StorageSettings(), insecure=False)
     for call in (
         early.identify(b"pem"),

@@ -45,7 +45,7 @@ async def waits(waiting: asyncio.Task[CohortDrawn]) -> bool:
 
 
 async def settles(waiting: asyncio.Task[CohortDrawn]) -> bool:
-    """Whether a draw still waits once it has looked at what changed."""
+    """Whether a draw still waits after it has looked at the changes."""
     for _ in range(5):
         await asyncio.sleep(0)
     return not waiting.done()
@@ -145,7 +145,7 @@ async def test_what_one_run_has_drawn_another_does_not(federation: Federation) -
 async def test_a_run_that_waits_looks_only_at_what_has_changed(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reply to another run, and each participant that comes or goes, is one participant to look at."""
+    """Each reply to another run, and each participant that connects or disconnects, is one participant to look at."""
     looked_at: list[str] = []
 
     def counted(session: Session, kind: RoundKind, job_spec: JobSpec) -> bool:
@@ -236,7 +236,7 @@ async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_dr
 
 
 async def test_a_secret_draw_takes_no_participant_without_a_stream_and_says_so(federation: Federation) -> None:
-    """Whether it is there may depend on an earlier draw; the account takes draws to be independent."""
+    """Its presence may depend on an earlier draw, and the account assumes independent draws."""
     names = {client.name for client in await federation.clients("a", "b")}
     phone = await federation.client("phone")
     await phone.check_in(unary=True)

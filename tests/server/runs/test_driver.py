@@ -221,7 +221,7 @@ async def test_an_event_that_the_run_does_not_allow_is_refused_alone(rig: Rig) -
 
 
 async def test_a_sum_of_another_set_is_no_mere_refusal(rig: Rig) -> None:
-    """It must fail the run: a driver that only refused it would leave the round closing for ever."""
+    """It must fail the run: a driver that only refused it would leave the round closing forever."""
     await rig.open_round()
     await asyncio.gather(rig.post(report(ALICE)), rig.post(report(BOB)))
     with pytest.raises(CorruptDataError, match="contributions"):
@@ -410,7 +410,7 @@ class TestAtOnce:
 
 
 class TestBreakdown:
-    """A log that is damaged or cannot be continued: no caller waits for ever, and nothing more is stored."""
+    """A log that is damaged or cannot be continued: no caller waits forever, and nothing more is stored."""
 
     @pytest.fixture
     async def broken(self, rig: Rig) -> Rig:

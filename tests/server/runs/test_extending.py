@@ -1,4 +1,4 @@
-"""Runs that go on after their end: the same bits as a longer run, through crashes, and every refusal."""
+"""Extended runs: the same bits as a longer run, despite crashes, and every refusal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seeded(rounds: int, *, sections: str = "", evaluation: str = "final = false\
 
 
 def trained(task: participation_pb2.Participate) -> Values:
-    """An update that depends on the model, as a gradient does, and on the task's seed."""
+    """An update that depends on the model, like a gradient, and on the task's seed."""
     model = np.frombuffer(task.inputs[0].content, np.float32)
     noise = np.random.default_rng(task.seed).normal(size=LAYOUT.size)
     return (0.1 * noise - 0.2 * model).astype(np.float32)
@@ -252,7 +252,7 @@ class TestTheEndBefore:
     async def test_the_extension_waits_until_the_end_has_removed_what_it_must(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The end removes every upload of the run: also those of the rounds that follow, if it came too late."""
+        """The end removes every upload of the run, including those of the following rounds if it is late."""
         let_go, tidy = asyncio.Event(), EndEffects._tidy
 
         async def held(self: EndEffects, what: str, work: Any) -> None:

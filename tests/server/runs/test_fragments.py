@@ -118,7 +118,7 @@ async def test_tensors_that_are_averaged_gather_no_momentum_in_their_rounds_eith
 
 
 async def test_a_server_that_comes_back_goes_on_with_the_fragment(tmp_path: Path) -> None:
-    """Stopped in the middle of every round, with an update of it in the spool."""
+    """The server is stopped in the middle of every round, with one of its updates in the spool."""
     updates = [(update_of(version, "alice").astype(np.float64) + update_of(version, "bob")) / 2 for version in range(4)]
     expected = reference([mean.astype(np.float32) for mean in updates])[-1]
     run = ""

@@ -1,4 +1,4 @@
-"""Frozen tensors in a run of the daemon: where they are in the model, what is asked for, what is refused."""
+"""Frozen tensors in a run of the daemon: their place in the model, the requested elements, and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def freezing(patterns: str = '"w"', rounds: int = 2) -> bytes:
 
 
 async def trained(client: Client, federation: Federation) -> participation_pb2.Participate:
-    """The next task to train, with what it asks for."""
+    """The next task to train, with its requested elements."""
     task = await client.invitation()
     assert list(task.frozen) == ["w"]
     assert [(span.offset, span.block, span.count) for span in task.ranges] == [(0, B, 1)]

@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 async def test_what_a_transaction_tells_of_one_participant_is_learned_together(store: Store) -> None:
-    """A round ends and the next one begins in one go: its report and the next draw are both counted."""
+    """A round ends and the next begins in one transaction: the report and the next draw are both counted."""
     await store.writer.run(participants.add, Participant("p", "acme", ParticipantKind.EDGE, 0.0))
     update = UpdateRef(RoundKey(0, 0), "p", "d", 5, "main")
     member = Member("p", 5, MemberStatus.REPORTED, reported_weight=5, update=update, at=130.0)

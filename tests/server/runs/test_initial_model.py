@@ -21,7 +21,7 @@ LAYOUT = Layout(
 
 
 def stored(store: DirectoryBlobStore, tensor: str = "", place: int = 0) -> str:
-    """A model whose tensor has a NaN at a place, or none."""
+    """A model whose tensor has a NaN at one index, or none."""
     parts = []
     for spec in LAYOUT.tensors:
         values = np.full(spec.size, 1, spec.dtype.storage)

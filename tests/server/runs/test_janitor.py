@@ -1,4 +1,4 @@
-"""Blobs that the janitor removes and keeps; it never removes a blob that a transaction is about to name."""
+"""Blobs that the janitor removes and keeps; it never removes a blob that a transaction is about to refer to."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ from tests.server.runs.federation import LAYOUT, Federation, job, opened, update
 
 
 class Short(Room):
-    """A disk that is nearly full when the test says so."""
+    """A disk that is nearly full on the test's command."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, 0)
@@ -60,7 +60,7 @@ async def finished(federation: Federation, toml: bytes, rounds: int) -> str:
 
 
 def old(federation: Federation, *names: str) -> None:
-    """These blobs were made two days ago."""
+    """Date these blobs back by two days."""
     then, blobs = federation.services.clock() - 2 * 86_400, federation.store.blobs
     assert isinstance(blobs, DirectoryBlobStore)
     for name in names:
@@ -92,7 +92,7 @@ class TestTidy:
     async def test_a_server_that_lost_its_turn_removes_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It slept while another server was at work: it does not know that one's runs, whose uploads the bucket has."""
+        """It was frozen while another server was at work, and does not know the runs with uploads in the bucket."""
 
         def lost(_: Connection) -> None:
             raise StoreUnavailableError("another server uses the database", "stop this one")
@@ -151,7 +151,7 @@ class TestTidy:
             assert (await federation.store.reader.run(audit.verified)).flaw == ""
 
     async def test_certificates_stay_as_long_as_they_can_be_renewed(self, tmp_path: Path) -> None:
-        """An old certificate may only renew if no newer one was used, so records of newer ones must stay."""
+        """An old certificate can be renewed only if no newer one was used, so records of newer ones must stay."""
         async with opened(tmp_path / "data") as federation:
             services, grace_s = federation.services, 2 * StorageSettings().keep_credentials_s
             now = services.clock()
@@ -290,12 +290,12 @@ class TestBest:
 
 
 class TestRace:
-    """A model is no longer needed by one run just when another one is submitted with it."""
+    """A run stops needing a model just when another run is submitted with it."""
 
     async def test_a_submitted_model_is_not_removed_under_its_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The removal has found the blob spare; the submission must come after it, or keep it."""
+        """The removal has found the blob unused; the submission must come after it, or keep the blob."""
         async with opened(tmp_path / "data") as federation:
             name = put(federation, bytes(LAYOUT.size_bytes))
             old(federation, name)

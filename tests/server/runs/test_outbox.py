@@ -31,7 +31,7 @@ async def test_one_who_waits_gets_what_is_put() -> None:
 
 
 async def test_a_cancelled_wait_takes_nothing() -> None:
-    """Also when it is cancelled between the moment it is woken and the one in which it runs."""
+    """Even if it is cancelled after it is woken and before it runs."""
     outbox = Outbox()
     waiting = asyncio.create_task(outbox.get())
     await asyncio.sleep(0)

@@ -31,7 +31,7 @@ class TestManyParticipants:
         assert there.pace.population > (0.6 if forgets else 0.9) * MANY
 
     def test_a_population_that_comes_at_once_is_put_off_until_there_is_room(self) -> None:
-        """As after an outage before which all got a spread of 0.2 s: no client had reason to wait."""
+        """As after an outage before which all got a spread of 0.2 s, so that no client had a reason to wait."""
         there = VirtualFederation(MANY)
         there.come_over(5.0)
         there.until(MINUTES_10)

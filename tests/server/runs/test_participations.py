@@ -1,4 +1,4 @@
-"""How often each participant has taken part in a run, read once for any number of draws."""
+"""The number of times that each participant has taken part in a run, read once for any number of draws."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -62,7 +62,7 @@ def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def play_round(*clients: Client) -> None:
-    """Each client answers its next invitation with an update of its own."""
+    """Each client answers its next invitation with its own update."""
     tasks = [await client.next("participate") for client in clients]
     await asyncio.gather(*(client.report(tasks[at].key, update_values(at)) for at, client in enumerate(clients)))
 
@@ -170,7 +170,7 @@ class TestDraws:
     async def test_a_draw_that_is_replaced_before_its_answer_is_posted_gives_its_members_back(
         self, federation: Federation
     ) -> None:
-        """The task that would post it is cancelled before it begins, and so cannot give them back itself."""
+        """The task that would post it is cancelled before it begins, so it cannot release them."""
         run = await federation.submit(job(size=2))
         performer, pool = federation.active(run).performer, federation.coordinator._pool_of("default")
         await performer._tasks.close()  # the engine's own draw, which waits for participants
@@ -190,7 +190,7 @@ class TestTransactions:
     async def test_a_round_is_summed_charged_and_followed_by_the_next_in_one(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Besides, each report has one, or shares it: durable storage bounds how fast small rounds can be."""
+        """Each report also has or shares a transaction: durable storage limits the rate of small rounds."""
         transactions: list[list[str]] = []
         append = SqlJournal.append
 
@@ -270,7 +270,7 @@ class TestSums:
     async def test_a_small_update_that_rots_is_left_out_by_the_sum(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, together: int
     ) -> None:
-        """Whether it was to be folded alone, with another, or with the sum."""
+        """Whether it would be folded alone, with another, or with the sum."""
         monkeypatch.setattr(node_pool, "TOGETHER", together)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
@@ -352,7 +352,7 @@ class TestSums:
     async def test_a_disk_that_is_gone_for_a_while_costs_no_update(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """Neither the folds nor the sum may take what they cannot reach for lost."""
+        """Neither the folds nor the sum may treat unreachable updates as lost."""
         waiting, root, fold = asyncio.Event(), federation.services.spool.root, LocalNode.fold
         monkeypatch.setattr(LocalNode, "fold", failing(99, OUTAGE, fold))
         trouble = EffectTasks.note_trouble
@@ -416,7 +416,7 @@ class TestSums:
     async def test_folds_leave_threads_for_the_chunks_that_come_in(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However many report at once: only one may wait for the sum's lock in a thread."""
+        """However many report at once, only one may wait for the sum's lock in a thread."""
         gate, most, now = threading.Event(), [0], [0]
         fold = IngestNode.fold
 
@@ -554,7 +554,7 @@ class TestOutages:
     async def test_a_disk_that_will_not_be_swept_costs_time_and_no_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is swept after a sum was taken, of candidates that are not wanted any more."""
+        """It is swept after a sum, to remove unneeded candidates."""
         left, give = [3], FreeFiles.give
 
         def refused(free: FreeFiles, path: Path) -> None:
@@ -667,7 +667,7 @@ class TestCrashes:
     async def test_a_contradiction_with_the_record_fails_the_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It must not be taken for an answer that merely came twice."""
+        """It must not be mistaken for a repeated answer."""
 
         def refuse(*_: object) -> None:
             raise RecordConflictError("round 0 was released from another attempt")

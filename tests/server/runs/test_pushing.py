@@ -36,7 +36,7 @@ def is_open(state: RunState) -> bool:
 
 
 def fields(message: bytes) -> list[tuple[int, bytes]]:
-    """Number and value of every field of a serialised message, in the order that they come in."""
+    """Number and value of every field of a serialised message, in order."""
     found = UnknownFieldSet(Empty.FromString(message))
     return [(field.field_number, field.data) for field in (found[place] for place in range(len(found)))]
 
@@ -119,7 +119,7 @@ class TestModel:
     async def test_what_all_members_share_is_made_and_held_once_a_round(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A layout may name thousands of tensors, a cohort have thousands of members, and all come back at once."""
+        """A layout may have thousands of tensors and a cohort thousands of members, which all return at once."""
         made: list[RoundState] = []
         build = Invitations._task
 
@@ -174,7 +174,7 @@ class TestModel:
         assert held < 2_000 * 512
 
     async def test_an_invitation_is_one_submessage(self, federation: Federation) -> None:
-        """Parsers that do not merge a field that comes twice read it whole: protobufjs 7 and ts-proto do not."""
+        """Parsers that do not merge repeated occurrences of a field, such as protobufjs 7 and ts-proto, can read it."""
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await federation.state(run, is_open)
@@ -247,7 +247,7 @@ class TestSilence:
         assert (await federation.members(run))[bob.name] == ("silent", "the connection was lost for 0.05 s")
 
     async def test_one_that_left_with_its_task_is_waited_for_until_the_deadline(self, federation: Federation) -> None:
-        """Also if it had been away before, and its silence was about to be noticed."""
+        """Even if it had been away before, and its silence was about to be noticed."""
         phone, bob = await federation.client("phone"), await federation.client("bob")
         await phone.check_in(unary=True)
         await bob.check_in()
@@ -315,7 +315,7 @@ class TestSilence:
     async def test_one_that_vanished_between_the_draw_and_the_invitation_falls_silent(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It was not watched then, because it was not yet a member of an open round."""
+        """It was not watched, because it was not yet a member of an open round."""
         alice, bob = await federation.clients("alice", "bob")
         prepared = DrawEffects._prepared
 
@@ -450,7 +450,7 @@ class TestStops:
         assert (await bob.report(task.key, update_values(2))).disposition is Disposition.CARRIED
 
     async def test_one_that_waits_for_its_receipt_is_left_to_ask_for_it(self, federation: Federation) -> None:
-        """Its report is durable, the answer was lost: a stop would make it give up asking."""
+        """Its report is durable but the answer was lost, and a stop would make it give up."""
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job(rounds=2))
         task = await alice.next("participate")

@@ -1,4 +1,4 @@
-"""What a round asks of the database does not grow with the run: as many statements, each as much work."""
+"""A round's database work does not grow with the run: the number of statements and the work of each stay equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Costs:
         return 0
 
     def taken(self) -> Costs:
-        """The costs so far; counts anew."""
+        """The costs so far; restarts the count."""
         found = Costs(self.statements, self.steps)
         self.statements, self.steps = Counter(), 0
         return found
@@ -39,7 +39,7 @@ class Costs:
 
 @contextmanager
 def watched(*engines: Engine) -> Iterator[Costs]:
-    """Count what these engines' databases do."""
+    """Count the work of these engines' databases."""
     costs = Costs()
 
     def begin(_: Connection, cursor: Any, statement: str, *_more: Any) -> None:
@@ -83,7 +83,7 @@ async def test_a_round_costs_the_database_the_same_however_long_the_run(federati
 
 
 async def test_a_query_that_looks_at_all_events_would_be_noticed(federation: Federation) -> None:
-    """The measure above, of a query as it must not be."""
+    """Checks the measure above on a query of the forbidden kind."""
     store = federation.store
 
     def scan(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that require participants: who is drawn, what a round waits for, and how the run ends without them."""
+"""Jobs that require participants: the draw, the waits of a round, and the end of a run without them."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A population that loses its connections returns at the rate that the server can take, whenever each one joined."""
+"""A population that loses its connections returns at the server's rate, regardless of when each one joined."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Idle:
-    """A participant at the other end: it keeps the last spread that it was told."""
+    """A participant at the other end, which keeps the last spread that it received."""
 
     def __init__(self, sessions: Sessions, number: int) -> None:
         self.session: Session = sessions.connect(f"p{number}", HELLO, lambda: None)
@@ -47,7 +47,7 @@ class Idle:
 
 
 async def joined(sessions: Sessions, count: int) -> list[Idle]:
-    """Connect this many, one after the other, and deliver the spread to all of them."""
+    """Connect this many, one after another, and deliver the spread to all."""
     population = []
     for number in range(count):
         population.append(Idle(sessions, number))
@@ -61,7 +61,7 @@ async def joined(sessions: Sessions, count: int) -> list[Idle]:
 
 @pytest.mark.parametrize("count", [40, 400, 10_000])
 async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were welcomed to a small population: told no more, 10,000 came back 1,149 in the first second."""
+    """Welcomed to a small population and not updated, 1,149 of 10,000 came back in the first second."""
     monkeypatch.setattr(module, "SPREADS_EVERY_S", 0.0)
     population = await joined(Sessions(), count)
     seconds = Counter(int(idle.returns_after_s()) for idle in population)

@@ -14,7 +14,7 @@ async def test_a_blocking_function_runs_in_a_thread(federation: Federation) -> N
 
 
 async def test_a_cancelled_caller_waits_for_its_thread(federation: Federation) -> None:
-    """The thread may use what the caller holds: files, memory maps, an accumulator."""
+    """The thread may use the caller's resources: files, memory maps, an accumulator."""
     began, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:

@@ -53,7 +53,7 @@ class Log:
         self.journal = SqlJournal(store.writer, store.reader, keep_events=keep_events)
 
     async def write(self) -> RunState:
-        """Store the whole schedule, but for its end: a run that has ended is not resumed."""
+        """Store the whole schedule except its end, since an ended run is not resumed."""
         everyone = {who for event, _ in self.world.durable.log for who in _who(event)}
 
         def fill(connection: Connection) -> None:
@@ -187,6 +187,6 @@ class TestPruned:
 
 
 def spoil(data: Path, statement: str, *values: Any) -> None:
-    """Damage the database, as a disk would."""
+    """Damage the database like a failing disk."""
     with closing(sqlite3.connect(data / "atoll.sqlite3", isolation_level=None)) as database:
         assert database.execute(statement, values).rowcount

@@ -1,4 +1,4 @@
-"""Blobs leave a bucket only after another look at the database, which a server that lost its turn cannot take."""
+"""Blobs are deleted from a bucket only after another database query, which fails for a server that lost its turn."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ FIRST, SECOND = RoundKey(0, 0), RoundKey(1, 0)
 
 
 class Rig:
-    """Tasks, and work that the test lets go."""
+    """Tasks, and work that the test releases."""
 
     def __init__(self) -> None:
         self.crashes: list[tuple[TaskName, BaseException]] = []
@@ -59,7 +59,7 @@ async def test_a_job_under_way_is_not_begun_again(rig: Rig) -> None:
 
 
 async def test_a_job_that_is_replaced_ends_before_the_new_one_begins(rig: Rig) -> None:
-    """Two sums over one accumulator at the same time would spoil each other."""
+    """Two concurrent sums over one accumulator would corrupt each other."""
     tidy = asyncio.Event()
     rig.tasks.start(TaskName("aggregate", FIRST), lambda: rig.work("old", asyncio.Event(), tidy))
     await asyncio.sleep(0)

@@ -24,7 +24,7 @@ OUTAGE_S = 180.0
 
 @dataclass
 class Phone:
-    """A participant without a stream, as the client behaves."""
+    """A participant without a stream, with the client's behaviour."""
 
     name: str
     backoff: Backoff
@@ -40,7 +40,7 @@ class VirtualFederation:
         count: phones of the project ``default``.
         others: numbers of phones of further projects.
         attempts: check-ins that reached the server, by second.
-        admitted: those that it did not put off.
+        admitted: check-ins that the server did not put off.
         of: those that it did not put off, of each project.
     """
 
@@ -67,12 +67,12 @@ class VirtualFederation:
         self.queue: list[tuple[float, int]] = []
 
     def restart(self) -> None:
-        """The server's process is a new one: it has forgotten everything."""
+        """Replace the server's process, which loses its memory."""
         self.pace = PaceSteering(lambda: self.now, self.settings, random.Random(1))
         self.gate = ReturnGate(self.pace, lambda: self.now)
 
     def come_over(self, seconds: float) -> None:
-        """All phones come for the first time within so many seconds, evenly."""
+        """Let all phones check in for the first time, spread evenly over this many seconds."""
         self.queue = [(self.now + self.chance.uniform(0.0, seconds), number) for number in range(len(self.phones))]
         heapq.heapify(self.queue)
 
@@ -118,7 +118,7 @@ def many(count: int = MANY) -> VirtualFederation:
 
 
 def after_an_outage(*, forgets: bool, count: int = MANY) -> VirtualFederation:
-    """Ten minutes in which they find their pace, an outage, then ten minutes; ``forgets``: with a new process."""
+    """Ten minutes to find the pace, an outage, then ten minutes; ``forgets`` uses a new process afterwards."""
     there = many(count)
     there.outage = (MINUTES_10, MINUTES_10 + OUTAGE_S)
     there.until(MINUTES_10 + OUTAGE_S)

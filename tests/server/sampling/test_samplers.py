@@ -52,7 +52,7 @@ def frequencies(sampler: str, request: DrawRequest) -> dict[str, float]:
 
 
 def near(probability: float) -> object:
-    """Within five standard errors of a frequency over DRAWS draws."""
+    """Whether a frequency over DRAWS draws is within five standard errors."""
     return pytest.approx(probability, abs=5 * math.sqrt(probability * (1 - probability) / DRAWS))
 
 
@@ -100,7 +100,7 @@ def test_round_and_attempt_do_not_run_together() -> None:
     ],
 )
 def test_recorded_draws_can_be_repeated_for_ever(sampler: str, drawn: str) -> None:
-    """Literal draws: a change of numpy, platform or code that alters them breaks the audit of past runs."""
+    """Literal draws: a change of numpy, platform or code that alters them would break the audit of past runs."""
     cohort = SAMPLERS[sampler].draw(crowd(12, 4))
     assert " ".join(participant for participant, _ in cohort.members) == drawn
 
@@ -126,7 +126,7 @@ def test_poisson_draws_each_at_its_rate_and_independently() -> None:
 
 
 def test_poisson_rate_is_exact_to_a_hundredth_of_itself() -> None:
-    """An account is computed for this rate: one per cent more would be spent without being charged."""
+    """The account is computed for this rate; one per cent more would be spent without being charged."""
     drawn = sum(len(SAMPLERS["poisson"].draw(crowd(1000, 1, rate=0.3, round=r)).members) for r in range(1000))
     assert drawn / 1e6 == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / 1e6))
 

@@ -1,4 +1,4 @@
-"""What a migration may do so that servers of the release before go on with the database: Alembic's operations, judged.
+"""Judges Alembic's operations: a migration must let servers of the previous release continue to use the database.
 
 CONTRIBUTING.md states the rules. A migration is played against a recorder, which executes nothing.
 """
@@ -50,7 +50,8 @@ class Rules:
     """Judges the operations of one migration.
 
     Attributes:
-        droppable: names (``table`` or ``table.column``) that no server uses which may use the database afterwards.
+        droppable: names (``table`` or ``table.column``) that are unused by every server which may use the database
+            afterwards.
         tables: tables that the migration has created so far.
         columns: columns that it has added so far.
     """
@@ -60,7 +61,7 @@ class Rules:
     columns: set[str] = field(default_factory=set)
 
     def violations(self, operations: list[MigrateOperation]) -> list[str]:
-        """What servers of the release before could not bear; empty if the migration may pass."""
+        """Operations that would break servers of the previous release; empty if the migration is allowed."""
         return [found for operation in operations for found in self._judge(operation)]
 
     def _judge(self, operation: MigrateOperation) -> Iterator[str]:
@@ -121,5 +122,5 @@ def _altered(operation: ops.AlterColumnOp) -> Iterator[str]:
 
 
 def droppable(retired: Mapping[str, str], usable_from: str) -> frozenset[str]:
-    """What a migration may drop after which servers from ``usable_from`` on use the database."""
+    """The names that a migration may drop if servers from ``usable_from`` on use the database afterwards."""
     return frozenset(name for name, since in retired.items() if since <= usable_from)

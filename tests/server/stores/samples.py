@@ -1,4 +1,4 @@
-"""Records that the tests of the stores share."""
+"""Records shared by the tests of the stores."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ DIGEST, OTHER_DIGEST = "0" * 64, "1" * 64
 
 
 class OpenStore(Protocol):
-    """Opens the state of a test; again for a second view of it."""
+    """Opens a test's state; call it again for a second view."""
 
     def __call__(self, *, primary: bool = True) -> Store: ...
 

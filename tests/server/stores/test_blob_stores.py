@@ -1,4 +1,4 @@
-"""What every blob store promises, played against each of them."""
+"""The contract of blob stores, tested on each of them."""
 
 import random
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Acknowledged writes survive kill -9; what was not acknowledged is there whole or not at all."""
+"""Acknowledged writes survive kill -9; each unacknowledged write exists as a whole or not at all."""
 
 import random
 import re
@@ -51,7 +51,7 @@ while True:
 
 
 def _acknowledged(script: str, place: Path, seed: int) -> Iterator[str]:
-    """What a process acknowledged until it was killed, at a moment that the seed decides."""
+    """The writes that a process acknowledged until it was killed, at a moment determined by the seed."""
     command = [sys.executable, "-c", script, str(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""This machine's clock beside the database server's."""
+"""This machine's clock compared with the database server's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a database holds the same rows, byte by byte, in either direction."""
+"""A copy of a database has the same rows, byte for byte, in either direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory belongs to one database, and no command has to be told which."""
+"""A data directory belongs to one database, which commands find on their own."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobSto
 
 
 def test_the_lock_of_back_ups_is_made_by_who_opens_the_store_first(blobs: DirectoryBlobStore) -> None:
-    """Otherwise a backup by root would make it root's, and the server could no longer remove models."""
+    """Otherwise root would own it after a backup by root, and the server could no longer remove models."""
     assert stat.S_IMODE((blobs.root / "kept.lock").stat().st_mode) == 0o600
 
 
@@ -356,7 +356,7 @@ def test_a_blob_whose_file_was_taken_away_is_not_called_committed(blobs: Directo
 
 
 class TestDiskFailsOnTheWayOut:
-    """A caller that waits for the disk must be told that it is the disk."""
+    """A caller that waits for the disk must learn that the disk is the cause."""
 
     def test_a_sweep_that_is_refused_is_an_error_of_the_store(
         self, blobs: DirectoryBlobStore, monkeypatch: pytest.MonkeyPatch

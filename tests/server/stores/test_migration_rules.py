@@ -1,4 +1,4 @@
-"""Each migration leaves the release before able to work (``migrations.compatibility``), and none is changed later."""
+"""After each migration the previous release still works (``migrations.compatibility``), and none is changed later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def script_of(revision: str) -> Callable[[], None]:
 
 
 def release_before(revision: str) -> str:
-    """The newest revision of the release before the one that brings a revision."""
+    """The newest revision of the release preceding the one that introduces a revision."""
     return max((head for head in RELEASED.values() if head < revision), default=FIRST)
 
 
@@ -63,7 +63,7 @@ def test_what_is_retired_can_be_left_out() -> None:
 
 
 def described(connection: Connection) -> set[str]:
-    """The database as lines: a column, key, reference or index each."""
+    """The database as lines, one per column, key, reference or index."""
     seen, lines = inspect(connection), set[str]()
     for table in set(seen.get_table_names()) - {"alembic_version"}:
         for column in seen.get_columns(table):
@@ -85,7 +85,7 @@ def described(connection: Connection) -> set[str]:
 
 
 def test_the_schema_of_each_revision_is_pinned(tmp_path: Path) -> None:
-    """A database that was upgraded long ago has what its migrations did then; so none may be changed afterwards."""
+    """A database that was upgraded long ago has the results of the migrations at that time, so none may change."""
     engine, before = writer_engine(sqlite_url(tmp_path / "x.sqlite3")), set[str]()
     for revision in REVISIONS:
         with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""What a database server refuses is said with its remedy, before a data directory depends on the database."""
+"""Refusals of a database server are reported with a remedy, before a data directory depends on the database."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_full_disk_and_a_damaged_page(tmp_path: Path, postgresql_url: str, cod
 
 
 def test_the_database_server_notices_a_vanished_writer_in_half_a_minute(tmp_path: Path, postgresql_url: str) -> None:
-    """Also one with unread answers, which keepalives do not cover, and with options of the operator's in the URL."""
+    """Even one with unread answers, which keepalives do not cover, and with the operator's options in the URL."""
 
     def settings(connection: Connection) -> dict[str, str]:
         query = text("SELECT name, reset_val FROM pg_settings WHERE name LIKE 'tcp_%'")
@@ -105,7 +105,7 @@ def test_a_secret_in_the_url_is_refused(name: str) -> None:
 
 @contextmanager
 def pooler(url: str) -> Iterator[str]:
-    """A URL through which one connects as through PgBouncer: it names a process of its own making."""
+    """A URL that behaves like PgBouncer, by reporting a made-up process."""
     folder = make_url(url).query["host"]
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=_serve, args=(listening, f"{folder}/.s.PGSQL.5432"), daemon=True).start()

@@ -106,7 +106,7 @@ def test_open_tokens_of_a_project(open_store: OpenStore) -> None:
 
 
 def test_the_digest_of_an_entry_without_a_project_is_that_of_before(open_store: OpenStore) -> None:
-    """A server of the release before verifies the same chain."""
+    """A server of the previous release verifies the same chain."""
     store = open_store()
     entry = AuditEntry(5.0, "dora", "certificate ab", "10.0.0.7", "run.cancel", "r1", "why")
     kept = store.writer.submit(audit.append, entry).result()

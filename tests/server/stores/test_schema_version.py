@@ -137,7 +137,7 @@ def test_a_newer_database_is_refused_naming_both_revisions(open_store: OpenStore
 
 
 def upgraded_by_the_next_version(connection: Connection, *, usable_from: str) -> None:
-    """Leave the database as a version that this one does not know would: with more of everything."""
+    """Modify the database like an unknown newer version, with more of everything."""
     connection.execute(text("ALTER TABLE runs ADD COLUMN colour TEXT"))
     connection.execute(text("CREATE TABLE colours (name TEXT PRIMARY KEY)"))
     connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))

@@ -1,4 +1,4 @@
-"""Servers that stand by at a PostgreSQL database, and the turns of the server that is at work."""
+"""Standbys at a PostgreSQL database, and the turns of the server at work."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.server.stores.samples import RUN, run
 
 
 class Waiting:
-    """A server that stands by in a thread of its own.
+    """A standby in a separate thread.
 
     Attributes:
-        sentences: what it said about the wait, oldest first.
+        sentences: its messages about the wait, oldest first.
         store: its state, once it may use the database.
-        places: where servers at work are, as it found them.
+        places: the addresses of servers at work that it found.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The data directory of the server that stands by."""
+    """The standby's data directory."""
     made = tmp_path / "second"
     made.mkdir()
     return made
@@ -169,7 +169,7 @@ def test_two_that_wait_do_not_both_take_over(
 def test_the_one_that_takes_over_counts_the_others(
     tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:
-    """They may be of the version before: an upgrade that locks them out is not made then."""
+    """They may have an older version, and then an upgrade that locks them out is refused."""
     (tmp_path / "third").mkdir()
     first = first_server(tmp_path, postgresql_url)
     second = Waiting(folder, postgresql_url, 60.0, threads)
@@ -299,7 +299,7 @@ def test_an_account_that_may_not_see_the_other_server_says_so_and_never_ends_it(
 
 
 def test_a_server_ends_its_own_lost_connection_and_writes_on(tmp_path: Path, postgresql_url: str) -> None:
-    """As after a break of the network that the database server has not noticed yet."""
+    """As after a network failure that the database server has not noticed yet."""
     store = first_server(tmp_path, postgresql_url)
     lost = store.writer._engine.raw_connection()
     lost.detach()
@@ -312,7 +312,7 @@ def test_a_server_ends_its_own_lost_connection_and_writes_on(tmp_path: Path, pos
 def test_it_finds_where_the_server_at_work_serves(
     tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:
-    """By the number of its turn: what a server before it has noted counts no more."""
+    """By the number of its turn: addresses of an earlier server are ignored."""
     first = first_server(tmp_path, postgresql_url)
     assert first.turn is not None
     assert first.writer.submit(find_work_place).result() is None

@@ -185,7 +185,7 @@ def _filled(folder: Path) -> Path:
 
 
 def test_a_schema_whose_text_is_damaged_is_told(tmp_path: Path) -> None:
-    """SQLite quotes it in its error, which Python cannot read as text."""
+    """SQLite quotes it in its error, which Python cannot decode."""
     Store.open(tmp_path).close()
     (database,) = tmp_path.glob("*.sqlite3")
     content = bytearray(database.read_bytes())

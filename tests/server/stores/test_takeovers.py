@@ -1,4 +1,4 @@
-"""Two servers forced on one run: whenever another one takes over, the stale one writes nothing.
+"""Two servers on one run: whenever another one takes over, the stale server writes nothing.
 
 There are 10,000 schedules with ``--every-schedule``; without it 150. Each has the events of a random run
 (``tests.server.rounds.schedules``), and another server takes over between two of them, or inside a transaction.
@@ -37,7 +37,7 @@ class Server:
         self.writer = Writer(engine)
 
     def append(self, run_id: str, start: int, log: Log) -> None:
-        """Append the events from ``start`` on, as a driver that knows the ones before."""
+        """Append the events from ``start`` on, like a driver that knows the earlier ones."""
         self.writer.submit(event_log.append, run_id, rows_of(log, start)).result()
 
     def logged(self, run_id: str) -> Log:
@@ -99,7 +99,7 @@ def play_one(seed: int, first: Server, url: str) -> Server:
 
 
 def prepare(url: str) -> None:
-    """Make the tables; commits need not reach the disk, because the database never stops."""
+    """Create the tables; commits need not reach the disk, because the database never stops."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(b"ALTER DATABASE atoll SET synchronous_commit = off")
     engine = writer_engine(parse_url(url))

@@ -38,7 +38,7 @@ def _seqs(store: Store) -> list[int]:
 
 @contextmanager
 def _held(writer: Writer) -> Iterator[None]:
-    """Keep the writer busy, so that what is handed in meanwhile makes one batch."""
+    """Keep the writer busy, so that functions submitted meanwhile form one batch."""
     started, go = threading.Event(), threading.Event()
 
     def wait(_: Connection) -> None:

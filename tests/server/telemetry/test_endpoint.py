@@ -97,7 +97,7 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_that_trickles_in_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte comes well within the idle time: only a deadline for all of it ends the request."""
+    """Each byte arrives well within the idle time, so only a total deadline ends the request."""
     monkeypatch.setattr(endpoints, "TOTAL_S", 0.3)
     made = Endpoint("127.0.0.1", 0, PAGES)
     with socket.create_connection(("127.0.0.1", made.port)) as connection:

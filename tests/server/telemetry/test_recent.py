@@ -7,7 +7,7 @@ from atoll.server.telemetry.recent import Recent
 
 
 class Source:
-    """Counts how often it is asked; answers once it is let."""
+    """Counts its calls; answers when the test allows it."""
 
     def __init__(self) -> None:
         self.now = 100.0

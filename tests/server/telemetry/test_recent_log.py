@@ -50,7 +50,7 @@ def test_lines_come_in_pages() -> None:
 
 
 def test_lines_displace_none_of_another_severity_and_all_are_bounded() -> None:
-    """A participant can fail in each round, which is a warning; that must not hide the server's errors."""
+    """A participant can fail in each round, which is a warning and must not hide the server's errors."""
     recent = RecentLog(kept=2)
     with kept_in(recent):
         log.warning("first")

@@ -1,4 +1,4 @@
-"""An aggregator of the tests' own making, at a real server: it says and answers what a test wants."""
+"""A fake aggregator at a real server, which sends and answers whatever a test wants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UPDATE = {"upload_id": "0" * 32, "digest": "ab" * 32, "weight": 10}
 
 
 class Aggregator(Caller):
-    """An aggregator of the test's own making, with its stream open."""
+    """A fake aggregator with an open stream."""
 
     def __init__(self, world: World, channel: Any, name: str) -> None:
         super().__init__(channel)
@@ -91,7 +91,7 @@ class Aggregator(Caller):
 
 @contextlib.contextmanager
 def short_lived(world: World, lifetime_s: float) -> Iterator[None]:
-    """Certificates that the server gives meanwhile last so long: less than its configuration allows."""
+    """Issue certificates with this lifetime, which is shorter than the configuration allows."""
     coordinator = world.daemon._coordinator
     assert coordinator is not None
     book = coordinator._certificates

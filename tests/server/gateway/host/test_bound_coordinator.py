@@ -24,7 +24,7 @@ class Recorder:
     commits: list[Commit] = field(default_factory=list)
 
     async def check(self, gateway: str, participant: str) -> None:
-        """Nothing to refuse."""
+        """Refuse nothing."""
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         self.commits.append(commit)

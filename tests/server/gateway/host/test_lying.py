@@ -1,4 +1,4 @@
-"""An aggregator that lies: it may say what it likes of its own participants, and nothing of others."""
+"""A lying aggregator: it may claim anything about its own participants, and nothing about others."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.patience import WAIT_S
 
 
 class Rig:
-    """Orders, the time, and what the gateway says."""
+    """Orders, a clock, and the gateway's messages."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Partial sums on their way: resumed, checked, and never more than their updates can make."""
+"""Partial sums being received: resumed, checked, and never larger than their updates allow."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_another_digest_begins_anew(receipt: Receipt) -> None:
 
 
 def test_a_complete_sum_is_not_written_again(receipt: Receipt) -> None:
-    """A file that shrinks while it is mapped ends the process that reads it (SIGBUS)."""
+    """A file that shrinks while it is mapped kills the process that reads it (SIGBUS)."""
     send(receipt, 0, 1)
     receipt.finish(digest())
     found = receipt.sum()

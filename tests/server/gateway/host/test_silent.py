@@ -1,4 +1,4 @@
-"""A gateway that is connected and answers nothing, or whose certificate ends, counts as gone."""
+"""A connected gateway that does not answer, or whose certificate has expired, counts as gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def read_to_the_end(call: Any) -> Any:
-    """Read a stream until the server ends it; the status."""
+    """Read a stream until the server ends it; returns the status."""
     async with asyncio.timeout(WAIT_S):
         with contextlib.suppress(grpc.aio.AioRpcError):
             while await call.read() is not grpc.aio.EOF:

@@ -1,4 +1,4 @@
-"""Servers that stand by, as gateways: they speak for every participant, and others do the work of one that is gone."""
+"""Standbys as gateways: they act for every participant, and other nodes take over the work of a lost standby."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORTH = Gateway.of(Caller(Role.AGGREGATOR, "p" + "a" * 12))
 
 
 class Coordinator:
-    """Knows an operator's certificate, and notes what is asked for whom."""
+    """Knows an operator's certificate, and records the calls and their callers."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []

@@ -1,6 +1,6 @@
-"""The link at a real server: made again when it breaks, ended when the gateway is revoked.
+"""The link to a real server: re-established when it breaks, ended when the gateway is revoked.
 
-A refusal of a gateway is no refusal of its participants.
+A refusal of a gateway is not a refusal of its participants.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.server.rpc.world import Key, World, job
 
 
 class Watched(Relay):
-    """Tells when the link comes and goes."""
+    """Reports when the link comes up and goes down."""
 
     def __init__(self, certificates: Certificates) -> None:
         super().__init__(Sessions(), certificates.of, time.time)
@@ -65,7 +65,7 @@ class Idle:
 
 
 class Site:
-    """A gateway's link, and what its services ask the server over it."""
+    """A gateway's link, and its services' calls to the server."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -80,7 +80,7 @@ class Site:
         self.running: asyncio.Task[None] | None = None
 
     async def enrol(self) -> None:
-        """Get a certificate: of a new aggregator, which is as good for a link."""
+        """Get the certificate of a new aggregator, with which a link can also be made."""
         kind, key = enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR, Key()
         token = await self.world.token(kind=kind, hosts=["127.0.0.1"])
         answer = await self.world.enrol_with(token, key, aggregator=True)
@@ -244,7 +244,7 @@ async def test_a_message_for_a_stream_that_has_ended_gives_the_streams_error(sit
 
 
 async def test_an_order_that_fails_costs_no_link(site: Site) -> None:
-    """What the server asks while it keeps the runs of a gateway that comes back."""
+    """The server sends this order when a gateway reconnects."""
     asked = asyncio.Event()
 
     class Failing(Idle):

@@ -1,4 +1,4 @@
-"""Models at a gateway come from a real server once, also when the line breaks on the way, and the oldest ones go."""
+"""A gateway fetches each model once from a real server, even over a breaking line, and evicts the oldest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BROKEN = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), 
 
 
 class Cut:
-    """A channel to the server that breaks downloads off after so many chunks; notes where each one begins."""
+    """A channel to the server that interrupts downloads after some chunks, and records where each one begins."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
@@ -55,7 +55,7 @@ class Cut:
 
 
 class Breaking:
-    """A download that breaks off."""
+    """An interrupted download."""
 
     def __init__(self, call: Any, after: int) -> None:
         self._call = call
@@ -83,7 +83,7 @@ class Site:
         self.models = Models(self.blobs, lambda: line, executor, 2, self.fetched.append)
 
     async def model(self, seed: int) -> str:
-        """A model that the server has."""
+        """Store a model on the server."""
         values = np.random.default_rng(seed).normal(size=CHUNKS * CHUNK_BYTES // 4).astype(np.float32)
         return await self.world.upload_model(values, CHUNK_BYTES)
 

@@ -1,4 +1,4 @@
-"""The relay of check-in streams: nothing is lost or said wrongly when the link breaks and comes back."""
+"""The relay of check-in streams: no message is lost or wrong when the link breaks and comes back."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A gateway carries out the server's orders, over real uploads."""
+"""A gateway performs the server's orders on real uploads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Sent(PartialUpload):
 
 
 class Rig:
-    """A worker over a spool, and the calls that it had to end."""
+    """A worker over a spool, and the calls that it was told to end."""
 
     def __init__(self, folder: Path, executor: ThreadPoolExecutor) -> None:
         self.spool = Spool(folder / "spool")
@@ -105,7 +105,7 @@ def partial(name: str, *items: FoldItem, key: SumKey = KEY) -> gateway_pb2.Parti
 
 
 async def test_each_node_folds_what_came_to_it(rig: Rig) -> None:
-    """As at a server that stands by with two workers; their sums are sent as one."""
+    """As in a standby with two workers, whose sums are sent as one."""
     folds: dict[str, IngestNode] = {}
     with ThreadPoolExecutor(2) as executor:
         for name in ("worker-0", "worker-1"):

@@ -54,7 +54,7 @@ def test_correlated_with_its_past_the_noise_is_z_exactly(sigma: float) -> None:
 
 
 def test_of_equal_outputs_the_centres_differ_by_the_allowance_at_most() -> None:
-    """Two neighbouring sums, the same outputs: what z has to be differs by C (x - x') and less than 1 per element."""
+    """For two neighbouring sums with the same outputs, z differs by C (x - x') and less than 1 per element."""
     bands, size, rng = 6, 4000, np.random.default_rng(1)
     coefficients = banded_coefficients(bands)
     difference = rng.integers(-1000, 1000, size)

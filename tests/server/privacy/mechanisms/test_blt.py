@@ -65,7 +65,7 @@ def nearest(value: Fraction) -> int:
 
 
 def test_buffers_stay_within_int64_for_the_largest_noise_there_is() -> None:
-    """z of 16 times the largest sigma with the signs that make each buffer of each strategy largest."""
+    """z is 16 times the largest sigma, with the signs that maximise each buffer of each strategy."""
     for rounds, strategy in ((ROUNDS, STRATEGY), (400, best_strategy(400, 400, 1)), (400, best_strategy(400, 1, 400))):
         unit = 1 << strategy.fraction_bits
         for number in range(strategy.buffers):
@@ -79,7 +79,7 @@ def test_buffers_stay_within_int64_for_the_largest_noise_there_is() -> None:
 
 
 def test_of_equal_outputs_the_centres_differ_by_the_allowance_at_most() -> None:
-    """Two neighbouring sums, the same outputs: what z has to be differs by C (x - x') and what rounding may cost."""
+    """For two neighbouring sums with the same outputs, z differs by C (x - x') and the effect of rounding."""
     rounds, size, rng = 40, 4000, np.random.default_rng(1)
     strategy = best_strategy(rounds, rounds, 1, 3)
     first = strategy.coefficients(rounds)

@@ -52,7 +52,7 @@ def test_after_advancing_there_is_nothing_to_draw_the_old_noise_from() -> None:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_whoever_has_an_old_state_has_none_of_the_later_keys(name: str) -> None:
-    """A backup that is stolen must not take the noise off what was released after the next release."""
+    """A stolen backup must not reveal the noise of releases after the next one."""
     mechanism = mechanism_named(name, 3, Strategy((0.5,), (0.25,), 8), 10)
     old = mechanism.begin(SECRET)
     one, other = (mechanism.advance(old, 0, b"set", 1e6, new_secret()) for _ in range(2))

@@ -1,6 +1,6 @@
 """Known answers: a run that a newer server resumes gets the same noise and can read the noise that was kept.
 
-Never change these: a release interrupted by a crash would get two different noises, and kept noise could not be opened.
+Never change these: a release interrupted by a crash would get two different noises, and kept noise would be unreadable.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_only_the_prefixs_nodes_are_kept() -> None:
 
 
 def test_a_kept_node_is_that_of_the_set_that_was_released() -> None:
-    """Noise that was drawn for another set, before a crash, is in no later release."""
+    """Noise that was drawn for another set before a crash is in no later release."""
     run = Releases(TREE, 1000, SIGMA)
     run.noise(b"lost").block(0, 1000)
     first = run.next(b"released")

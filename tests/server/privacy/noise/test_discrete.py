@@ -45,7 +45,7 @@ def same_distribution(counts: Integers) -> float:
 
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_loops_decide_as_the_definition_does(sigma: float) -> None:
-    """Bit for bit, in elements far from the first: rounding of float64 reaches no sample."""
+    """Bit for bit, also in elements far from the first: float64 rounding never affects a sample."""
     size, start = 3000, 10**12
     tables = tables_of(sigma)
     assert drawn(sigma, size, start=start).tolist() == [settle(tables, KEY, start + at) for at in range(size)]
@@ -75,7 +75,7 @@ def test_agrees_with_the_exact_sampler(sigma: float) -> None:
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.7, 40.0, 100.3])
 def test_agrees_with_the_distribution_far_into_the_tails(sigma: float) -> None:
-    """10 million samples: every integer that can be expected 10 times is a bin, what lies beyond two more."""
+    """10 million samples: every integer expected at least 10 times is a bin; the tails are two more."""
     size, reach = 10_000_000, math.ceil(8 * sigma)
     values = drawn(sigma, size)
     points = np.arange(-reach, reach + 1)
@@ -139,7 +139,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("sigma", KNOWN)
 def test_samples_are_those_of_every_other_version(sigma: float) -> None:
-    """A run that is taken up by a newer server must get the same noise: never change these."""
+    """A run that continues on a newer server must get the same noise, so never change these."""
     samples = drawn(sigma, 200_000, start=5).astype("<i8").tobytes()
     assert hashlib.sha256(samples).hexdigest() == KNOWN[sigma]
 
@@ -171,7 +171,7 @@ def test_many_threads_draw_at_once() -> None:
 
 
 def test_a_forked_process_draws_the_same() -> None:
-    """There is no generator whose state a fork could share."""
+    """There is no generator state that a fork could share."""
     expected = hashlib.sha256(drawn(1e5, 50_000).tobytes()).digest()
     reading, writing = os.pipe()
     child = os.fork()
@@ -202,7 +202,7 @@ def test_bad_keys_and_ranges_are_refused() -> None:
 
 @pytest.mark.parametrize(("continuous", "shift"), [(3.0, 1), (3.0, 4), (50.0, 7), (1000.0, 333), (1000.0, 2500)])
 def test_what_is_drawn_costs_no_more_than_the_continuous_noise_that_is_accounted(continuous: float, shift: int) -> None:
-    """At the same sigma it does: delta is above the continuous one at some epsilon."""
+    """With the same sigma it would cost more: delta is above the continuous one at some epsilon."""
     mu = shift / continuous
 
     def delta(sigma: float, epsilon: float) -> float:

@@ -139,7 +139,7 @@ def test_a_coin_near_the_edge_is_not_decided_by_float64() -> None:
 
 
 def test_zero_has_one_sign() -> None:
-    """A zero with a minus is drawn again among wider blocks, and is zero where it is a block by itself."""
+    """A zero with a minus sign is drawn again among wider blocks, and is zero if it is a block of its own."""
     minus = 1 << 63
     assert second(64.0, [0, 0], [0, minus]) == [DONE, AGAIN]
     assert second(1.0, [0, 0], [0, minus]) == [DONE, DONE]

@@ -1,4 +1,4 @@
-"""Warnings of private jobs that are valid and promise little."""
+"""Warnings about private jobs that are valid but unpromising."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A private run is interrupted at random moments (from a seed): every release is charged once, no sum gets two noises.
 
-A killed process leaves the data directory as it was. So one run is played undisturbed, and copies of the
-directory are taken just before and after its transactions and blobs. Another server opens each copy, and must
-end the run as the undisturbed one did, to the bit. ``--seeds 100`` plays a thousand interruptions.
+A killed process leaves the data directory as it is. So one run is played undisturbed, and copies of the directory are
+taken right before and after its transactions and blobs. Another server opens each copy and must finish the run with the
+same bits. ``--seeds 100`` plays a thousand interruptions.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ async def attend(client: Client, sends: Sends) -> None:
 
 
 async def officiate(federation: Federation, run: str) -> None:
-    """Raise the limit each time that the run has paused for want of budget."""
+    """Raise the limit each time that the run has paused for lack of budget."""
     active = federation.active(run)
     while True:
         changed = active.driver.changed
@@ -155,7 +155,7 @@ def limit(connection: Connection, epsilon: float) -> None:
 
 
 async def play(federation: Federation, run: str, sends: Sends = values_of) -> str:
-    """Everybody attends until the run ends; its last model, and the mean of all."""
+    """All attend until the run ends; returns its last model and the mean of all."""
     return await finish(federation, run, await federation.clients(*NAMES), sends)
 
 
@@ -190,7 +190,7 @@ async def standing(data: Path, run: str) -> tuple[int, int, int]:
 
 
 async def disturbed(federation: Federation, run: str) -> str:
-    """Like ``play``, with a limit that is lowered below what is spent while the second round is open."""
+    """Like ``play``, but the limit is lowered below the spending while the second round is open."""
     clients = await federation.clients(*NAMES)
     for client in clients:
         task = await client.invitation()
@@ -222,7 +222,7 @@ async def test_cut_off_while_it_waits_for_budget_it_ends_with_the_same_bits_each
 
 
 async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int, first: Play) -> None:
-    """Play a run as ``first`` does, and what is left of it at each cut to its end."""
+    """Play a run as ``first`` does, and finish what is left of it at each cut."""
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
     toml = toml_of(VARIANTS[fault_seed % len(VARIANTS)])
     run, undisturbed, cuts = await photographed(tmp_path, monkeypatch, fault_seed, toml, first)
@@ -235,7 +235,7 @@ async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: i
 async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_is_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:
-    """After the interruption others may be drawn, and every member sends another update."""
+    """After the interruption others may be drawn, and every member sends a different update."""
     monkeypatch.setattr(pushing, "RETURN_S", WINDOW_S)
 
     async def anew(federation: Federation, run: str) -> str:
@@ -249,7 +249,7 @@ async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_
 async def photographed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int, toml: bytes, first: Play
 ) -> tuple[str, str, list[Path]]:
-    """A run that ``first`` plays: its name, what ``first`` gives, and copies of the data directory on the way."""
+    """A run that ``first`` plays: its name, the result of ``first``, and copies of the data directory on the way."""
     draw = random.Random(f"cuts {fault_seed}")
     async with opened(tmp_path / "data") as federation:
         run = await federation.submit(toml)
@@ -261,7 +261,7 @@ async def photographed(
 
 
 async def taken_up(cut: Path, run: str, then: Play) -> str:
-    """Play a copy to its end, each release of it charged once: what ``then`` gives, "" if the run had ended."""
+    """Play a copy to its end, each release charged once; returns what ``then`` does, "" if the run had ended."""
     released, charged, noise = await standing(cut, run)
     assert released == charged == noise, cut
     ended = ""

@@ -52,7 +52,7 @@ def private_job(
 
 
 def capped(rounds: int, *, most: int, separation: int = 1, mechanism: str = "gaussian", noise: str = LOUD) -> bytes:
-    """A job whose cohort is the participants that have waited longest."""
+    """A job whose cohort consists of the participants that have waited longest."""
     bounds = f"max_participations = {most}\nmin_separation = {separation}\nmechanism = '{mechanism}'"
     return private_job(
         rounds=rounds, size=1, quorum=1, cohort='sampler = "least_recent"\nseed = 5', noise=noise, privacy=bounds
@@ -114,7 +114,7 @@ async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged
 
 
 async def test_a_run_that_too_few_report_to_pauses_and_is_charged_no_further(federation: Federation) -> None:
-    """24 were drawn in each round of a busy machine, none reported in time, and all rounds were paid for."""
+    """On a busy machine 24 were drawn in each round, none reported in time, and all rounds were charged."""
     await federation.clients("alice", "bob")
     empty_draw = 'sampler = "poisson"\nrate = 1e-9\nmin_available = 2'
     run = await federation.submit(private_job(rounds=4, size=40, cohort=empty_draw, privacy="report_noise = 0.5"))
@@ -129,7 +129,7 @@ async def test_a_run_that_too_few_report_to_pauses_and_is_charged_no_further(fed
 
 
 async def test_a_run_that_goes_on_though_too_few_report_does_not_pause_again_after_a_restart(tmp_path: Path) -> None:
-    """The operator's decision was kept in memory alone."""
+    """The operator's decision used to be kept only in memory."""
     empty_draw = 'sampler = "poisson"\nrate = 1e-9\nmin_available = 2'
     async with opened(tmp_path) as federation:
         await federation.clients("alice", "bob")
@@ -297,7 +297,7 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
 
 
 async def test_a_run_that_does_not_fit_under_the_limit_is_refused(federation: Federation) -> None:
-    """Before it has spent what is left and stops in its middle."""
+    """It is refused before it spends the rest of the budget and stops halfway."""
     clients = await federation.clients("alice", "bob")
     first = await federation.submit(private_job(noise=LOUD))
     one = (await state_of(federation, first)).contract.epsilon_after(1)
@@ -364,7 +364,7 @@ async def _goes_on(federation: Federation, run: str, expected: str) -> None:
 
 
 async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_raises_it(federation: Federation) -> None:
-    """It cannot come to that by itself, for noise is made for all its rounds; with a promise that changed it may."""
+    """This cannot happen unless the contract changes, since the noise is calibrated for all its rounds."""
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(private_job(noise="epsilon = 2.0"))
     await federation.state(run, lambda state: _open_round(state) == 0)
@@ -474,7 +474,7 @@ def limit_to(connection: object, epsilon: float) -> None:
 
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_refused_update_changes_nobody_elses_part(federation: Federation, refused: bool) -> None:
-    """It counts as zeros: the round is not tried again, and its sender is no sooner in another."""
+    """It counts as zeros: the round is not tried again, and its sender is not drawn again sooner."""
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(capped(4, most=2, separation=2))
     order = [
@@ -507,7 +507,7 @@ async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federati
 
 
 async def test_what_a_secret_draw_was_made_from_is_on_no_record(federation: Federation) -> None:
-    """Participants know whether they were drawn: a seed that can be tried out would reveal who else was."""
+    """Participants know whether they were drawn, so a seed that can be tried out would reveal who else was."""
     await federation.clients("alice", "bob")
     run = await federation.submit(private_job(noise=LOUD))
     drawn = await federation.state(run, lambda state: state.round is not None and state.round.phase is Phase.OPEN)
@@ -516,7 +516,7 @@ async def test_what_a_secret_draw_was_made_from_is_on_no_record(federation: Fede
 
 
 async def test_while_a_secret_draws_members_are_at_work_no_other_run_draws(federation: Federation) -> None:
-    """Its cohort would be all but them; and of two secret draws one would leave out whom the other has."""
+    """Its cohort would exclude exactly them, and of two secret draws each would exclude the other's members."""
     clients = await federation.clients("alice", "bob")
     cohort = f"{EVERYONE}\nmin_available = 1"
     secret = await federation.submit(private_job(cohort=cohort, noise=LOUD))
@@ -561,7 +561,7 @@ async def test_noise_that_cannot_be_drawn_is_refused_at_submit(
 async def test_a_private_model_with_batch_norms_statistics_is_refused_at_submit(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A released variance came to -2.08, and to NaN where the next model was used."""
+    """A released variance became -2.08, and NaN when the next model was used."""
     tensors = tuple(TensorSpec(name, (12,), Dtype.FLOAT32) for name in ("bn.weight", "bn.running_var"))
     monkeypatch.setattr("tests.server.runs.federation.LAYOUT", Layout(tensors))
     with pytest.raises(InvalidRequestError, match=r"tensors bn\.running_var are statistics") as refused:
@@ -605,7 +605,7 @@ async def test_a_server_that_is_started_again_in_every_round_releases_the_same_m
 
 
 async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after a restart in the midst of a round either, when nothing is remembered: all would wait for it."""
+    """Not even after a restart in the middle of a round, when nothing is cached: everything would wait for it."""
     threads: list[str] = []
     by_prv = composing._by_prv
 
@@ -631,7 +631,7 @@ async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypat
 async def _one_round(
     federation: Federation, clients: list[Client], run: str, version: int, *, refused: bool = False
 ) -> str:
-    """The only member of that round sends an update; return its name."""
+    """Let the only member of that round send an update; returns its name."""
     drawn = await federation.state(run, lambda state: _open_round(state) == version)
     assert drawn.round is not None
     (member,) = drawn.round.roster
@@ -647,7 +647,7 @@ def test_the_layout_is_large_enough_for_a_deviation_to_be_judged() -> None:
 
 @pytest.mark.parametrize(("plain", "private"), [(RunPrivacy, DifferentialPrivacy), (Promise, PrivatePromise)])
 def test_a_private_run_does_nothing_as_a_plain_one_does(plain: type, private: type) -> None:
-    """A hook that is forgotten would release a sum without noise or charge."""
+    """A forgotten hook would release a sum without noise or charge."""
     hooks = {name for name in vars(plain) if not name.startswith("_")}
     assert hooks
     assert hooks <= vars(private).keys()

@@ -1,4 +1,4 @@
-"""A secret draw leaves no trace: everything outside its run is the same, bit for bit, for any members drawn.
+"""A secret draw leaves no trace: everything outside its run is the same, bit for bit, whoever is drawn.
 
 Two servers play the same runs with the same reports. They differ only in the draws of the private runs: one
 participant, the victim, is drawn on one server and not on the other.
@@ -55,7 +55,7 @@ def seeds() -> Iterator[tuple[int, int]]:
 
 @dataclass
 class Seen:
-    """Everything that is visible of one play outside the private runs."""
+    """Everything visible outside the private runs of one play."""
 
     drawn: list[bool] = field(default_factory=list)
     rounds: list[RoundState] = field(default_factory=list)
@@ -155,7 +155,7 @@ def _run_of(message: participation_pb2.CheckInResponse) -> str:
 async def test_the_deadline_after_a_restart_does_not_depend_on_who_was_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: str
 ) -> None:
-    """Members get time to come back, more of it the more they are: the planned number counts, as in invitations."""
+    """Members get time to come back, in proportion to their number; the planned number counts, as in invitations."""
     monkeypatch.setattr(pushing, "return_spread_s", lambda count: 1000.0 * count)
     toml = private_job(size=3, cohort=f'sampler = "poisson"\nrate = {rate}\nmin_available = 2')
     async with opened(tmp_path) as federation:
