@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from atoll.server.control.summaries import BestModel, RoundSummary
+from atoll.server.control.runs import BestModel, RoundSummary
 from atoll.server.rounds.judging import Criterion, Mode, judged
 
 JUDGING = ("eval/", "server/")

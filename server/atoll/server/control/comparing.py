@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from atoll.server.control.curves import Source, in_order, panels
-from atoll.server.control.summaries import RoundSummary
+from atoll.server.control.runs import RoundSummary
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from atoll.server.control.summaries import RoundSummary
+from atoll.server.control.runs import RoundSummary
 
 _NOT_CURVES = frozenset({"examples", "steps", "tokens"})
 """Metrics of the amount of work rather than of quality."""

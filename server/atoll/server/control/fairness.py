@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from atoll.server.control.best import COUNTS
-from atoll.server.control.summaries import RoundSummary
+from atoll.server.control.runs import RoundSummary
 
 _EVALUATION = "eval/"
 

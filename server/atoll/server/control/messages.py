@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from atoll.server.control.summaries import BestModel, Progress, RoundSummary, RunDetail, RunSummary
+from atoll.server.control.runs import BestModel, Progress, RoundSummary, RunDetail, RunSummary
 from atoll.text.printable import make_printable
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from atoll.server.control.summaries import RoundSummary
+from atoll.server.control.runs import RoundSummary
 
 UNNAMED = ("", "default")
 """Organisations that identify no one: join tokens without ``--organisation`` have ``default``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from atoll.server.control.summaries import MemberSummary, RoundSummary
+from atoll.server.control.runs import MemberSummary, RoundSummary
 
 _OWN_DOING = frozenset({"declined", "failed", "silent", "timed_out", "rejected"})
 """Statuses of members that did not report: an abandoned attempt lacked these members."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from atoll.server.control.names import names_of
-from atoll.server.control.summaries import PHASES, MemberSummary, RoundSummary
+from atoll.server.control.runs import PHASES, MemberSummary, RoundSummary
 from atoll.server.control.words import duration
 
 _CLAIMED = ("download", "evaluate", "fit")

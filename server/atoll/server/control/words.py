@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from atoll.server.control.summaries import RoundSummary
+from atoll.server.control.runs import RoundSummary
 
 _LABEL = re.compile(r"e?(?P<round>[1-9][0-9]{0,8})(\.(?P<attempt>[1-9][0-9]{0,8}))?")
 
