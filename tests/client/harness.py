@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
@@ -175,7 +175,13 @@ class Faults:
 class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_pb2_grpc.TransferServiceServicer):
     """A server with one model and one participant at a time; its calls are in queues."""
 
-    def __init__(self, model: Mapping[str, npt.NDArray[Any]], chunk_bytes: int = 1024) -> None:
+    def __init__(
+        self,
+        model: Mapping[str, npt.NDArray[Any]],
+        chunk_bytes: int = 1024,
+        options: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self._options = options
         self.layout = layout_for(model)
         self.chunk_bytes = chunk_bytes
         self.faults = Faults()
@@ -189,6 +195,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.manifests = 0
         self.metadata: list[tuple[str, str]] = []
         self.return_spread_s = 0.0
+        self.ping_s = 0.0
         self.return_after_s = 60.0
         self.return_when_done = False
         self.unary: asyncio.Queue[part.CheckInOnceRequest] = asyncio.Queue()
@@ -217,7 +224,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
 
     async def start(self) -> None:
         """Listen; on the same port as before after ``kill``."""
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *self._options])
         participation_pb2_grpc.add_ParticipationServiceServicer_to_server(self, server)
         transfer_pb2_grpc.add_TransferServiceServicer_to_server(self, server)
         self.add_services(server)
@@ -355,6 +362,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
             chunk_bytes=self.chunk_bytes,
             certificate_remaining_s=-1,
             return_spread_s=self.return_spread_s,
+            ping_s=self.ping_s,
         )
 
     async def _read(self, requests: AsyncIterator[part.CheckInRequest]) -> None:

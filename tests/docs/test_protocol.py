@@ -3,7 +3,7 @@
 import pytest
 
 from atoll.client import Limits as ClientLimits
-from atoll.client._connection import endpoint
+from atoll.client._connection.endpoint import Endpoint
 from atoll.client._session.renewal import DUE_SHARE
 from atoll.server.config.limits import DEFAULT_LIMITS
 from atoll.server.process import listeners
@@ -12,6 +12,7 @@ from atoll.server.rpc.introductions import MAX_RESUMING
 from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import TAKEN_OVER_S
 from atoll.wire import digest, join_token
+from atoll.wire.pacing import LONGEST_PING_S, PING_S, participant_ping_ms
 from atoll.wire.v1 import errors_pb2, participation_pb2
 from tests.docs import error_codes
 
@@ -38,12 +39,13 @@ def test_every_code_has_a_meaning() -> None:
 
 
 OPTIONS = listeners._options_of(listeners.Port.TRANSFER, DEFAULT_LIMITS)
-PING_MS = int(dict(endpoint._OPTIONS)["grpc.keepalive_time_ms"])
+PING_MS = int(dict(Endpoint("127.0.0.1:1", None, "p1")._pings)["grpc.keepalive_time_ms"])
 CLIENT = ClientLimits()
 STATED = [
     f"at least {OPTIONS['grpc.http2.min_ping_interval_without_data_ms'] // 1000} s apart",
     f"sends a ping every {OPTIONS['grpc.keepalive_time_ms'] // 1000} s",
     f"Atoll's client sends a ping every {PING_MS // 1000} s",
+    f"the server's keepalive pings, {PING_S:g} to {LONGEST_PING_S:g} s; 0 means {PING_S:g} s",
     f"if the answer takes over {OPTIONS['grpc.http2.ping_timeout_ms'] // 1000} s",
     f"at most {OPTIONS['grpc.max_send_message_length'] >> 20} MiB, except for an invitation",
     f"(up to {MAX_OPERATOR_BYTES >> 20} MiB)",
@@ -61,6 +63,7 @@ STATED = [
 def test_a_client_pings_before_the_server_does() -> None:
     """Else both sides ping, which costs a server with many idle participants twice the processor time."""
     assert OPTIONS["grpc.keepalive_time_ms"] > PING_MS
+    assert participant_ping_ms(LONGEST_PING_S) < 1000 * LONGEST_PING_S
 
 
 @pytest.mark.parametrize("words", STATED)

@@ -14,6 +14,7 @@ import pytest
 
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding
+from atoll.wire.pacing import PING_ANSWER_S, PING_S
 from tests.patience import WAIT_S, kept, window_s
 from tests.system.conftest import Hire
 from tests.system.operators import job_toml, seconds_since
@@ -35,8 +36,8 @@ from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
 
-DARK_S = 20.0
-"""A silent connection is given up after so long: keepalive pings go every 10 s and are answered within 10 s."""
+DARK_S = PING_S + PING_ANSWER_S
+"""A silent connection is given up after so long."""
 
 
 def test_over_a_network_that_stalls_resets_and_reorders_the_bits_are_the_same(

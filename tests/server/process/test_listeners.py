@@ -19,6 +19,7 @@ from atoll.server.identity import Authority, AuthorityError, ServerKeyPair
 from atoll.server.process import listeners
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from tests.patience import WAIT_S
+from tests.ping_proxy import PingProxy
 
 DAY_S = 86_400.0
 Fetch = Callable[[], object]
@@ -105,6 +106,24 @@ async def test_a_certificate_that_cannot_be_renewed_stays(
     with caplog.at_level(logging.WARNING):
         await shake_hands(port, authority.certificate_pem)
     assert "could not be renewed; the old one stays: disk full" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Port.MAIN, Port.TRANSFER])
+async def test_a_silent_connection_is_pinged_at_the_interval_of_the_port(kind: Port) -> None:
+    server = make_server(kind, ping_s=0.05)
+    await add_health_and_reflection(server, [])
+    port = bind(server, "127.0.0.1", 0, None)
+    await server.start()
+    try:
+        async with (
+            PingProxy(port) as network,
+            grpc.aio.insecure_channel(network.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel,
+        ):
+            check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+            await check(b"", timeout=WAIT_S)
+            await network.until(lambda: network.connections[0].server.pings >= 2)
+    finally:
+        await server.stop(None)
 
 
 @pytest.mark.parametrize(("kind", "shared"), [(Port.MAIN, False), (Port.ENROLMENT, False), (Port.TRANSFER, True)])

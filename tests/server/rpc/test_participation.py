@@ -9,12 +9,15 @@ import pytest
 
 import atoll.server
 from atoll.server.access.certificates import CertificateBook
+from atoll.server.process import ports
+from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import introductions, participation
 from atoll.server.runs import sessions
 from atoll.server.runs.sessions import ComeBack, come_back
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL, layout_from_proto
+from atoll.wire.pacing import PING_S
 from atoll.wire.v1 import control_pb2, participation_pb2
 from tests.patience import WAIT_S, kept
 from tests.server.rpc.world import LAYOUT, Participant, Stream, World, job, refused_code, update_values
@@ -67,6 +70,24 @@ class TestHello:
         assert welcome.chunk_bytes == DEFAULT_CHUNK_BYTES
         assert 80_000 < welcome.certificate_remaining_s <= 86_400
         stream.call.cancel()
+
+    async def test_the_interval_of_pings_is_that_of_the_port(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made: list[tuple[Port, float]] = []
+
+        def noted(port: Port, *arguments: Any, **more: Any) -> grpc.aio.Server:
+            made.append((port, more.get("ping_s", PING_S)))
+            return make_server(port, *arguments, **more)
+
+        monkeypatch.setattr(ports, "make_server", noted)
+        async with World(tmp_path / "other", ping_s=40.0) as world:
+            participant = await world.participant()
+            stream = Stream(participant.participation.CheckIn())
+            await stream.write(participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=1)))
+            assert (await stream.next("welcome")).ping_s == 40.0
+            stream.call.cancel()
+        assert made == [(Port.MAIN, 40.0), (Port.ENROLMENT, PING_S)]
 
     async def test_what_it_says_of_itself_is_kept(self, world: World, alice: Participant) -> None:
         request = control_pb2.ListParticipantsRequest()

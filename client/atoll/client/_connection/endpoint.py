@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import grpc
 
 from atoll.client.errors import UsageError
 from atoll.wire.loopback import INSECURE_PARTICIPANT, is_loopback
+from atoll.wire.pacing import PING_ANSWER_S, PING_S, participant_ping_ms
 
 if TYPE_CHECKING:
     from atoll.client._connection.identity import Identity
@@ -17,8 +18,6 @@ MAX_MESSAGE_BYTES = 64 << 20  # fits the manifest of 2 TB in 1 MiB chunks; chunk
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Below the server's 10 s: a side that receives a ping sends none, which halves the pings.
-    ("grpc.keepalive_time_ms", 9_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -31,14 +30,18 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
 )
 # Without this option gRPC waits 60 s for the answer to a ping, despite the keepalive time-out. Transfers keep the 60 s:
 # over a slow line the answers queue behind their data, and transfers are watched for stalls.
-_CHECK_IN_OPTIONS: tuple[tuple[str, int | str], ...] = (*_OPTIONS, ("grpc.http2.ping_timeout_ms", 10_000))
+_CHECK_IN_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    *_OPTIONS,
+    ("grpc.http2.ping_timeout_ms", round(1000 * PING_ANSWER_S)),
+)
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """The server's address, and the identity to use there.
 
-    ``identity`` is None for plaintext (loopback only), where ``name`` is the participant id to claim.
+    ``identity`` is None for plaintext (loopback only), where ``name`` is the participant id to claim. ``ping_s`` is the
+    server's interval of keepalive pings; channels to it ping a little more often.
 
     Raises:
         UsageError: for plaintext to an address that is not loopback, or without a name.
@@ -47,6 +50,7 @@ class Endpoint:
     address: str
     identity: Identity | None = None
     name: str = ""
+    ping_s: float = PING_S
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -74,16 +78,22 @@ class Endpoint:
 
     def at(self, address: str) -> Endpoint:
         """The same identity at another address."""
-        return Endpoint(address, self.identity, self.name)
+        return replace(self, address=address)
+
+    @property
+    def _pings(self) -> tuple[tuple[str, int], ...]:
+        return (("grpc.keepalive_time_ms", participant_ping_ms(self.ping_s)),)
 
     def open_async(self) -> grpc.aio.Channel:
-        """A channel for the event loop, for check-in; it detects within 20 s that the server is unreachable."""
+        """A channel for the event loop, for check-in; it detects an unreachable server within ``ping_s`` + 10 s."""
+        options = (*_CHECK_IN_OPTIONS, *self._pings)
         if self.identity is None:
-            return grpc.aio.insecure_channel(self.address, options=_CHECK_IN_OPTIONS)
-        return grpc.aio.secure_channel(self.address, self.identity.credentials(), options=_CHECK_IN_OPTIONS)
+            return grpc.aio.insecure_channel(self.address, options=options)
+        return grpc.aio.secure_channel(self.address, self.identity.credentials(), options=options)
 
     def open(self) -> grpc.Channel:
         """A channel for threads."""
+        options = (*_OPTIONS, *self._pings)
         if self.identity is None:
-            return grpc.insecure_channel(self.address, options=_OPTIONS)
-        return grpc.secure_channel(self.address, self.identity.credentials(), options=_OPTIONS)
+            return grpc.insecure_channel(self.address, options=options)
+        return grpc.secure_channel(self.address, self.identity.credentials(), options=options)

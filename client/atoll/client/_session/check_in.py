@@ -49,7 +49,7 @@ class ComeBackLater(Exception):  # noqa: N818  # an order, not an error
 
 
 class Rejoin(Exception):  # noqa: N818  # the client's own decision
-    """The stream must be opened again, with the new certificate."""
+    """The stream must be opened again: with the new certificate, or the server's interval of pings."""
 
 
 class CheckInStream:
@@ -74,7 +74,8 @@ class CheckInStream:
         """Hold the stream; returns only after ``leave``.
 
         Raises:
-            StreamEnded, ComeBackLater, Rejoin: if the stream ends for another reason.
+            StreamEnded, ComeBackLater, Rejoin: if the stream ends for another reason. ``Rejoin`` for the interval of
+                pings comes before any invitation is read: the server sends it again on the next stream.
             grpc.aio.AioRpcError: if it breaks or is refused.
             TimeoutError: if there is no welcome within ``limits.connect_s``.
             NotPermittedError, RefusedError: if the renewal of the certificate is refused or gives no certificate.
@@ -99,7 +100,10 @@ class CheckInStream:
             raise ClientError(
                 f"the server greeted with {first.WhichOneof('message')}, not with a welcome; is it Atoll?"
             )
-        said, endpoint = first.welcome, self._renewal.endpoint
+        said = first.welcome
+        if await self._renewal.follow_pings(said.ping_s):
+            raise Rejoin
+        endpoint = self._renewal.endpoint
         self.welcomed = True
         welcome(self._runner, endpoint, said)
         self._observer(Connected(endpoint.address, said.participant, said.server_version))

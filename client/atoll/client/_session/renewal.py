@@ -1,4 +1,4 @@
-"""Renew the certificate while the session runs."""
+"""The endpoint of a session while it runs: its certificate is renewed, its interval of pings follows the server's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,19 @@ import grpc
 
 from atoll.client._clock import bounded_s, now_s, wall_s
 from atoll.client._connection.backoff import Backoff
-from atoll.client._connection.endpoint import Endpoint
 from atoll.client._connection.enrolment import renew_expired, renewal_signature, renewed
 from atoll.client._connection.identity import store
 from atoll.client._connection.keys import make_csr, make_key
 from atoll.client._connection.refusals import error_of, refusal_of, retry_after_s
 from atoll.client._session.threads import in_thread
+from atoll.client._state.ping_interval import keep_ping_s, kept_ping_s
 from atoll.client.errors import NotPermittedError
 from atoll.client.events import Observer, Renewed
+from atoll.wire.pacing import ping_interval_s
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:
+    from atoll.client._connection.endpoint import Endpoint
     from atoll.client._connection.identity import Identity
     from atoll.client.limits import Limits
 
@@ -45,15 +48,36 @@ def due_in_s(lifetime_s: float, remaining_s: float, jitter: float) -> float:
 
 
 class Renewal:
-    """Holds the current endpoint and renews its certificate in time."""
+    """Holds the current endpoint, renews its certificate in time, and keeps the interval of its pings."""
 
     def __init__(self, endpoint: Endpoint, state: Path, limits: Limits, observer: Observer) -> None:
-        self.endpoint = endpoint
+        self.endpoint = replace(endpoint, ping_s=kept_ping_s(state))
         self._state = state
         self._limits = limits
         self._observer = observer
         self._ends_s: float | None = None
         self._not_before_s = 0.0
+        self._reopened = False
+
+    async def follow_pings(self, stated_s: float) -> bool:
+        """Take over the server's interval of pings for the next connections, and keep it for the next start.
+
+        Args:
+            stated_s: as the server's welcome states it; 0: not stated.
+
+        Returns:
+            Whether to open the present connection again for it. A connection that was opened for this reason is not
+            opened again, so servers that disagree, behind one address, do not keep a participant from its work.
+        """
+        ping_s = ping_interval_s(stated_s)
+        if ping_s == self.endpoint.ping_s:
+            self._reopened = False
+            return False
+        log.info("the server pings every %g s: connecting with that interval from now on", ping_s)
+        self.endpoint = replace(self.endpoint, ping_s=ping_s)
+        await in_thread(lambda: keep_ping_s(self._state, ping_s), "atoll-store")
+        self._reopened = not self._reopened
+        return self._reopened
 
     def expired(self) -> bool:
         """Whether the certificate has expired: by the remaining time that the server sent, else by the local clock."""
@@ -80,7 +104,7 @@ class Renewal:
         return now_s() < self._not_before_s
 
     def _take(self, fresh: Identity) -> None:
-        self.endpoint, self._ends_s = Endpoint(self.endpoint.address, fresh), None
+        self.endpoint, self._ends_s = replace(self.endpoint, identity=fresh), None
         self._not_before_s = now_s() + max(_APART_SHARE * fresh.lifetime_s, self._limits.backoff_cap_s)
         self._observer(Renewed(fresh.lifetime_s))
 

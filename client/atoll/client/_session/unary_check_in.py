@@ -93,6 +93,8 @@ class UnaryCheckIns:
                 answer = await self._call(stub)
                 if answer is None:
                     return None
+                # Its connection is short: the next one has the server's interval of pings.
+                await self._renewal.follow_pings(answer.welcome.ping_s)
                 self._take(answer)
                 if self._renewal.due_in_s(answer.welcome.certificate_remaining_s) <= 0.0:
                     await self._renewal.renew(channel)

@@ -194,15 +194,19 @@ class GatewayWelcome(google.protobuf.message.Message):
 
     PROTOCOL_FIELD_NUMBER: builtins.int
     SERVER_VERSION_FIELD_NUMBER: builtins.int
+    PING_S_FIELD_NUMBER: builtins.int
     protocol: builtins.int
     server_version: builtins.str
+    ping_s: builtins.float
+    """As Welcome.ping_s, which the gateway sends to its participants."""
     def __init__(
         self,
         *,
         protocol: builtins.int = ...,
         server_version: builtins.str = ...,
+        ping_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["protocol", b"protocol", "server_version", b"server_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ping_s", b"ping_s", "protocol", b"protocol", "server_version", b"server_version"]) -> None: ...
 
 Global___GatewayWelcome: typing_extensions.TypeAlias = GatewayWelcome
 
@@ -623,7 +627,10 @@ class CertifyServerResponse(google.protobuf.message.Message):
 
     CERTIFICATE_PEM_FIELD_NUMBER: builtins.int
     NAMES_FIELD_NUMBER: builtins.int
+    PING_S_FIELD_NUMBER: builtins.int
     certificate_pem: builtins.bytes
+    ping_s: builtins.float
+    """As GatewayWelcome.ping_s, for a first start: it precedes the first welcome."""
     @property
     def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The names in it: those of the aggregator's join token."""
@@ -633,8 +640,9 @@ class CertifyServerResponse(google.protobuf.message.Message):
         *,
         certificate_pem: builtins.bytes = ...,
         names: collections.abc.Iterable[builtins.str] | None = ...,
+        ping_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["certificate_pem", b"certificate_pem", "names", b"names"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_pem", b"certificate_pem", "names", b"names", "ping_s", b"ping_s"]) -> None: ...
 
 Global___CertifyServerResponse: typing_extensions.TypeAlias = CertifyServerResponse
 

@@ -209,6 +209,7 @@ class Welcome(google.protobuf.message.Message):
     CERTIFICATE_REMAINING_S_FIELD_NUMBER: builtins.int
     CHUNK_BYTES_FIELD_NUMBER: builtins.int
     RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
+    PING_S_FIELD_NUMBER: builtins.int
     participant: builtins.str
     protocol: builtins.int
     server_version: builtins.str
@@ -224,6 +225,11 @@ class Welcome(google.protobuf.message.Message):
     """After a lost connection, idle participants draw the delay of their first
     reconnect from [0, return_spread_s), so that a fleet does not return at once.
     """
+    ping_s: builtins.float
+    """Seconds without a message after which the server sends a keepalive ping; 0:
+    not stated, which means 10. A participant's own interval is 0.9 times this,
+    so that only one side sends pings.
+    """
     def __init__(
         self,
         *,
@@ -234,8 +240,9 @@ class Welcome(google.protobuf.message.Message):
         certificate_remaining_s: builtins.float = ...,
         chunk_bytes: builtins.int = ...,
         return_spread_s: builtins.float = ...,
+        ping_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["certificate_remaining_s", b"certificate_remaining_s", "chunk_bytes", b"chunk_bytes", "participant", b"participant", "protocol", b"protocol", "return_spread_s", b"return_spread_s", "server_version", b"server_version", "transfer_address", b"transfer_address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_remaining_s", b"certificate_remaining_s", "chunk_bytes", b"chunk_bytes", "participant", b"participant", "ping_s", b"ping_s", "protocol", b"protocol", "return_spread_s", b"return_spread_s", "server_version", b"server_version", "transfer_address", b"transfer_address"]) -> None: ...
 
 Global___Welcome: typing_extensions.TypeAlias = Welcome
 

@@ -18,6 +18,7 @@ from atoll.server.aggregator.config import AggregatorConfig
 from atoll.server.aggregator.credential import Credential
 from atoll.server.aggregator.enrolling import Serving, due_in_s, enrol, renewed, server_certificate
 from atoll.server.aggregator.pages import Traffic, open_pages
+from atoll.server.aggregator.ping_interval import PingInterval
 from atoll.server.errors import ServerError, SetupError, UnauthenticatedError
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Link
@@ -140,7 +141,8 @@ class AggregatorDaemon:
         upstream = config.upstream or credential.address
         serving = self._serving = await server_certificate(credential, upstream, config.data)
         log.info("aggregator %s of the server %s; certificate for %s", credential.name, upstream, serving.names)
-        link, main_port, enrol_port = await self._build(credential, upstream, serving)
+        pings = PingInterval(config.data, serving.ping_s)
+        link, main_port, enrol_port = await self._build(credential, upstream, serving, pings)
         for listener in self._listeners:
             await listener.start()
         await self._front.start()
@@ -185,7 +187,9 @@ class AggregatorDaemon:
         self._credential = credential
         return credential
 
-    async def _build(self, credential: Credential, upstream: str, serving: Serving) -> tuple[Link, int, int]:
+    async def _build(
+        self, credential: Credential, upstream: str, serving: Serving, pings: PingInterval
+    ) -> tuple[Link, int, int]:
         """Create the services and bind their ports; returns the link, the main port and the enrolment port."""
         config, limits, meter = self._config, self._config.limits, self._figures.meter
         room = config.room
@@ -235,10 +239,13 @@ class AggregatorDaemon:
             transfer_address="",
             meter=self._figures.meter,
             takes_unary=False,
+            ping_s=pings.seconds,
         )
-        link.worker = worker
+        link.worker, link.hear_ping_s = worker, pings.hear
         self._traffic.link, self._traffic.participants = link, lambda: len(self._sessions)
-        main_port, enrol_port = await self._listen(credential, authenticator, participation, transfer, serving, link)
+        main_port, enrol_port = await self._listen(
+            credential, authenticator, participation, transfer, serving, link, pings.seconds
+        )
         hello.address = f"{self._advertised(serving)}:{main_port}"
         hello.enrolment_address = f"{self._advertised(serving)}:{enrol_port}"
         return link, main_port, enrol_port
@@ -251,10 +258,11 @@ class AggregatorDaemon:
         transfer: TransferService,
         serving: Serving,
         link: Link,
+        ping_s: float,
     ) -> tuple[int, int]:
         config, limits, refused, front = self._config, self._config.limits, self._figures.meter.refused, self._front
         ca = credential.ca_certificate.encode()
-        main = make_server(Port.MAIN, limits, refused, authenticator.enter, authenticator.connections)
+        main = make_server(Port.MAIN, limits, refused, authenticator.enter, authenticator.connections, ping_s=ping_s)
         enrolment = make_server(Port.ENROLMENT, limits, refused, front.enter, front.connections)
         self._listeners += [main, enrolment]
         self._closing.push_async_callback(front.close)

@@ -27,6 +27,7 @@ from atoll.server.identity.requests import KeyWithRequest
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.wire.errors import JoinTokenError
 from atoll.wire.join_token import JoinToken
+from atoll.wire.pacing import ping_interval_s
 from atoll.wire.renewal import renewal_proof
 from atoll.wire.v1 import enrolment_pb2, gateway_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceStub, RenewalServiceStub
@@ -120,11 +121,15 @@ def due_in_s(not_before: float, not_after: float) -> float:
 
 @dataclass(frozen=True)
 class Serving:
-    """The aggregator's server certificate and the names in it."""
+    """The aggregator's server certificate and the names in it.
+
+    ``ping_s`` is the server's interval of keepalive pings if the server was asked for the certificate just now.
+    """
 
     pair: ServerKeyPair
     names: tuple[str, ...]
     not_before: float
+    ping_s: float | None = None
 
 
 async def server_certificate(credential: Credential, address: str, folder: Path, *, fresh: bool = False) -> Serving:
@@ -157,7 +162,7 @@ async def server_certificate(credential: Credential, address: str, folder: Path,
     found = _kept_server(path)
     if found is None:
         raise SetupError("aggregator.certificate", "the server sent no certificate that can be read")
-    return found
+    return replace(found, ping_s=ping_interval_s(answer.ping_s))
 
 
 async def _patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -24,7 +24,7 @@ from atoll.server.config.config_file import load_config
 from atoll.server.process.logs import configure_logging
 from atoll.server.process.notify import READY, STOPPING, notify
 from atoll.settings.numbers import Finite
-from atoll.wire.pacing import LONGEST_RETRY_S
+from atoll.wire.pacing import LONGEST_PING_S, LONGEST_RETRY_S, PING_S
 
 if TYPE_CHECKING:
     from atoll.server.process.ports import Addresses
@@ -93,6 +93,13 @@ server.add_command(audit)
     help="Seconds after which a disconnected participant counts as gone.",
 )
 @click.option("--silo-silence-s", type=Finite(0), default=60.0, show_default=True, help="The same for silos.")
+@click.option(
+    "--ping-s",
+    type=Finite(PING_S, LONGEST_PING_S),
+    default=PING_S,
+    show_default=True,
+    help="Interval of keepalive pings to participants.",
+)
 @click.option(
     "--drain-s",
     type=Finite(0),

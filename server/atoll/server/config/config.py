@@ -13,7 +13,7 @@ from atoll.server.config.oidc_settings import OidcSettings
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.identity.host_name import advertised_name
 from atoll.wire.loopback import is_loopback
-from atoll.wire.pacing import LONGEST_RETRY_S
+from atoll.wire.pacing import LONGEST_PING_S, LONGEST_RETRY_S, PING_ANSWER_S, PING_S
 
 _ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
@@ -78,6 +78,14 @@ class ServerConfig(BaseModel):
         le=86_400.0,
         description="Seconds for which a round's sum waits for a disconnected aggregator that holds updates of the "
         "round, or until the round's deadline if that is later. After that, those updates are left out.",
+    )
+    ping_s: float = Field(
+        default=PING_S,
+        ge=PING_S,
+        le=LONGEST_PING_S,
+        description="Seconds without a message after which a connection of a participant is sent a keepalive ping. "
+        "Participants are told, and ping after 0.9 times as long. A lost connection is noticed "
+        f"{PING_ANSWER_S:g} s later at most ([deployment](deployment.md#keepalive-pings)).",
     )
     evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; may be given several times.")
     drain_s: float = Field(

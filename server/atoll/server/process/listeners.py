@@ -25,16 +25,17 @@ from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.interceptor import CallInterceptor
 from atoll.server.rpc.port_bounds import Bounds, Enter, by_address
 from atoll.wire.digest import MAX_CHUNK_BYTES
+from atoll.wire.pacing import PING_ANSWER_S, PING_S
 
 log = logging.getLogger(__name__)
 
 _OPTIONS: dict[str, int] = {
     "grpc.max_send_message_length": MAX_CHUNK_BYTES + (1 << 20),
-    "grpc.keepalive_time_ms": 10_000,
+    "grpc.keepalive_time_ms": round(1000 * PING_S),
     "grpc.keepalive_timeout_ms": 5_000,
     # For every ping; without it gRPC waits 60 s, regardless of the two options above. A smaller value would break slow
     # uploads, whose answers to pings queue behind their data.
-    "grpc.http2.ping_timeout_ms": 10_000,
+    "grpc.http2.ping_timeout_ms": round(1000 * PING_ANSWER_S),
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
     "grpc.http2.max_pings_without_data": 0,
@@ -87,6 +88,7 @@ def make_server(
     enter: Enter = by_address,
     connections: Connections | None = None,
     within: Sequence[grpc.aio.ServerInterceptor] = (),
+    ping_s: float = PING_S,
 ) -> grpc.aio.Server:
     """A gRPC server that does not listen yet.
 
@@ -98,8 +100,9 @@ def make_server(
         enter: admits every call, before its request is received.
         connections: closes connections of callers that do not read, once its port is set.
         within: further interceptors, which see admitted calls, and errors as raised by the handlers.
+        ping_s: seconds without a message after which a connection is sent a keepalive ping.
     """
-    options = _options_of(port, limits)
+    options = _options_of(port, limits) | {"grpc.keepalive_time_ms": round(1000 * ping_s)}
     bounds = _bounds_of(port, limits, enter, connections or Connections())
     interceptor = CallInterceptor(bounds, refused)
     return grpc.aio.server(interceptors=(interceptor, *within), options=list(options.items()))

@@ -181,6 +181,7 @@ class Ports:
             authenticator.enter,
             authenticator.connections,
             within=(supervise(authenticator),),
+            ping_s=config.ping_s,
         )
         front = self._front
         self._closing.push_async_callback(front.close)
@@ -199,6 +200,7 @@ class Ports:
             authenticator=authenticator,
             transfer_address=transfer_address,
             meter=self._figures.meter,
+            ping_s=config.ping_s,
         )
         file = None
         if not config.insecure:
@@ -272,6 +274,7 @@ class Ports:
             issuers=Issuers(ServerCertificates(authority, services.reader, self._clock), redeemer),
             executor=self._executor,
         )
+        service.ping_s = self._config.ping_s
         add_GatewayServiceServicer_to_server(service, main)
         nodes_of_gateways = GatewayCoordinatorService(coordinator, bindings, authenticator)
         add_CoordinatorServiceServicer_to_server(nodes_of_gateways, main)

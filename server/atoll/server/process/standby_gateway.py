@@ -226,11 +226,14 @@ class StandbyGateway:
         hello = gateway_pb2.GatewayHello(protocol=PROTOCOL, version=atoll.server.__version__, names=names)
         link = Link(self._place.main, identity.credentials, hello, relay, "this server, which stands by,")
         link.go_to(self._place.main, self._place.name)
+        link.hear_ping_s = self._compare_ping_s
         coordinator = SiteCoordinator(link, certificates, relay, None)
         authenticator = Authenticator(coordinator, Admission(limits), insecure=False)
         nodes = NodePool()
         transfer = self._transfers(identity, stores, link, coordinator, authenticator, nodes)
-        main = make_server(Port.MAIN, limits, refused, authenticator.enter, authenticator.connections)
+        main = make_server(
+            Port.MAIN, limits, refused, authenticator.enter, authenticator.connections, ping_s=config.ping_s
+        )
         enrolment = make_server(Port.ENROLMENT, limits, refused, front.enter, front.connections)
         self._listeners += [main, enrolment]
         self._closing.push_async_callback(front.close)
@@ -244,6 +247,7 @@ class StandbyGateway:
             authenticator=authenticator,
             transfer_address=await self._start_workers(coordinator, nodes, main_port),
             meter=self.figures.meter,
+            ping_s=config.ping_s,
         )
         front.connections.port = bind(enrolment, BEHIND, 0, plain)
         enrol_port = config.port_after(main_port, 1, config.enrol_port)
@@ -259,6 +263,12 @@ class StandbyGateway:
         await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"])
         hello.address, hello.enrolment_address = address, f"{config.advertised_host}:{enrol_port}"
         return link
+
+    def _compare_ping_s(self, ping_s: float) -> None:
+        """Participants connect to either server: with two intervals they open a connection again at each change."""
+        if ping_s != self._config.ping_s:
+            own = self._config.ping_s
+            log.warning("ping_s is %g here and %g at %s: set the same at both", own, ping_s, self._place.main)
 
     async def _start_workers(self, coordinator: SiteCoordinator, nodes: NodePool, main_port: int) -> str:
         """Start the ingest workers, if there are several; returns the address of their shared port."""

@@ -94,7 +94,14 @@ async def serve(order: WorkerOrder) -> None:
             meter=figures.meter,
         )
         connections = authenticator.connections
-        public = make_server(Port.TRANSFER, config.limits, figures.meter.refused, authenticator.enter, connections)
+        public = make_server(
+            Port.TRANSFER,
+            config.limits,
+            figures.meter.refused,
+            authenticator.enter,
+            connections,
+            ping_s=config.ping_s,
+        )
         private = make_server(Port.INSIDE)
         public.add_generic_rpc_handlers((transfer.handler(),))
         await add_health_and_reflection(public, [SERVICE])

@@ -25,6 +25,7 @@ from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.messages import PROTOCOL
+from atoll.wire.pacing import PING_S
 from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class ParticipationService:
         transfer_address: str,
         meter: TransferMeter,
         takes_unary: bool = True,
+        ping_s: float = PING_S,
     ) -> None:
         self._sessions = sessions
         self._coordinator = coordinator
@@ -55,6 +57,7 @@ class ParticipationService:
         self._sending = SendingRoom()
         self._gate = ReturnGate(sessions.pace)
         self._takes_unary = takes_unary
+        self._ping_s = ping_s
         self._unary = UnaryCheckIns(sessions, coordinator, authenticator, self._gate, self._sending, self._welcome)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -131,6 +134,7 @@ class ParticipationService:
             certificate_remaining_s=self._coordinator.certificate_remaining_s(session.participant),
             chunk_bytes=DEFAULT_CHUNK_BYTES,
             return_spread_s=max(sessions.return_spread_s, pace.return_spread_s),
+            ping_s=self._ping_s,
         )
 
     async def _read(self, requests: AsyncIterator[participation_pb2.CheckInRequest], session: Session) -> None:

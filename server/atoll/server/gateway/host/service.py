@@ -31,6 +31,7 @@ from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import Sessions
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.messages import PROTOCOL
+from atoll.wire.pacing import PING_S
 from atoll.wire.v1 import enrolment_pb2, gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceServicer
 
@@ -84,6 +85,7 @@ class GatewayService(GatewayServiceServicer):
     Attributes:
         addresses: enrolment address of each connected aggregator, by id.
         standby_names: host names of the servers that stood by since this one is at work, the newest last.
+        ping_s: this server's interval of keepalive pings, which gateways use for their participants.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class GatewayService(GatewayServiceServicer):
     ) -> None:
         self.addresses: dict[str, str] = {}
         self.standby_names: dict[str, None] = {}
+        self.ping_s = PING_S
         self._coordinator = coordinator
         self._sessions = sessions
         self._nodes = nodes
@@ -141,7 +144,7 @@ class GatewayService(GatewayServiceServicer):
         reader = asyncio.create_task(_read(request_iterator, attendance))
         try:
             with ended_with_certificate(context, lambda: end(attendance.outbox)):
-                yield _welcome()
+                yield self._welcome()
                 async for response in _sent(attendance):
                     yield response
             if reader.done():
@@ -161,6 +164,11 @@ class GatewayService(GatewayServiceServicer):
             self.standby_names[name] = None
         while len(self.standby_names) > MAX_STANDBY_NAMES:
             del self.standby_names[next(iter(self.standby_names))]
+
+    def _welcome(self) -> gateway_pb2.AttendResponse:
+        version = atoll.server.__version__
+        welcome = gateway_pb2.GatewayWelcome(protocol=PROTOCOL, server_version=version, ping_s=self.ping_s)
+        return gateway_pb2.AttendResponse(welcome=welcome)
 
     async def _replace(self, gateway: Gateway, attendance: Attendance) -> None:
         """Take over from an older stream of the gateway, whose sessions end first."""
@@ -247,18 +255,13 @@ class GatewayService(GatewayServiceServicer):
         """Issue a server certificate for the host names that the gateway was enrolled with."""
         gateway = await self._authenticator.aggregator(context)
         pem, names = await self._issuers.servers.certify(gateway, request.csr_pem)
-        return gateway_pb2.CertifyServerResponse(certificate_pem=pem, names=names)
+        return gateway_pb2.CertifyServerResponse(certificate_pem=pem, names=names, ping_s=self.ping_s)
 
     async def Enrol(self, request: gateway_pb2.PassedEnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
         """Redeem a newcomer's join token. A server of the federation is believed where the newcomer calls from."""
         gateway = await self._caller(context)
         source = one_line(request.source, MAX_SOURCE_CHARS) or "an unknown address"
         return await self._issuers.newcomers.redeem(request.request, source, gateway.through)
-
-
-def _welcome() -> gateway_pb2.AttendResponse:
-    welcome = gateway_pb2.GatewayWelcome(protocol=PROTOCOL, server_version=atoll.server.__version__)
-    return gateway_pb2.AttendResponse(welcome=welcome)
 
 
 async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> gateway_pb2.GatewayHello:

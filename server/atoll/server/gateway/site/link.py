@@ -20,6 +20,7 @@ from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.wire.digest import MAX_CHUNK_BYTES
+from atoll.wire.pacing import ping_interval_s
 from atoll.wire.v1 import gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
 
@@ -83,6 +84,7 @@ class Link:
 
     Attributes:
         worker: performs the server's orders; set it before ``run``.
+        hear_ping_s: called with the server's interval of keepalive pings, in seconds, whenever a link is made.
         connected: number of links made so far.
     """
 
@@ -101,6 +103,7 @@ class Link:
         self._hello = hello
         self._relay = relay
         self.worker: Performing | None = None
+        self.hear_ping_s: Callable[[float], None] = lambda _: None
         self._line: Line | None = None
         self._renew = asyncio.Event()
         self.connected = 0
@@ -243,6 +246,7 @@ class Link:
         if first is grpc.aio.EOF or first.WhichOneof("message") != "welcome":
             raise UnavailableError("gateway.link", "the server ended the stream", retry_after_s=1.0)
         log.info("connected to the server %s, version %s", self._address, first.welcome.server_version)
+        self.hear_ping_s(ping_interval_s(first.welcome.ping_s))
 
     async def _serve(self, line: Line, worker: Performing, attending: Any, working: Any) -> None:
         tasks = [
