@@ -64,6 +64,25 @@ async def test_it_waits_for_rounds_that_are_being_released() -> None:
     assert await drained > 0
 
 
+async def test_a_release_that_the_last_report_begins_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No round is being released while the upload is open; a server that looked then stopped in mid-release."""
+    monkeypatch.setattr(draining, "QUIET_S", 0.1)
+    releasing, asked = asyncio.Event(), asyncio.Event()
+
+    async def settled() -> None:
+        asked.set()
+        assert releasing.is_set()
+
+    meter = TransferMeter()
+    with meter.upload():
+        drained = asyncio.create_task(drain(meter, WAIT_S, settled))
+        await asyncio.sleep(0.05)
+        assert not asked.is_set()
+    releasing.set()
+    assert await drained > 0
+    assert asked.is_set()
+
+
 async def test_no_time_is_none() -> None:
     meter = TransferMeter()
     with meter.upload():

@@ -25,12 +25,17 @@ PROGRESS_S = 2.0
 
 
 async def drain(meter: TransferMeter, limit_s: float, settled: Callable[[], Awaitable[None]] | None = None) -> float:
-    """Wait until no upload is under way and ``settled`` returns; returns the remaining seconds of ``limit_s``."""
+    """Wait until no upload is under way, then until ``settled`` returns; returns the remaining seconds of ``limit_s``.
+
+    In this order: the report of the last upload may begin a release.
+    """
     until = time.monotonic() + limit_s
     logging_progress = asyncio.create_task(_log_progress(meter, limit_s))
     try:
         async with asyncio.timeout(limit_s):
-            await asyncio.gather(_uploads_end(meter), _nothing() if settled is None else settled())
+            await _uploads_end(meter)
+            if settled is not None:
+                await settled()
     except TimeoutError:
         if meter.uploads_open:
             log.warning("%s cut after %g s (drain_s)", counted(meter.uploads_open, "upload"), limit_s)
@@ -61,7 +66,3 @@ async def _log_progress(meter: TransferMeter, limit_s: float) -> None:
         await asyncio.sleep(PROGRESS_S)
         uploads = counted(meter.uploads_open, "upload")
         log.info("draining for %.0f s of at most %g s: %s under way", time.monotonic() - began, limit_s, uploads)
-
-
-async def _nothing() -> None:
-    """Return at once: there is nothing to wait for."""
