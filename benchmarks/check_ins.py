@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import IO
 
+from atoll.wire.pacing import participant_ping_ms
 from benchmarks.connected import cpu_s, share_of_a_core
 from benchmarks.federation import Federation, federation, write_zeros
 from benchmarks.figures import Figure
@@ -28,7 +29,10 @@ PER_PROCESS = 4000
 """Streams of one process: each needs four files, and a process may often open 20,000."""
 _TOKENS_PER_CALL = 1000
 MOST_BYTES, MOST_SHARE, INVITED_S = 1e9, 5.0, 1.0
-REST_S = 20.0
+PING_S = 40.0
+"""Interval of keepalive pings, in place of 10 s: pings are nearly all that idle streams take of the processor."""
+REST_S = 2 * participant_ping_ms(PING_S) / 1000
+"""Two pings of each stream."""
 LEAVE_S = 300.0
 _WARM = 20
 """Streams opened and closed as a warm-up: the first enrolments load code and touch memory, about 50 MB in all."""
@@ -93,7 +97,7 @@ def _spent_s(place: Federation, callers: int, way: str, calls: int) -> float:
 def _streams(options: Options, settings: str) -> Iterator[Figure]:
     command, count = options.command("fleet"), options.or_else(options.clients, STREAMS, 4)
     cohort, most_bytes = min(COHORT, count), MOST_BYTES / STREAMS
-    with federation(clients=0, options=("--config", settings)) as place:
+    with federation(clients=0, options=("--config", settings, "--ping-s", f"{PING_S:g}")) as place:
         assert place.server is not None
         with _crowd(place, 2 if options.smoke else _WARM, "stream", name="warm"):
             pass
@@ -103,7 +107,7 @@ def _streams(options: Options, settings: str) -> Iterator[Figure]:
             share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
             each = (memory_of(place.server.pid).anonymous - before) / count
             invited_s, spent_s = _invited(place, channels, cohort)
-    name = f"{count} idle streams"
+    name = f"{count} idle streams, --ping-s {PING_S:g}"
     if options.smoke:
         yield Figure.stated(f"{name}: server memory each", each / 1e3, "KB", command)
     else:

@@ -28,6 +28,7 @@ from atoll.client._connection.enrolment import enrol
 from atoll.client._connection.identity import Identity
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
+from atoll.wire.pacing import PING_S, ping_interval_s
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc, tensors_pb2
 from benchmarks.crowd import raise_limit
 
@@ -60,13 +61,13 @@ class LightCrowd:
         return await asyncio.gather(*(self._enrol(number, token) for number, token in enumerate(tokens)))
 
     async def hold(self, identities: Sequence[Identity]) -> None:
-        """Hold a stream for each identity until cancelled."""
+        """Hold a stream for each identity until cancelled, with the server's interval of pings."""
+        async with _channel(identities[0]) as channel:
+            ping_s = ping_interval_s((await _checked_in(channel))[1].ping_s)
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             for identity in identities:
-                channel = await stack.enter_async_context(_channel(identity))
-                call = _stub(channel).CheckIn()
-                await call.write(participation_pb2.CheckInRequest(hello=_HELLO))
-                await call.read()
+                channel = await stack.enter_async_context(_channel(identity, ping_s))
+                call, _ = await _checked_in(channel)
                 group.create_task(self._listen(call))
             self.say("ready")
 
@@ -98,8 +99,15 @@ class LightCrowd:
             return await asyncio.to_thread(enrol, token, self._folder / str(number))
 
 
-def _channel(identity: Identity) -> grpc.aio.Channel:
-    return Endpoint(identity.server_address, identity).open_async()
+def _channel(identity: Identity, ping_s: float = PING_S) -> grpc.aio.Channel:
+    return Endpoint(identity.server_address, identity, ping_s=ping_s).open_async()
+
+
+async def _checked_in(channel: grpc.aio.Channel) -> tuple[Any, participation_pb2.Welcome]:
+    """An open check-in stream, and its welcome."""
+    call: Any = _stub(channel).CheckIn()
+    await call.write(participation_pb2.CheckInRequest(hello=_HELLO))
+    return call, (await call.read()).welcome
 
 
 def _stub(channel: grpc.aio.Channel) -> Stub:
