@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from atoll.server.rpc.authentication import IDLE_S
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding
 from atoll.wire.pacing import PING_ANSWER_S, PING_S
@@ -116,10 +117,12 @@ def test_an_upload_that_trickles_neither_holds_its_round_nor_stays_open_after_it
         with pytest.raises(grpc.RpcError) as refused:
             call.result(timeout=WAIT_S)
         ended.set()
-        assert refusal(refused.value)[1].code in ("round.over", "run.ended")
         assert kept(seconds_since(over), 10.0)
     (seen,) = operator.rounds(run)
-    assert seen.closed_at - seen.opened_at >= window
-    assert kept(seen.closed_at - seen.opened_at, window + 10.0)
+    lasted_s = seen.closed_at - seen.opened_at
+    too_slow = ("stream.slow",) if lasted_s > IDLE_S else ()  # on a machine as busy as that the other limit is first
+    assert refusal(refused.value)[1].code in ("round.over", "run.ended", *too_slow)
+    assert lasted_s >= window
+    assert kept(lasted_s, window + 10.0)
     assert {member.status for member in seen.members} == {"reported", "timed_out"}
     assert_close(operator.arrays(run), averaged(MODEL, shares_of([0]), 0))
