@@ -160,6 +160,30 @@ class TestSeveralProjects:
         assert paces._rate.share(paces.of("default"), now[0]) > 245.0
         assert paces.population == 0
 
+    @pytest.mark.parametrize("many", [200, 8000])
+    def test_one_whose_participants_are_all_in_their_calls_keeps_an_equal_share(self, many: int) -> None:
+        """Next to one that gathers, or is spread, and wants the whole rate."""
+        now = [1000.0]
+        paces = PaceSteering(lambda: now[0], CheckInSettings(per_s=10.0), random.Random(1))
+        large, small = paces.of("large"), paces.of("small")
+        paces.need("r", 1000, "large")
+        small.arrived("alone")
+        small.next_return("alone")
+        for number in range(many):
+            now[0] += 60.0 / many
+            large.arrived(f"p{number}")
+            large.next_return(f"p{number}")
+        small._expected._rate = 0.0  # as after hours in which it came when it was expected
+        now[0] += 1.0
+        small.arrived("alone")
+        assert small.population == 0
+        assert paces._rate.share(small, now[0]) >= 0.5 * paces.settings.per_s
+        assert small.return_spread_s == 0.0
+        assert small.put_off("alone") <= 3.0
+        now[0] += 1.0
+        small.arrived("alone")
+        assert small.next_return("alone").after_s <= paces.settings.period_s + 2.0
+
     def test_a_run_that_is_gone_needs_none_of_its_project(self) -> None:
         paces = PaceSteering(lambda: 0.0)
         paces.need("r", 7, "cardio")

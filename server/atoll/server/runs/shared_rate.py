@@ -66,7 +66,7 @@ class SharedRate:
         self._second = -1
 
     def share(self, sharer: Sharer, now: float) -> float:
-        """Check-ins in a second that one may ask for: its share, and what all others leave."""
+        """Check-ins in a second that one may ask for: its share and what all others leave, or an equal share."""
         if len(self._sharers) == 1:
             return self._settings.per_s
         self._work_out(now)
@@ -91,17 +91,21 @@ class SharedRate:
         self._shares = _with_the_rest(per_s, self._sharers, [one.demand_per_s(now) for one in self._sharers])
         gathering = [one.population if one.gathers else 0 for one in self._sharers]
         self._meeting = _with_the_rest(per_s, self._sharers, gathering)
-        newcomer = per_s / (1 + sum(1 for count in gathering if count))
-        for one in self._sharers:
-            if not one.gathers:
-                self._meeting[one] = max(self._meeting[one], newcomer)
         self._reserved = _filled(fair_shares(per_s, gathering), gathering)
 
 
 def _with_the_rest(per_s: float, sharers: Sequence[Sharer], demands: Sequence[float]) -> dict[Sharer, float]:
+    """What each may ask for: at least an equal share, however few of its participants are expected at the moment.
+
+    None of a project's participants is expected while all of them are in their calls.
+    """
     shares = fair_shares(per_s, demands)
     left = max(0.0, per_s - sum(shares))
-    return {one: share + left for one, share in zip(sharers, shares, strict=True)}
+    active = sum(1 for demand in demands if demand > 0.0)
+    return {
+        one: max(share + left, per_s / (active if demand > 0.0 else active + 1))
+        for one, share, demand in zip(sharers, shares, demands, strict=True)
+    }
 
 
 def _filled(rates: Sequence[float], counts: Sequence[int]) -> dict[int, float]:
