@@ -89,14 +89,16 @@ class TestSeveralProjects:
 
     MANY, FEW = 30_000, 60
 
-    def there(self) -> VirtualFederation:
-        there = VirtualFederation(self.MANY, {"small": self.FEW})
-        there.pace.need("r", 1000)
+    def there(self, part: float = 1.0) -> VirtualFederation:
+        """Both projects; ``part`` of the large one and of the rate is enough where no single second counts."""
+        settings = CheckInSettings(per_s=part * CheckInSettings().per_s)
+        there = VirtualFederation(int(part * self.MANY), {"small": self.FEW}, settings)
+        there.pace.need("r", int(part * 1000))
         there.pace.need("s", 50, "small")
         return there
 
     def test_a_small_one_gathers_beside_a_large_one(self) -> None:
-        there = self.there()
+        there = self.there(0.4)
         there.come_over(240.0)
         there.until(1200.0)
         small, hold, period = there.of["small"], int(there.settings.hold_s), int(there.settings.period_s)
@@ -104,8 +106,8 @@ class TestSeveralProjects:
             together = max(sum(small[at + second] for second in range(hold)) for at in range(began, began + period))
             assert together >= 0.95 * self.FEW, f"within the time that a call is held, in the minute from {began}"
         mean, most = there.rates(there.attempts, 600, 1200)
-        alone = VirtualFederation(self.MANY)
-        alone.pace.need("r", 1000)
+        alone = VirtualFederation(there.count, settings=there.settings)
+        alone.pace.need("r", 400)
         alone.come_over(240.0)
         alone.until(1200.0)
         usual, _ = alone.rates(alone.attempts, 600, 1200)
