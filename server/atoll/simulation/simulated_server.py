@@ -126,7 +126,7 @@ class SimulatedServer:
         if boundaries is not None and isinstance(store.writer, RoundWriter):
             boundaries.services, boundaries.writer = services, store.writer
         authority = Authority.open(folder / "ca", now=clock())
-        book = CertificateBook(authority, store.writer, store.reader, clock, lifetime_s=365 * 86_400.0)
+        book = CertificateBook(authority, store.writer, store.reader, clock)
         coordinator = Coordinator(services, book, _STORAGE, insecure=True)
         return cls(folder, store, services, nodes, coordinator, sessions, spool)
 

@@ -48,7 +48,7 @@ class Rig:
         self.store = Store.open(data)
         self.authority = Authority.open(data / "ca", now=self.clock())
         self.path = data / "operator.json"
-        self.book = CertificateBook(self.authority, self.store.writer, self.store.reader, self.clock, lifetime_s=1.0)
+        self.book = CertificateBook(self.authority, self.store.writer, self.store.reader, self.clock)
         self.file = self.again()
 
     def again(self) -> OperatorFile:

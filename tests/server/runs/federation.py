@@ -322,7 +322,7 @@ async def opened(
             room=room or Room(data, 0),
         )
         authority = Authority.open(data / "ca", now=time.time())
-        book = CertificateBook(authority, store.writer, store.reader, time.time, lifetime_s=3600.0)
+        book = CertificateBook(authority, store.writer, store.reader, time.time)
         coordinator = Coordinator(services, book, storage or StorageSettings(), insecure=False, restored_at=restored_at)
         await coordinator.start()
         try:

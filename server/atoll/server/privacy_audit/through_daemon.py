@@ -199,7 +199,7 @@ async def _daemon(folder: Path, keep_models: int) -> AsyncIterator[_Daemon]:
             room=Room(folder, 0),
         )
         authority = Authority.open(folder / "ca", now=time.time())
-        book = CertificateBook(authority, store.writer, store.reader, time.time, lifetime_s=3600.0)
+        book = CertificateBook(authority, store.writer, store.reader, time.time)
         coordinator = Coordinator(services, book, StorageSettings(), insecure=False)
         await coordinator.start()
         try:

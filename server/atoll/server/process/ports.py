@@ -16,6 +16,8 @@ from grpc_health.v1._async import HealthServicer
 
 from atoll.server.access.audit_log import AuditLog, OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.issuing import CertificateIssuer
+from atoll.server.access.join_tokens import JoinTokens
 from atoll.server.access.operator_file import OperatorFile
 from atoll.server.access.operators import Operators
 from atoll.server.access.project_book import ProjectBook
@@ -214,12 +216,22 @@ class Ports:
             nodes=services.nodes,
             file=file,
         )
-        redeemer = Redeemer(book, main_address, EnrolmentRate(config.limits))
+        issuer = CertificateIssuer(
+            book,
+            authority,
+            services.writer,
+            services.reader,
+            self._clock,
+            lifetime_s=config.certificate_lifetime_s,
+            most_per_lifetime=config.limits.certificates_per_lifetime,
+            grace_s=config.renewal_grace_s,
+        )
+        redeemer = Redeemer(issuer, main_address, EnrolmentRate(config.limits))
         gateways = self.gateways = self._serve_gateways(main, services, coordinator, authenticator, authority, redeemer)
         control = partial(
             ControlService,
             coordinator=coordinator,
-            access=Access(book, operators, projects),
+            access=Access(book, JoinTokens(authority, services.writer, self._clock), operators, projects),
             services=services,
             facts=ServerFacts(
                 self._started_at,
@@ -239,9 +251,9 @@ class Ports:
             port = await open_sign_in_port(config, config.oidc.issuer, coordinator, supervise, refused, own, main_port)
             sign_in = self._serve_sign_in(port, control, self._transfer(services, coordinator, port.authenticator))
         main.add_generic_rpc_handlers((participation.handler(),))
-        add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
+        add_RenewalServiceServicer_to_server(RenewalService(issuer, authenticator), main)
         add_ControlServiceServicer_to_server(control(authenticator=authenticator), main)
-        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, redeemer, front.origin), enrolment)
+        add_EnrolmentServiceServicer_to_server(EnrolmentService(issuer, redeemer, front.origin), enrolment)
         self.health = [
             await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
             await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),

@@ -158,16 +158,7 @@ class Daemon:
         await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
         restored_at = last_restoration(config.data)
-        book = CertificateBook(
-            authority,
-            store.writer,
-            store.reader,
-            self._clock,
-            lifetime_s=config.certificate_lifetime_s,
-            restored_at=restored_at,
-            most_per_lifetime=config.limits.certificates_per_lifetime,
-            grace_s=config.renewal_grace_s,
-        )
+        book = CertificateBook(authority, store.writer, store.reader, self._clock, restored_at)
         spool = Spool(config.data / SPOOL_FOLDER, room, uploads_beside(store.blobs))
         self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)
         services = Services(
@@ -191,7 +182,13 @@ class Daemon:
         audit_log = AuditLog(store.writer, self._clock)
         downloads = OperatorDownloads(audit_log)
         coordinator = self._coordinator = Coordinator(
-            services, book, config.storage, insecure=config.insecure, restored_at=restored_at, downloads=downloads
+            services,
+            book,
+            config.storage,
+            insecure=config.insecure,
+            restored_at=restored_at,
+            downloads=downloads,
+            renewal_grace_s=config.renewal_grace_s,
         )
         addresses = await self._ports.open(services, coordinator, book, authority, audit_log, downloads)
         self._closing.push_async_callback(coordinator.stop)

@@ -51,7 +51,7 @@ class AccessHandlers(OperatorHandlers):
         if scope.organisation and kind is ParticipantKind.AGGREGATOR:
             raise organisation_error(operator, scope.organisation, scope.place)
         binding = await self._binding(request, kind, scope.place)
-        made = await self._certificates.create_tokens(
+        made = await self._tokens.create(
             request.organisation,
             kind,
             lifetime_s=request.lifetime_s,
@@ -110,7 +110,7 @@ class AccessHandlers(OperatorHandlers):
                 "name either tokens, or the operator who made them",
             )
         scope = current_scope()
-        voided = await self._certificates.void_tokens(
+        voided = await self._tokens.void(
             request.token_ids, request.created_by, project=scope.project, organisation=scope.organisation
         )
         log.info("%d join tokens voided by operator %s", voided, operator)

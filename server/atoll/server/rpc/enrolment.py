@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.issuing import CertificateIssuer
 from atoll.server.identity import ParticipantKind
 from atoll.server.rpc.authentication import Authenticator, Context, certificate_of
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
@@ -28,7 +28,7 @@ class Redeemer:
         rate: counts attempts.
     """
 
-    def __init__(self, certificates: CertificateBook, server_address: str, rate: EnrolmentRate) -> None:
+    def __init__(self, certificates: CertificateIssuer, server_address: str, rate: EnrolmentRate) -> None:
         self._certificates = certificates
         self._server_address = server_address
         self.rate = rate
@@ -60,7 +60,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         origin: returns the peer that a call originates from, given its immediate peer.
     """
 
-    def __init__(self, certificates: CertificateBook, redeemer: Redeemer, origin: Callable[[str], str] = str) -> None:
+    def __init__(self, certificates: CertificateIssuer, redeemer: Redeemer, origin: Callable[[str], str] = str) -> None:
         self._certificates = certificates
         self._redeemer = redeemer
         self._origin = origin
@@ -87,7 +87,7 @@ class EnrolmentService(EnrolmentServiceServicer):
 class RenewalService(RenewalServiceServicer):
     """Renews the certificate that the connection was made with."""
 
-    def __init__(self, certificates: CertificateBook, authenticator: Authenticator) -> None:
+    def __init__(self, certificates: CertificateIssuer, authenticator: Authenticator) -> None:
         self._certificates = certificates
         self._authenticator = authenticator
 

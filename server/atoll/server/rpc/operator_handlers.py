@@ -8,6 +8,7 @@ from pathlib import Path
 
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.join_tokens import JoinTokens
 from atoll.server.access.operators import Operators
 from atoll.server.access.project_book import ProjectBook
 from atoll.server.rpc.authentication import Authenticator
@@ -39,9 +40,10 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class Access:
-    """Access to the server: certificates and join tokens, operators, and their projects."""
+    """Access to the server: certificates, join tokens, operators, and their projects."""
 
     certificates: CertificateBook
+    tokens: JoinTokens
     operators: Operators
     projects: ProjectBook
 
@@ -62,6 +64,7 @@ class OperatorHandlers:
     ) -> None:
         self._coordinator = coordinator
         self._certificates = access.certificates
+        self._tokens = access.tokens
         self._operators = access.operators
         self._book = access.projects
         self._services = services

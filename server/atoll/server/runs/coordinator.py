@@ -84,6 +84,7 @@ class Coordinator:
         insecure: bool,
         restored_at: float = 0.0,
         downloads: OperatorDownloads | None = None,
+        renewal_grace_s: float = 0.0,
     ) -> None:
         self._insecure = insecure
         self._restored_at = restored_at
@@ -99,7 +100,7 @@ class Coordinator:
         )
         self._resuming: set[str] = set()
         self.janitor = Janitor(
-            services, storage, lambda: {*self._active.ids(), *self._resuming}, renewal_grace_s=certificates.grace_s
+            services, storage, lambda: {*self._active.ids(), *self._resuming}, renewal_grace_s=renewal_grace_s
         )
         self._extender = Extender(services, self._journal, self.janitor, storage)
         self._open = False

@@ -92,14 +92,14 @@ class Aggregator(Caller):
 @contextlib.contextmanager
 def short_lived(world: World, lifetime_s: float) -> Iterator[None]:
     """Issue certificates with this lifetime, which is shorter than the configuration allows."""
-    coordinator = world.daemon._coordinator
-    assert coordinator is not None
-    book = coordinator._certificates
-    before, book._lifetime_s = book._lifetime_s, lifetime_s
+    gateways = world.daemon._ports.gateways
+    assert gateways is not None
+    issuer = gateways._issuers.newcomers._certificates
+    before, issuer._lifetime_s = issuer._lifetime_s, lifetime_s
     try:
         yield
     finally:
-        book._lifetime_s = before
+        issuer._lifetime_s = before
 
 
 async def enrolled(world: World, *, aggregator: bool = False, **wanted: Any) -> tuple[enrolment_pb2.EnrolResponse, Key]:

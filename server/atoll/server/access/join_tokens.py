@@ -1,0 +1,110 @@
+"""Creates and voids join tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection
+
+from atoll.server.access.aggregator_names import check_names
+from atoll.server.access.certificates import check_operator_stands
+from atoll.server.access.quotas import check_participants
+from atoll.server.identity import UNBOUND, Authority, Bound, ParticipantKind, mint
+from atoll.server.stores import Writer, tokens
+from atoll.wire.join_token import JoinToken
+
+log = logging.getLogger(__name__)
+
+
+class JoinTokens:
+    """The join tokens of a server.
+
+    Args:
+        authority: its certificate is part of each token.
+        writer: the database's writer.
+        clock: epoch seconds, UTC.
+    """
+
+    def __init__(self, authority: Authority, writer: Writer, clock: Callable[[], float]) -> None:
+        self._authority = authority
+        self._writer = writer
+        self._clock = clock
+
+    async def create(
+        self,
+        organisation: str,
+        kind: ParticipantKind,
+        *,
+        lifetime_s: float,
+        count: int,
+        operator: str,
+        address: str,
+        bound: Bound = UNBOUND,
+        shows_counts: bool = True,
+    ) -> list[JoinToken]:
+        """Mint one-time join tokens, of which only hashes are kept. ``address`` is where their holders enrol.
+
+        ``shows_counts``: whether a refusal by the project's quota may tell what is in the project.
+
+        Raises:
+            InvalidRequestError: for an invalid organisation or lifetime, or a host name of another aggregator.
+            ConflictError: if the project is closed.
+            LimitExceededError: if the project would exceed its quota of participants.
+            RevokedError: if the operator has just been revoked.
+        """
+        now = self._clock()
+        minted = [
+            mint(
+                organisation,
+                kind,
+                created_by=operator,
+                now=now,
+                lifetime_s=lifetime_s,
+                bound=bound,
+            )
+            for _ in range(count)
+        ]
+        more = 0 if kind is ParticipantKind.AGGREGATOR else count
+
+        def work(connection: Connection) -> None:
+            check_operator_stands(connection, operator, now)
+            if bound.hosts:
+                check_names(connection, organisation, bound, now=now)
+            check_participants(connection, bound.project, more, now=now, promised=True, shows_counts=shows_counts)
+            for token in minted:
+                tokens.add(connection, token.record)
+
+        await self._writer.run(work)
+        words = "%d join tokens made: project %s, organisation %s, kind %s, operator %s"
+        log.info(words, count, bound.project, organisation, kind, operator)
+        ca = self._authority.certificate_pem
+
+        def pack() -> list[JoinToken]:
+            return [JoinToken(address, ca, token.record.id, token.secret) for token in minted]
+
+        return await asyncio.to_thread(pack)
+
+    async def void(
+        self, ids: Sequence[str], created_by: str, *, project: str | None = None, organisation: str = ""
+    ) -> int:
+        """Void unused join tokens: these, or all made by an operator; returns how many were still usable.
+
+        Args:
+            ids: ids of tokens.
+            created_by: the operator who made them, if there are no ids.
+            project: the tokens' project; None for any.
+            organisation: the tokens' organisation; empty for any.
+
+        Raises:
+            RecordMissingError: if a token does not exist; then none is voided.
+        """
+        now = self._clock()
+
+        def work(connection: Connection) -> int:
+            if ids:
+                return tokens.void_named(connection, ids, at=now, project=project, organisation=organisation)
+            return tokens.void(connection, created_by=created_by, at=now, project=project, organisation=organisation)
+
+        return await self._writer.run(work)
