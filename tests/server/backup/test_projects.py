@@ -1,4 +1,4 @@
-"""Two projects go from the release before to back-ups, a database server and back: complete, and apart."""
+"""Two projects of the previous release survive backups and moves of the database complete and isolated."""
 
 from __future__ import annotations
 
