@@ -35,31 +35,29 @@ async def read_to_the_end(call: Any) -> Any:
         return await call.code()
 
 
+async def loses_streams_and_sessions(north: Aggregator) -> None:
+    """Open an aggregator's streams, with a participant in a round; the server ends them and its session."""
+    world = north.world
+    participant = await north.participant()
+    await world.submit(job())
+    await north.open(1, participant)
+    await north.invited(1)
+    working = GatewayServiceStub(north.channel).Work()
+    await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
+    for call in (working, north.attending):
+        assert await read_to_the_end(call) is grpc.StatusCode.OK
+    assert world.daemon._sessions.get(participant.name) is None
+
+
 async def test_one_that_answers_no_question_loses_its_streams_and_its_sessions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "AGGREGATOR_SILENT_S", 0.2)
     north = await Aggregator.of(world)
-    participant = await north.participant()
-    await world.submit(job())
-    await north.open(1, participant)
-    await north.invited(1)
-    working = GatewayServiceStub(north.channel).Work()
-    await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
-    for call in (working, north.attending):
-        assert await read_to_the_end(call) is grpc.StatusCode.OK
-    assert world.daemon._sessions.get(participant.name) is None
+    await loses_streams_and_sessions(north)
 
 
 async def test_the_streams_of_one_end_with_its_certificate(world: World) -> None:
     with short_lived(world, window_s()):
         north = await Aggregator.of(world)
-    participant = await north.participant()
-    await world.submit(job())
-    await north.open(1, participant)
-    await north.invited(1)
-    working = GatewayServiceStub(north.channel).Work()
-    await working.write(gateway_pb2.WorkRequest(hello=gateway_pb2.WorkHello()))
-    for call in (working, north.attending):
-        assert await read_to_the_end(call) is grpc.StatusCode.OK
-    assert world.daemon._sessions.get(participant.name) is None
+    await loses_streams_and_sessions(north)
