@@ -42,6 +42,8 @@ def test_an_aggregator_gets_the_names_that_its_token_has() -> None:
         (("2001:0DB8:0::1",), "2001:0DB8:0::1 is a name of the server's own"),
         (("agg.example.org:7410",), "neither a host name nor an IP address"),
         (("a b",), "neither a host name nor an IP address"),
+        (("2001:db8::1%eth0",), "neither a host name nor an IP address"),
+        (("2001:db8::7%zone fl.example.org",), "neither a host name nor an IP address"),
     ],
 )
 def test_names_that_an_aggregator_may_not_have(names: tuple[str, ...], message: str) -> None:

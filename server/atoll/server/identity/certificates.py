@@ -6,7 +6,6 @@ All keys are on P-256, since the TLS library inside gRPC does not accept Ed25519
 from __future__ import annotations
 
 import datetime
-import ipaddress
 from collections.abc import Sequence
 
 from cryptography import x509
@@ -16,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll.server.identity.errors import AuthorityError
-from atoll.server.identity.host_name import is_host_name
+from atoll.server.identity.host_name import address_of, is_host_name
 from atoll.server.identity.peer import Role, identity_uri
 from atoll.server.identity.validity import not_before_of
 
@@ -93,7 +92,7 @@ def server_names(names: Sequence[str]) -> x509.SubjectAlternativeName:
 
 def _general_name(name: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(name))
+        return x509.IPAddress(address_of(name))
     except ValueError:
         if not is_host_name(name):
             raise AuthorityError(f"server name {name[:100]!r} is neither a host name nor an IP address") from None

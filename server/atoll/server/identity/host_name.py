@@ -15,10 +15,21 @@ def is_host_name(name: str) -> bool:
     return _HOST.fullmatch(name) is not None
 
 
+def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An IP address as certificates contain it: without a zone, in which IPv6 allows nearly any text.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if "%" in name:
+        raise ValueError(f"{name[:100]!r} has a zone, which has no meaning on other machines")
+    return ipaddress.ip_address(name)
+
+
 def compared(name: str) -> str:
     """A host name or address in the form that TLS compares: lower case, and addresses in canonical form."""
     try:
-        return ipaddress.ip_address(name).compressed
+        return address_of(name).compressed
     except ValueError:
         return name.lower()
 
@@ -32,9 +43,9 @@ def advertised_name(value: str | None) -> str | None:
     if value is None or is_host_name(value):
         return value
     try:
-        ipaddress.ip_address(value)
+        address_of(value)
     except ValueError:
         raise ValueError(
-            "expected a host name or an IP address alone, such as fl.example.org: no port, no https://"
+            "expected a host name or an IP address alone, such as fl.example.org: no port, no zone, no https://"
         ) from None
     return value
