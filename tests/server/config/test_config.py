@@ -1,11 +1,14 @@
+import ipaddress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from pydantic import ValidationError
 
 from atoll.client.limits import Limits
 from atoll.server.config.config import ServerConfig
+from atoll.server.identity.certificates import server_names
 
 DATA = Path("data")
 
@@ -104,6 +107,13 @@ def test_the_name_that_participants_connect_to(settings: dict[str, Any], adverti
     assert found.advertised_host == advertised
     assert advertised in found.certificate_names
     assert not {"0.0.0.0", "::"} & set(found.certificate_names)  # noqa: S104 - compared
+
+
+def test_the_certificate_of_a_server_on_a_link_local_address_has_it_without_its_zone() -> None:
+    found = config(host="fe80::1%eth0")
+    assert found.advertised_host == "fe80::1%eth0"
+    addresses = server_names(found.certificate_names).get_values_for_type(x509.IPAddress)
+    assert ipaddress.ip_address("fe80::1") in addresses
 
 
 def test_secondary_ports_follow_the_main_one() -> None:

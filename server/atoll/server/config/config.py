@@ -167,9 +167,9 @@ class ServerConfig(BaseModel):
 
     @property
     def certificate_names(self) -> tuple[str, ...]:
-        """Host names and addresses in the server's certificate."""
-        names = {self.advertised_host, self.host, "localhost", "127.0.0.1"}
-        return tuple(sorted(names - _ANY))
+        """Host names and addresses in the server's certificate; addresses without a zone, which TLS does not compare."""
+        names = {self.advertised_host, self.host, "localhost", "127.0.0.1"} - _ANY
+        return tuple(sorted({name.partition("%")[0] for name in names}))
 
     def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
         """A secondary port: as given, or the main port plus ``offset``; a free one if the main port is a free one."""

@@ -43,9 +43,9 @@ def advertised_name(value: str | None) -> str | None:
     if value is None or is_host_name(value):
         return value
     try:
-        address_of(value)
+        ipaddress.ip_address(value)
     except ValueError:
         raise ValueError(
-            "expected a host name or an IP address alone, such as fl.example.org: no port, no zone, no https://"
+            "expected a host name or an IP address alone, such as fl.example.org: no port, no https://"
         ) from None
     return value
