@@ -167,7 +167,7 @@ class ServerConfig(BaseModel):
 
     @property
     def certificate_names(self) -> tuple[str, ...]:
-        """Host names and addresses in the server's certificate; addresses without a zone, which TLS does not compare."""
+        """Host names and addresses in the server's certificate, without zones, which TLS does not compare."""
         names = {self.advertised_host, self.host, "localhost", "127.0.0.1"} - _ANY
         return tuple(sorted({name.partition("%")[0] for name in names}))
 
