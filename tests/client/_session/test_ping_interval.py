@@ -174,7 +174,9 @@ def test_no_server_can_ask_for_many_pings_or_none(stated: float, taken: float) -
     assert ping_interval_s(stated) == taken
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"ping_s": "often"}', '{"ping_s": null}', "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"ping_s": "often"}', '{"ping_s": null}', f'{{"ping_s": {10**400}}}', "\udcff"]
+)
 def test_a_damaged_file_is_not_used(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "pings.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with caplog.at_level(logging.WARNING):
