@@ -43,19 +43,33 @@ class Call(Protocol):
 
 
 class _Account:
-    """The remaining allowances of one caller, and its open calls and transfers."""
+    """The remaining allowances of one caller, and its open calls and transfers.
 
-    __slots__ = ("calls", "check_ins", "down", "open_calls", "put_off", "transfers", "up_now", "up_quota")
+    Those of bytes are made at the first transfer: most of thousands of idle callers have none.
+    """
+
+    __slots__ = ("_down", "_up", "calls", "check_ins", "open_calls", "put_off", "transfers")
 
     def __init__(self, limits: Limits, now: float) -> None:
-        up, up_quota = limits.upload_mib_per_s * MIB, limits.upload_gib_per_hour * GIB
-        down_quota = limits.download_gib_per_hour * GIB
+        self._up: tuple[Bucket, Bucket] | None = None
+        self._down: Bucket | None = None
         self.calls = Bucket(limits.calls_per_minute, limits.calls_per_minute / _MINUTE_S, now)
         self.check_ins = Bucket(limits.check_ins_per_minute, limits.check_ins_per_minute / _MINUTE_S, now)
-        self.up_now = Bucket(up * _BURST_S, up, now)
-        self.up_quota = Bucket(up_quota, up_quota / _HOUR_S, now)
-        self.down = Bucket(down_quota, down_quota / _HOUR_S, now)
         self.open_calls = self.transfers = self.put_off = 0
+
+    def up(self, limits: Limits, now: float) -> tuple[Bucket, Bucket]:
+        """Bytes of uploads: those of the next seconds, and those of the hour."""
+        if self._up is None:
+            rate, quota = limits.upload_mib_per_s * MIB, limits.upload_gib_per_hour * GIB
+            self._up = Bucket(rate * _BURST_S, rate, now), Bucket(quota, quota / _HOUR_S, now)
+        return self._up
+
+    def down(self, limits: Limits, now: float) -> Bucket:
+        """Bytes of downloads in the hour."""
+        if self._down is None:
+            quota = limits.download_gib_per_hour * GIB
+            self._down = Bucket(quota, quota / _HOUR_S, now)
+        return self._down
 
 
 class Allowance:
@@ -95,7 +109,7 @@ class Replies:
 
     def __init__(self, limits: Limits) -> None:
         self._most = limits.replies_per_task
-        self._counts: OrderedDict[object, int] = OrderedDict()
+        self._counts: OrderedDict[object, int] | None = None
 
     def count(self, task: object) -> None:
         """Count an answer to this invitation.
@@ -103,6 +117,8 @@ class Replies:
         Raises:
             LimitExceededError: if there were too many.
         """
+        if self._counts is None:
+            self._counts = OrderedDict()
         count = self._counts[task] = self._counts.pop(task, 0) + 1
         if count > self._most:
             raise LimitExceededError(
@@ -192,29 +208,30 @@ class Admission:
     @contextlib.contextmanager
     def upload(self, participant: str) -> Iterator[Allowance]:
         """A counter for the bytes of an upload stream."""
-        account, limits = self._accounts[participant], self.limits
+        limits = self.limits
+        up_now, up_quota = self._accounts[participant].up(limits, self._clock())
 
         def draw(amount: int) -> None:
             now = self._clock()
-            if wait_s := account.up_quota.empty(now):
+            if wait_s := up_quota.empty(now):
                 raise LimitExceededError(
                     "upload.quota",
                     f"this participant has uploaded {limits.upload_gib_per_hour} GiB within an hour",
                     _LATER,
                     retry_after_s=wait_s,
                 )
-            if wait_s := account.up_now.take(amount, now):
+            if wait_s := up_now.take(amount, now):
                 raise LimitExceededError(
                     "upload.rate",
                     f"this participant uploads more than {limits.upload_mib_per_s} MiB/s",
                     "continue a little later",
                     retry_after_s=wait_s,
                 )
-            account.up_quota.take(amount, now)
+            up_quota.take(amount, now)
 
         def give_back(amount: int) -> None:
-            account.up_now.give_back(amount)
-            account.up_quota.give_back(amount)
+            up_now.give_back(amount)
+            up_quota.give_back(amount)
 
         with contextlib.closing(Allowance(draw, give_back)) as allowance:
             yield allowance
@@ -222,10 +239,11 @@ class Admission:
     @contextlib.contextmanager
     def download(self, caller: str) -> Iterator[Allowance]:
         """A counter for the bytes of a download stream."""
-        account, limits = self._accounts[caller], self.limits
+        limits = self.limits
+        down = self._accounts[caller].down(limits, self._clock())
 
         def draw(amount: int) -> None:
-            if wait_s := account.down.take(amount, self._clock()):
+            if wait_s := down.take(amount, self._clock()):
                 raise LimitExceededError(
                     "download.quota",
                     f"this caller has downloaded {limits.download_gib_per_hour} GiB within an hour",
@@ -233,7 +251,7 @@ class Admission:
                     retry_after_s=wait_s,
                 )
 
-        with contextlib.closing(Allowance(draw, account.down.give_back)) as allowance:
+        with contextlib.closing(Allowance(draw, down.give_back)) as allowance:
             yield allowance
 
     async def _take(self, account: _Account, bucket: Bucket) -> float:
