@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Literal
 
-from atoll.operator.errors import OperatorError, require_count
+from atoll.operator.errors import NotPermittedError, require_count
 from atoll.server.control import AuditChain, AuditEntry, value_of, values_of
 from atoll.wire.v1 import control_pb2
 
@@ -63,12 +63,12 @@ class ServerAudit:
         """Make the server verify its whole audit log.
 
         Raises:
-            OperatorError: if the server does not report a result.
+            NotPermittedError: with a role in single projects only, or if this client names a project.
         """
         request = control_pb2.ListAuditRequest(limit=1, verify=True)
         answer = self._calls.call(self._control.ListAudit, request, self._calls.timeouts.ledger_s)
         if not answer.HasField("chain"):
-            raise OperatorError(
+            raise NotPermittedError(
                 "the audit log is verified as a whole: by operators with a role in all projects, with no project named",
                 "leave --project and ATOLL_PROJECT out (atoll project use --none), or ask who has such a role",
             )

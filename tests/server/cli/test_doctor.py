@@ -40,8 +40,11 @@ def test_the_audit_log_is_verified_where_the_role_allows_it(fake: Any, tmp_path:
     assert found() == ("ok", "0 entries, head ab")
     fake.control.audit_flaw = "entry 3 of the audit log was changed"
     assert found() == ("fail", "entry 3 of the audit log was changed")
+    fake.control.audit_in_full = False  # as for a role in single projects
+    not_checked = ("ok", "not checked: this needs a role in all projects that may read it")
+    assert found() == not_checked
     fake.control.role = control_pb2.OPERATOR_ROLE_OPERATOR
-    assert found() == ("ok", "not checked: your role may not read it")
+    assert found() == not_checked
 
 
 def test_a_wrong_clock_gives_exit_code_1_and_a_remedy(fake: Any, tmp_path: Path) -> None:
