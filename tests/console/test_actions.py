@@ -110,7 +110,7 @@ def test_runs_that_cannot_be_extended_offer_no_such_button(browser: Browser, con
 def test_pausing_leads_back_to_the_run_and_says_what_comes(browser: Browser) -> None:
     answer = send(browser, "/runs/rabc/pause")
     assert (answer.status, answer.headers["location"]) == (303, "/runs/rabc?done=pause")
-    assert "pauses when the round in work has ended" in browser.get(answer.headers["location"]).text
+    assert "pauses when the round in progress has ended" in browser.get(answer.headers["location"]).text
 
 
 def test_what_the_server_refuses_is_said(browser: Browser) -> None:

@@ -256,7 +256,7 @@ def test_a_run_is_paused_by_its_button(page: Page) -> None:
     go(page, "/runs/rabc")
     page.get_by_role("button", name="Pause").click()
     page.wait_for_url("**/runs/rabc?done=pause")
-    expect(page.get_by_text("The run pauses when the round in work has ended.")).to_be_visible()
+    expect(page.get_by_text("The run pauses when the round in progress has ended.")).to_be_visible()
 
 
 def test_a_page_of_another_site_does_nothing(page: Page, context: BrowserContext, control: Watched) -> None:

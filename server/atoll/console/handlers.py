@@ -33,7 +33,7 @@ LIST_INTERVAL_S = 2.0
 MAX_LOG_LINES = 200
 _LEVELS: Mapping[str, Literal["info", "warning", "error"]] = {"warning": "warning", "error": "error"}
 NOTES = {
-    "pause": "The run pauses when the round in work has ended.",
+    "pause": "The run pauses when the round in progress has ended.",
     "resume": "The run goes on.",
     "cancel": "The run is cancelled.",
     "extend": "The run goes on from its newest model.",

@@ -122,7 +122,7 @@ def test_an_unknown_run_fails(invoke: Invoke) -> None:
 
 def test_steering(invoke: Invoke) -> None:
     paused = invoke(run, "pause", "rabc")
-    assert "it pauses when the round in work has ended" in paused.stderr
+    assert "it pauses when the round in progress has ended" in paused.stderr
     assert "cancelled" in invoke(run, "cancel", "rabc", "--reason", "enough").stdout
     resumed = invoke(run, "resume", "rabc")
     assert resumed.exit_code == 1
@@ -279,7 +279,7 @@ def test_evaluations_are_shown_by_participant(fake: Any, invoke: Invoke) -> None
     assert found["rounds"][0]["median"] == 0.75
     refused = invoke(run, "show", "rabc", "--by-participant", "--metric", "eval/loss")
     assert refused.exit_code == 2
-    assert "evaluated are: eval/auc" in " ".join(refused.stderr.split())
+    assert "evaluated metrics: eval/auc" in " ".join(refused.stderr.split())
 
 
 def test_a_private_run_has_no_evaluations_by_participant(fake: Any, invoke: Invoke) -> None:

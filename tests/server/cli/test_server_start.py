@@ -27,5 +27,5 @@ def test_it_says_what_it_does_and_when_it_is_ready(tmp_path: Path) -> None:
         assert server.wait(WAIT_S) == 0
     assert f"starting a server on the data directory {data}" in said[0]
     assert "opening the database" in said[1]
-    assert any("runs in work: 0; opening the ports" in line for line in said)
+    assert any("active runs: 0; opening the ports" in line for line in said)
     assert said[-1].startswith("serving on 127.0.0.1:")

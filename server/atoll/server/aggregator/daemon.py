@@ -140,7 +140,9 @@ class AggregatorDaemon:
         credential = await self._identity()
         upstream = config.upstream or credential.address
         serving = self._serving = await server_certificate(credential, upstream, config.data)
-        log.info("aggregator %s of the server %s; certificate for %s", credential.name, upstream, serving.names)
+        log.info(
+            "aggregator %s of the server %s; certificate for %s", credential.name, upstream, ", ".join(serving.names)
+        )
         pings = PingInterval(config.data, serving.ping_s)
         link, main_port, enrol_port = await self._build(credential, upstream, serving, pings)
         for listener in self._listeners:

@@ -96,7 +96,7 @@ def data_directory(data: Path, uid: int) -> Iterator[Finding]:
 def disk(where: str, free_bytes: int, reserve_bytes: int = 0) -> Finding:
     """Check that there is space for models and updates; a server refuses them below its reserve."""
     free = f"{in_bytes(free_bytes)} free"
-    remedy = "free some space: models and updates of rounds in work are kept there"
+    remedy = "free some space: models and updates of rounds in progress are kept there"
     if free_bytes < reserve_bytes:
         words = f"{free}, {in_bytes(reserve_bytes)} are kept in reserve: uploads are refused and rounds wait"
         return Finding(f"disk of {where}", Status.FAIL, words, "free some space; see `atoll server storage`")

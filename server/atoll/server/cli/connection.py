@@ -32,7 +32,7 @@ data_option = click.option(
     envvar="ATOLL_DATA",
     default=DEFAULT_DATA,
     show_default=True,
-    help="The server's data directory, if it is on this machine.",
+    help="The server's data directory, for commands on its machine.",
 )
 """The rule for every command: ``--data``, else ``$ATOLL_DATA``, else ``./atoll-data``."""
 

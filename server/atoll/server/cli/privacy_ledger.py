@@ -26,7 +26,7 @@ MAX_ROUNDS = 50
 """Maximum number of a run's rounds per answer."""
 _EXPORT_MODE = 0o600
 _NO_RUN = ("no run was charged yet", "no charge that can be read is left")
-_NOTHING = "nothing was charged; runs with a [privacy] section are"
+_NOTHING = "nothing was charged yet; only runs with a [privacy] section are charged"
 
 
 @click.command(cls=Command)

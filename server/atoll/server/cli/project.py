@@ -192,7 +192,7 @@ def _stored(found: ProjectSummary) -> str:
     most = found.quota.model_bytes
     if found.model_bytes is None:
         return HIDDEN
-    return f"{found.model_bytes / GB:.3g}" + ("" if most is None else f" of {most / GB:.3g}")
+    return f"{round(found.model_bytes / GB, 3):.3g}" + ("" if most is None else f" of {most / GB:.3g}")
 
 
 def _quota_words(found: ProjectSummary) -> str:

@@ -178,7 +178,7 @@ def pause(client: Operator, *, run_id: str, json_output: bool) -> None:
     found = client.run(run_id).pause()
     _show_state(found, json_output)
     if found.status == "running":
-        click.echo("it pauses when the round in work has ended", err=True)
+        click.echo("it pauses when the round in progress has ended", err=True)
 
 
 @run.command()

@@ -34,8 +34,8 @@ def show_by_participant(detail: RunDetail, metric: str | None, *, last: int, jso
     chosen = metric or (decides if decides in known else next(iter(known), None))
     if chosen is None or chosen not in known:
         raise BadInputError(
-            f"no participant has evaluated {chosen or 'a model'}; evaluated are: {', '.join(known) or 'none'}",
-            "choose one of these with --metric" if known else "write evaluate in the participants",
+            f"no participant has evaluated {chosen or 'a model'}; evaluated metrics: {', '.join(known) or 'none'}",
+            "choose one of these with --metric" if known else "implement `evaluate` in the participants",
         )
     participants, rounds = by_participant(detail.rounds, chosen), spreads(detail.rounds, chosen)
     if json_output:

@@ -193,7 +193,7 @@ class Daemon:
         addresses = await self._ports.open(services, coordinator, book, authority, audit_log, downloads)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()
-        log.info("runs in work: %d; opening the ports", len(coordinator.in_work()))
+        log.info("active runs: %d; opening the ports", len(coordinator.in_work()))
         if shortage := room.shortage():
             log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
         for doubt in config.doubts:

@@ -63,7 +63,9 @@ def _check_bounds(hello: participation_pb2.Hello) -> None:
     if hello.examples > MAX_EXAMPLES:
         raise InvalidRequestError("checkin.examples", f"examples {hello.examples}: at most {MAX_EXAMPLES}")
     if len(hello.resuming) > MAX_RESUMING:
-        raise InvalidRequestError("checkin.resuming", f"{len(hello.resuming)} rounds in work: at most {MAX_RESUMING}")
+        raise InvalidRequestError(
+            "checkin.resuming", f"{len(hello.resuming)} rounds in progress: at most {MAX_RESUMING}"
+        )
     too_long = [name[:40] for name, value in hello.labels.items() if len(name) + len(value) > MAX_LABEL_CHARS]
     if len(hello.labels) > MAX_LABELS or too_long:
         raise InvalidRequestError(

@@ -229,7 +229,7 @@ def live_round(state: RunState) -> RoundState:
         CorruptDataError: if there is none.
     """
     if state.round is None:
-        raise CorruptDataError("run.round", f"run {state.run_id} has no round in work")
+        raise CorruptDataError("run.round", f"run {state.run_id} has no round in progress")
     return state.round
 
 

@@ -117,7 +117,7 @@ class Janitor:
             ]
         if found and not dry_run:
             total = sum(one.stored_bytes for one in found)
-            log.info("storage: removed %d things, %d bytes", sum(one.count for one in found), total)
+            log.info("storage: removed %d objects and rows, %d bytes", sum(one.count for one in found), total)
         return tuple(found)
 
     async def delete_run(self, run: str, *, operator: str) -> tuple[Pruned, ...]:

@@ -59,7 +59,7 @@ def families(now: Gauges) -> Iterator[Metric]:
     yield _by("atoll_runs", "Runs that have not ended, by status; broken: the log is damaged.", "status", now.runs)
     yield _by(
         "atoll_open_round_members",
-        "Members of rounds in work, by status; those of secret draws are left out.",
+        "Members of rounds in progress, by status; those of secret draws are left out.",
         "status",
         now.members,
     )
