@@ -65,4 +65,4 @@ def test_a_step_and_a_model_together_are_refused(tmp_path: Path) -> None:
     words = ["export", str(tmp_path / "job.toml"), "--out", str(tmp_path), "--step", "1"]
     found = CliRunner().invoke(silo, [*words, "--model", str(tmp_path / "model.safetensors")])
     assert found.exit_code == 2
-    assert "give one of them" in found.output
+    assert "give only one of them" in found.output
