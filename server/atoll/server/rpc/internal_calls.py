@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import grpc
 import grpc.aio
@@ -39,6 +40,26 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
             message = f"the {peer} does not answer: {error.code().name} {error.details()}"
             raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from error
         raise server_error(error.code(), detail) from error
+
+
+@contextmanager
+def closing_is_unavailability(peer: str) -> Iterator[None]:
+    """Turn the cancellation of a call to ``peer``, because this process closes the channel to it, into an error.
+
+    A handler that let this cancellation pass would send its own caller no status: the caller would wait until its
+    deadline. A cancellation of the running task passes.
+
+    Raises:
+        UnavailableError: if the channel is closed before the answer.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        message = f"the connection to the {peer} ended before it answered"
+        raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from cancelled
 
 
 def server_error(code: grpc.StatusCode, detail: ErrorDetail) -> errors.ServerError:

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from atoll.server.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError, UnavailableError
+from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
 from atoll.server.gateway.site import link
 from atoll.server.gateway.site.coordinator import Certificates, SiteCoordinator
 from atoll.server.gateway.site.link import Line, Link
@@ -261,3 +262,39 @@ async def test_an_order_that_fails_costs_no_link(site: Site) -> None:
         await asked.wait()
     assert await site.link.stands()
     assert site.link.connected == 1
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the server is asked to permit an upload, which it never answers."""
+    found = asyncio.Event()
+
+    async def silent(*_: object) -> None:
+        found.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(BoundCoordinator, "grant_upload", silent)
+    return found
+
+
+async def test_a_call_whose_connection_ends_fails_at_once(site: Site, asked: asyncio.Event) -> None:
+    """Else its participant would get no status, and wait until its own deadline."""
+    await site.enrol()
+    await site.connect()
+    waiting = asyncio.create_task(site.coordinator.grant_upload("p" + "a" * 12, "r" + "a" * 12, 0, 0))
+    async with asyncio.timeout(WAIT_S):
+        await asked.wait()
+        site.link.reconnect()
+        with pytest.raises(UnavailableError, match="ended before it answered"):
+            await waiting
+
+
+async def test_a_caller_that_leaves_cancels_its_call(site: Site, asked: asyncio.Event) -> None:
+    await site.enrol()
+    await site.connect()
+    waiting = asyncio.create_task(site.coordinator.grant_upload("p" + "a" * 12, "r" + "a" * 12, 0, 0))
+    async with asyncio.timeout(WAIT_S):
+        await asked.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting

@@ -14,6 +14,7 @@ from atoll.server.identity import Peer, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, ReportReceipt, UploadGrant
 from atoll.server.ingest.node import FoldItem
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
+from atoll.server.rpc.internal_calls import closing_is_unavailability
 
 T = TypeVar("T")
 _CACHED = 65_536
@@ -118,11 +119,13 @@ class SiteCoordinator:
         """Call the server on behalf of a participant.
 
         Raises:
-            UnavailableError: also if the server refuses this gateway itself rather than the participant.
+            UnavailableError: also if the server refuses this gateway itself rather than the participant, or if the
+                connection ends before the answer.
             ServerError: the server's error.
         """
         try:
-            return await call(self._link.line().coordinator)
+            with closing_is_unavailability("server"):
+                return await call(self._link.line().coordinator)
         except (UnauthenticatedError, ForbiddenError) as error:
             if await self._link.stands():
                 raise
