@@ -86,7 +86,7 @@ class TestTheDraw:
 class TestSubmission:
     async def test_a_name_that_is_not_enrolled_is_refused_with_those_that_are(self, federation: Federation) -> None:
         await hospitals(federation, a="north", b="south")
-        with pytest.raises(InvalidRequestError, match="'nroth', which is no enrolled participant") as caught:
+        with pytest.raises(InvalidRequestError, match="'nroth', which is neither an enrolled participant") as caught:
             await federation.submit(requiring('["nroth"]', size=2))
         assert "participants of: north, south" in (caught.value.detail.remedy or "")
 
