@@ -157,6 +157,6 @@ class TestAtARealServer:
 
     async def _enrol(self, stub: Any, token_id: str, secret: str, source: str) -> enrolment_pb2.EnrolResponse:
         request = enrolment_pb2.EnrolRequest(token_id=token_id, secret=secret, csr_pem=Key().csr)
-        passed = gateway_pb2.PassedEnrolRequest(request=request, source=source)
-        answer: enrolment_pb2.EnrolResponse = await stub.Enrol(passed, timeout=WAIT_S)
+        passed = gateway_pb2.GatewayServiceEnrolRequest(request=request, source=source)
+        answer: enrolment_pb2.EnrolResponse = (await stub.Enrol(passed, timeout=WAIT_S)).response
         return answer

@@ -647,7 +647,7 @@ class CertifyServerResponse(google.protobuf.message.Message):
 Global___CertifyServerResponse: typing_extensions.TypeAlias = CertifyServerResponse
 
 @typing.final
-class PassedEnrolRequest(google.protobuf.message.Message):
+class GatewayServiceEnrolRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: builtins.int
@@ -668,4 +668,21 @@ class PassedEnrolRequest(google.protobuf.message.Message):
     def HasField(self, field_name: typing.Literal["request", b"request"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["request", b"request", "source", b"source"]) -> None: ...
 
-Global___PassedEnrolRequest: typing_extensions.TypeAlias = PassedEnrolRequest
+Global___GatewayServiceEnrolRequest: typing_extensions.TypeAlias = GatewayServiceEnrolRequest
+
+@typing.final
+class GatewayServiceEnrolResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESPONSE_FIELD_NUMBER: builtins.int
+    @property
+    def response(self) -> atoll.wire.v1.enrolment_pb2.EnrolResponse: ...
+    def __init__(
+        self,
+        *,
+        response: atoll.wire.v1.enrolment_pb2.EnrolResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["response", b"response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["response", b"response"]) -> None: ...
+
+Global___GatewayServiceEnrolResponse: typing_extensions.TypeAlias = GatewayServiceEnrolResponse

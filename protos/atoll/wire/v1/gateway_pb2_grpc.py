@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from atoll.wire.v1 import enrolment_pb2 as atoll_dot_wire_dot_v1_dot_enrolment__pb2
 from atoll.wire.v1 import gateway_pb2 as atoll_dot_wire_dot_v1_dot_gateway__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -62,8 +61,8 @@ class GatewayServiceStub(object):
                 _registered_method=True)
         self.Enrol = channel.unary_unary(
                 '/atoll.wire.v1.GatewayService/Enrol',
-                request_serializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.PassedEnrolRequest.SerializeToString,
-                response_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.FromString,
+                request_serializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.GatewayServiceEnrolRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.GatewayServiceEnrolResponse.FromString,
                 _registered_method=True)
 
 
@@ -142,8 +141,8 @@ def add_GatewayServiceServicer_to_server(servicer, server):
             ),
             'Enrol': grpc.unary_unary_rpc_method_handler(
                     servicer.Enrol,
-                    request_deserializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.PassedEnrolRequest.FromString,
-                    response_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.SerializeToString,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.GatewayServiceEnrolRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_gateway__pb2.GatewayServiceEnrolResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -306,8 +305,8 @@ class GatewayService(object):
             request,
             target,
             '/atoll.wire.v1.GatewayService/Enrol',
-            atoll_dot_wire_dot_v1_dot_gateway__pb2.PassedEnrolRequest.SerializeToString,
-            atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.FromString,
+            atoll_dot_wire_dot_v1_dot_gateway__pb2.GatewayServiceEnrolRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_gateway__pb2.GatewayServiceEnrolResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,6 @@ it. The gateway makes every connection.
 """
 
 import abc
-import atoll.wire.v1.enrolment_pb2
 import atoll.wire.v1.gateway_pb2
 import collections.abc
 import grpc
@@ -114,16 +113,16 @@ _GatewayServiceCertifyServerType = typing_extensions.TypeVar(
 _GatewayServiceEnrolType = typing_extensions.TypeVar(
     '_GatewayServiceEnrolType',
     grpc.UnaryUnaryMultiCallable[
-        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
-        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
-        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
-        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse,
     ],
 )
 
@@ -151,8 +150,8 @@ class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServi
             atoll.wire.v1.gateway_pb2.CertifyServerResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
-            atoll.wire.v1.enrolment_pb2.EnrolResponse,
+            atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
+            atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -179,8 +178,8 @@ class GatewayServiceStub(typing.Generic[_GatewayServiceAttendType, _GatewayServi
             atoll.wire.v1.gateway_pb2.CertifyServerResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
-            atoll.wire.v1.enrolment_pb2.EnrolResponse,
+            atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
+            atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -224,8 +223,8 @@ GatewayServiceAsyncStub: typing_extensions.TypeAlias = GatewayServiceStub[
         atoll.wire.v1.gateway_pb2.CertifyServerResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
-        atoll.wire.v1.enrolment_pb2.EnrolResponse,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
+        atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse,
     ],
 ]
 
@@ -273,9 +272,9 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Enrol(
         self,
-        request: atoll.wire.v1.gateway_pb2.PassedEnrolRequest,
+        request: atoll.wire.v1.gateway_pb2.GatewayServiceEnrolRequest,
         context: _ServicerContext,
-    ) -> typing.Union[atoll.wire.v1.enrolment_pb2.EnrolResponse, collections.abc.Awaitable[atoll.wire.v1.enrolment_pb2.EnrolResponse]]:
+    ) -> typing.Union[atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse, collections.abc.Awaitable[atoll.wire.v1.gateway_pb2.GatewayServiceEnrolResponse]]:
         """Spends the join token of a newcomer at the gateway, as EnrolmentService.Enrol."""
 
 def add_GatewayServiceServicer_to_server(servicer: GatewayServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -32,7 +32,7 @@ from atoll.server.runs.sessions import Sessions
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.pacing import PING_S
-from atoll.wire.v1 import enrolment_pb2, gateway_pb2
+from atoll.wire.v1 import gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceServicer
 
 log = logging.getLogger(__name__)
@@ -257,11 +257,14 @@ class GatewayService(GatewayServiceServicer):
         pem, names = await self._issuers.servers.certify(gateway, request.csr_pem)
         return gateway_pb2.CertifyServerResponse(certificate_pem=pem, names=names, ping_s=self.ping_s)
 
-    async def Enrol(self, request: gateway_pb2.PassedEnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
+    async def Enrol(
+        self, request: gateway_pb2.GatewayServiceEnrolRequest, context: Context
+    ) -> gateway_pb2.GatewayServiceEnrolResponse:
         """Redeem a newcomer's join token. A server of the federation is believed where the newcomer calls from."""
         gateway = await self._caller(context)
         source = one_line(request.source, MAX_SOURCE_CHARS) or "an unknown address"
-        return await self._issuers.newcomers.redeem(request.request, source, gateway.through)
+        response = await self._issuers.newcomers.redeem(request.request, source, gateway.through)
+        return gateway_pb2.GatewayServiceEnrolResponse(response=response)
 
 
 async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> gateway_pb2.GatewayHello:

@@ -80,10 +80,11 @@ class PassingEnrolment(EnrolmentServiceServicer):
     async def Enrol(self, request: enrolment_pb2.EnrolRequest, context: Context) -> enrolment_pb2.EnrolResponse:
         """Redeem a join token at the server; the participant then connects to this gateway."""
         source = network_of(self._origin(context.peer()))
-        passed = gateway_pb2.PassedEnrolRequest(request=request, source=source)
+        passed = gateway_pb2.GatewayServiceEnrolRequest(request=request, source=source)
         with self._rate.attempt(source):
             async with as_server_errors(SERVER):
-                answer: enrolment_pb2.EnrolResponse = await self._line().gateway.Enrol(passed, timeout=CALL_S)
+                passed_back = await self._line().gateway.Enrol(passed, timeout=CALL_S)
+        answer: enrolment_pb2.EnrolResponse = passed_back.response
         answer.server_address = self._address
         return answer
 
