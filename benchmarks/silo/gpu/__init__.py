@@ -31,10 +31,10 @@ def run(smoke: bool, wanted: Sequence[str] = ()) -> Iterator[Figure]:
         progress("gpu: not run on GPU: this machine has none")
         return
     failures: list[Exception] = []
-    for name, row in [(name, ROWS[name]) for name in wanted or ROWS]:
+    for name in wanted or ROWS:
         progress(f"gpu: {name}")
         try:
-            yield from row(SMOKE if smoke else FULL)
+            yield from ROWS[name](SMOKE if smoke else FULL)
         except Exception as failure:  # noqa: BLE001  # the other rows are measured all the same; raised below
             progress(f"gpu: {name} is left out:\n{traceback.format_exc()}")
             failures.append(failure)
