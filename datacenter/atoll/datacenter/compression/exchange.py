@@ -45,7 +45,7 @@ def scatter_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic:
     """Each rank sums the blocks that it owns and sends the sums to all: at most two messages, for any number of ranks.
 
     A sum is encoded again, and the error goes into its owner's residual: only the sum of all residuals matters. Block b
-    of the model is owned by rank b mod N, whatever its bucket.
+    of the model is owned by rank b mod N; its bucket does not matter.
 
     Memory: two messages and two float32 per element, temporarily.
 

@@ -49,7 +49,7 @@ class Piece:
 def pieces_of(tensors: Mapping[str, Tensor], layout: Layout, device: torch.device) -> tuple[Piece, ...]:
     """Return this rank's parts of a layout. Collective over all ranks.
 
-    Ranks with the same part find each other whatever the cause (replicas, tensor-parallel norms, experts' replicas):
+    Ranks with the same part find each other (replicas, ranks that share tensor-parallel norms, experts' replicas):
     they exchange digests of what they hold, 8 bytes for each tensor, and share the sending.
 
     Args:

@@ -15,7 +15,7 @@ from atoll.datacenter.models.lora import LoraLinear
 
 
 class ColumnCut(ColwiseParallel):
-    """Cuts the output dim. ``distribute_module`` leaves whole whatever is not placed here."""
+    """Cuts the output dim. ``distribute_module`` replicates parameters that are not placed here."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
         del name

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ITERATIONS = 5
 """As in ``train.muon``."""
 _BFLOAT16 = 2
-"""Matrices are gathered and orthogonalised in bfloat16, whatever the job's format."""
+"""Matrices are gathered and orthogonalised in bfloat16, in jobs of every number format."""
 _MOVED_BYTES = 3 * _BFLOAT16
 """Bytes read and written for an element of a whole matrix before the iterations: its norm, and a division by it."""
 _COPIES = 5

@@ -1,4 +1,4 @@
-"""A token bucket that several share: each has an equal part for itself, and takes what others leave."""
+"""A token bucket that several takers share: each has an equal part of its own and may use free units."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import math
 from atoll.server.rpc.buckets import Bucket
 
 ACTIVE_S = 10.0
-"""Seconds without a taking after which nothing is kept for one of those who share."""
+"""Seconds without a request after which a taker's part is released."""
 
 
 class FairBucket:
-    """One bucket for all. A part of what it holds is kept for each of those who took lately.
+    """One bucket, in which an equal part is reserved for each taker of the last ``ACTIVE_S`` seconds.
 
-    One may take from its own part. What no part holds is free for whoever comes first, so an idle one's rate is not
-    lost, and all together never take more than one bucket of this capacity and rate gives.
+    A taker uses its own part first, and then units that no part reserves, so an idle taker's rate is not lost. All
+    takers together never exceed one bucket of this capacity and rate.
 
     Args:
-        capacity: units that all may take at once.
-        per_s: units a second, for all.
+        capacity: units that all takers together may take at once.
+        per_s: units per second of all takers together.
         now: seconds, monotonic.
     """
 
@@ -29,7 +29,7 @@ class FairBucket:
         self._parts: dict[str, _Part] = {}
 
     def take(self, who: str, now: float) -> bool:
-        """Take one unit; False, and nothing is taken, if neither its own part nor the rest has one."""
+        """Take one unit; return False if neither the taker's part nor the free units have one."""
         self._join(who, now)
         if len(self._parts) == 1:
             self._parts[who].taken_at = now
@@ -47,7 +47,7 @@ class FairBucket:
         return True
 
     def _join(self, who: str, now: float) -> None:
-        """Count one among those who share, and idle ones no more; a new one's part is what no other part holds."""
+        """Add a taker, and drop idle ones; a new taker's part begins with the units that no other part reserves."""
         idle = [name for name, part in self._parts.items() if name != who and now - part.taken_at >= ACTIVE_S]
         for name in idle:
             del self._parts[name]
@@ -60,7 +60,7 @@ class FairBucket:
 
 
 class _Part:
-    """What is kept for one of those who share."""
+    """The units reserved for one taker."""
 
     __slots__ = ("_at", "level", "taken_at")
 
@@ -69,10 +69,10 @@ class _Part:
         self.taken_at = self._at = now
 
     def fill(self, level: float, now: float) -> None:
-        """Hold so much: all that there is, for one who is alone."""
+        """Set the level; a single taker gets all units of the bucket."""
         self.level, self._at = level, now
 
     def gain(self, capacity: float, per_s: float, now: float) -> None:
-        """Let time pass."""
+        """Add the units gained since the last call."""
         self.level = min(capacity, self.level + max(0.0, now - self._at) * per_s)
         self._at = max(self._at, now)
