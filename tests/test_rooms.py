@@ -84,7 +84,10 @@ LAYERS: dict[str, Layers] = {
         ("comparison", "connecting", "signing_in", "table_files"),
         ("calls", "history"),
         ("following", "ledger", "models", "notebook", "statistics"),
-        ("exports", "server_audit", "server_ledger", "server_projects", "variants"),
+        (
+            *("exports", "initial_weights", "server_audit", "server_ledger", "server_operators"),
+            *("server_participants", "server_projects", "server_tokens", "variants"),
+        ),
         ("run",),
         ("operator",),
         ("__init__",),

@@ -26,8 +26,9 @@ from atoll.operator.errors import (
 from atoll.operator.history import History
 from atoll.operator.ledger import RunLedger
 from atoll.operator.models import Model
-from atoll.operator.operator import NewOperator, Operator
+from atoll.operator.operator import Operator
 from atoll.operator.run import Run
+from atoll.operator.server_operators import NewOperator
 from atoll.server.control import (
     AuditChain,
     AuditEntry,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -15,71 +15,38 @@ from atoll.operator.calls import Calls, Timeouts
 from atoll.operator.comparison import Comparison
 from atoll.operator.connecting import find_target
 from atoll.operator.errors import BadInputError, require_count
+from atoll.operator.initial_weights import initial_of
 from atoll.operator.ledger import LATEST
 from atoll.operator.models import Weights, silent
-from atoll.operator.naming import participant_called
 from atoll.operator.run import Run
 from atoll.operator.server_audit import ServerAudit
 from atoll.operator.server_ledger import ServerLedger
+from atoll.operator.server_operators import ServerOperators
+from atoll.operator.server_participants import ServerParticipants
 from atoll.operator.server_projects import ServerProjects
+from atoll.operator.server_tokens import ServerTokens
 from atoll.operator.variants import compared_run, named_by_jobs
-from atoll.server.control import (
-    LogLine,
-    Myself,
-    NewTokens,
-    OperatorCertificate,
-    OperatorSummary,
-    ParticipantSummary,
-    PopulationSummary,
-    PrunedStorage,
-    RevokedOperator,
-    RunSummary,
-    ServerInfo,
-    TokenSummary,
-    value_of,
-    values_of,
-)
-from atoll.server.identity import KeyWithRequest, OperatorCredential
-from atoll.server.jobs import Job, JobSpec, first_model, parse_job
+from atoll.server.control import LogLine, PrunedStorage, RunSummary, ServerInfo, value_of, values_of
+from atoll.server.jobs import Job, parse_job
 from atoll.text.printable import printable
 from atoll.wire.messages import layout_to_proto
-from atoll.wire.v1 import control_pb2, enrolment_pb2
+from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
     from atoll.operator.connecting import Target
     from atoll.operator.models import Steps
+    from atoll.server.identity import OperatorCredential
 
-DAY_S = 86_400.0
-_KINDS = {
-    "edge": enrolment_pb2.PARTICIPANT_KIND_EDGE,
-    "silo": enrolment_pb2.PARTICIPANT_KIND_SILO,
-    "aggregator": enrolment_pb2.PARTICIPANT_KIND_AGGREGATOR,
-}
 _LEVELS = {
     "info": control_pb2.LOG_LEVEL_INFO,
     "warning": control_pb2.LOG_LEVEL_WARNING,
     "error": control_pb2.LOG_LEVEL_ERROR,
 }
-_ROLES = {
-    "viewer": control_pb2.OPERATOR_ROLE_VIEWER,
-    "operator": control_pb2.OPERATOR_ROLE_OPERATOR,
-    "privacy_officer": control_pb2.OPERATOR_ROLE_PRIVACY_OFFICER,
-    "administrator": control_pb2.OPERATOR_ROLE_ADMINISTRATOR,
-}
 LogLevel = Literal["info", "warning", "error"]
-OperatorRoleName = Literal["viewer", "operator", "privacy_officer", "administrator"]
 _NO_MODEL = 'give the initial weights, or add `initial = "FILE.safetensors"` to the [model] section'
 
 
-@dataclass(frozen=True)
-class NewOperator:
-    """A new operator's credential, with the only copy of its key, and its expiry (epoch seconds)."""
-
-    credential: OperatorCredential
-    expires_at: float
-
-
-class Operator(ServerLedger, ServerAudit, ServerProjects):
+class Operator(ServerLedger, ServerParticipants, ServerTokens, ServerOperators, ServerAudit, ServerProjects):
     """A connection to a server with the rights of an operator; a context manager that closes it.
 
     ::
@@ -234,163 +201,6 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
             raise BadInputError("there is no run to compare", "name at least one")
         return Comparison(named_by_jobs(compared, jobs, separate=separate))
 
-    def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[ParticipantSummary]:
-        """All enrolled participants, or those that are connected, or of one organisation; page by page."""
-        request = control_pb2.ListParticipantsRequest(connected=connected, organisation=organisation)
-        for answer in self._calls.pages(self._control.ListParticipants, request):
-            yield from values_of(ParticipantSummary, answer.participants)
-
-    def participant_named(self, text: str) -> str:
-        """The id of a participant: by its id, by an organisation or a label (``site=ward-7``) that only it has.
-
-        Raises:
-            BadInputError: if several participants have this name; lists them.
-        """
-        return participant_called(text, self.participants)
-
-    def revoke(self, participant: str, reason: str = "") -> ParticipantSummary:
-        """Revoke a participant, at once and permanently; ``participant`` is its id."""
-        request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
-        return value_of(ParticipantSummary, self._calls.call(self._control.RevokeParticipant, request).participant)
-
-    def make_tokens(
-        self,
-        count: int = 1,
-        *,
-        organisation: str = "default",
-        kind: Literal["edge", "silo", "aggregator"] = "edge",
-        lifetime_s: float = DAY_S,
-        hosts: Sequence[str] = (),
-        through: str = "",
-    ) -> NewTokens:
-        """Create one-time join tokens: each admits one participant or aggregator. The server cannot show them again.
-
-        Args:
-            count: number of tokens.
-            organisation: of their holders.
-            kind: of their holders.
-            lifetime_s: seconds for which they are valid.
-            hosts: for an aggregator: host names and IP addresses to which its participants connect.
-            through: id or organisation of the participants' aggregator, which must be connected; empty: they connect to
-                the server.
-        """
-        require_count("count", count)
-        if kind not in _KINDS:
-            raise BadInputError(f"kind = {kind!r}; allowed are {' and '.join(_KINDS)}")
-        request = control_pb2.CreateTokenRequest(
-            organisation=organisation,
-            kind=_KINDS[kind],
-            lifetime_s=lifetime_s,
-            count=count,
-            hosts=hosts,
-            through=through,
-        )
-        return value_of(NewTokens, self._calls.call(self._control.CreateToken, request))
-
-    def tokens(self, *, unused: bool = False) -> Iterator[TokenSummary]:
-        """All join tokens, or the unused ones, the newest first, without their secrets; page by page."""
-        request = control_pb2.ListTokensRequest(unused=unused)
-        for answer in self._calls.pages(self._control.ListTokens, request):
-            yield from values_of(TokenSummary, answer.tokens)
-
-    def void_tokens(self, token_ids: Sequence[str] = (), *, created_by: str = "") -> int:
-        """Void unused join tokens, which then admit no one. Participants that used theirs stay.
-
-        Args:
-            token_ids: of the tokens, as ``tokens`` lists them.
-            created_by: the operator whose tokens are all voided; instead of ``token_ids``.
-
-        Returns:
-            The number of tokens that were still valid; the others were used or expired.
-        """
-        request = control_pb2.VoidTokensRequest(token_ids=token_ids, created_by=created_by)
-        return self._calls.call(self._control.VoidTokens, request).voided
-
-    def make_operator(
-        self,
-        name: str,
-        lifetime_s: float = 90 * DAY_S,
-        *,
-        role: OperatorRoleName | None = None,
-        organisation: str = "",
-    ) -> NewOperator:
-        """Create a credential for an operator; under your own name it renews yours. The key is generated here.
-
-        Args:
-            name: of the operator.
-            lifetime_s: validity of the credential in seconds, at most 90 days.
-            role: of a new operator, in this connection's project or, without one, in all; None: ``operator``, or yours
-                for your own name.
-            organisation: the only one for whose participants and join tokens the role holds; empty: all.
-        """
-        made = KeyWithRequest.make()
-        request = control_pb2.CreateOperatorRequest(
-            name=name,
-            csr_pem=made.csr_pem,
-            lifetime_s=lifetime_s,
-            role=control_pb2.OPERATOR_ROLE_UNSPECIFIED if role is None else _role_number(role),
-            organisation=organisation,
-        )
-        found = value_of(OperatorCertificate, self._calls.call(self._control.CreateOperator, request))
-        credential = OperatorCredential(
-            name=name,
-            address=self.address,
-            ca_certificate=found.ca_certificate_pem.decode(),
-            certificate=found.certificate_pem.decode(),
-            key=made.key_pem.decode(),
-        )
-        return NewOperator(credential, found.expires_at)
-
-    def operators(self) -> tuple[OperatorSummary, ...]:
-        """All operators, by name."""
-        answer = self._calls.call(self._control.ListOperators, control_pb2.ListOperatorsRequest())
-        return values_of(OperatorSummary, answer.operators)
-
-    def set_operator_role(self, name: str, role: OperatorRoleName | None, *, organisation: str = "") -> OperatorSummary:
-        """Change an operator's role in this connection's project or, without one, in all; effective from its next call.
-
-        Args:
-            name: of the operator.
-            role: the role; None: none in this project any more.
-            organisation: the only one for whose participants and join tokens the role holds; empty: all.
-        """
-        number = control_pb2.OPERATOR_ROLE_UNSPECIFIED if role is None else _role_number(role)
-        request = control_pb2.SetOperatorRoleRequest(name=name, role=number, organisation=organisation)
-        return value_of(OperatorSummary, self._calls.call(self._control.SetOperatorRole, request).operator)
-
-    def whoami(self) -> Myself:
-        """The identity that the server sees, and the actions that it allows."""
-        return value_of(Myself, self._calls.call(self._control.WhoAmI, control_pb2.WhoAmIRequest()))
-
-    def revoke_operator(self, name: str, reason: str = "") -> RevokedOperator:
-        """Revoke an operator's access at once."""
-        request = control_pb2.RevokeOperatorRequest(name=name, reason=reason)
-        return value_of(RevokedOperator, self._calls.call(self._control.RevokeOperator, request))
-
-    def limit_population(
-        self,
-        population: str,
-        limit: tuple[float, float] | None,
-        *,
-        create: bool = False,
-        unit: Literal["participant", "row"] = "participant",
-    ) -> PopulationSummary:
-        """Limit the total spending of a population's runs.
-
-        Args:
-            population: its name.
-            limit: (epsilon, delta); None removes the limit.
-            create: whether to create a population that has no run yet.
-            unit: privacy unit of a created population.
-        """
-        epsilon, delta = (None, None) if limit is None else limit
-        adjacency = "add_remove_row" if unit == "row" else "add_remove"
-        request = control_pb2.LimitPopulationRequest(
-            population=population, epsilon=epsilon, delta=delta, adjacency=adjacency if create else ""
-        )
-        answer = self._calls.call(self._control.LimitPopulation, request, self._calls.timeouts.ledger_s)
-        return value_of(PopulationSummary, answer.population)
-
     def log_lines(self, limit: int | None = None, *, level: LogLevel = "info") -> Iterator[LogLine]:
         """The newest lines of the server's log that it keeps, newest first.
 
@@ -409,29 +219,6 @@ class Operator(ServerLedger, ServerAudit, ServerProjects):
         """Make the server remove unneeded data, or with ``dry_run`` list it."""
         request = control_pb2.PruneStorageRequest(dry_run=dry_run)
         return values_of(PrunedStorage, self._calls.call(self._control.PruneStorage, request).pruned)
-
-
-def _role_number(role: str) -> control_pb2.OperatorRole.ValueType:
-    if role not in _ROLES:
-        raise BadInputError(f"role = {role!r}; allowed are {', '.join(_ROLES)}")
-    return _ROLES[role]
-
-
-def initial_of(spec: JobSpec, folder: Path) -> Weights | None:
-    """The initial weights of a run of this job; None if the job does not name any.
-
-    Args:
-        spec: the job.
-        folder: to which the path of its file of initial weights is relative.
-    """
-    if spec.statistics is not None:
-        return first_model(spec.statistics)
-    return initial_file(spec, folder)
-
-
-def initial_file(spec: JobSpec, folder: Path) -> Path | None:
-    """The file of initial weights that a job names, relative to ``folder``; None if it names none."""
-    return None if spec.model is None else folder / spec.model.initial
 
 
 def _read(path: Path) -> bytes:

@@ -20,7 +20,7 @@ from atoll.server.identity import CredentialError
 from atoll.text.figures import counted
 
 if TYPE_CHECKING:
-    from atoll.operator.operator import OperatorRoleName
+    from atoll.operator.server_operators import OperatorRoleName
 
 ROLES = ["viewer", "operator", "privacy-officer", "administrator"]
 ROLE = click.Choice(ROLES)

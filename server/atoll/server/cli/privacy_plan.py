@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atoll.operator.errors import BadInputError
+from atoll.operator.initial_weights import initial_file
 from atoll.operator.models import opened
-from atoll.operator.operator import initial_file
 from atoll.server.cli.errors import Command, local_errors, writing
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.cli.privacy_samples import SampleOptions, sample_options, show_sample_plan
