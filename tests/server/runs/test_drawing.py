@@ -30,7 +30,7 @@ def wanted(count: int = 2, *, kind: RoundKind = RoundKind.TRAIN, needed: int = 1
 
 
 async def draw(federation: Federation, effect: DrawCohort, job_spec: JobSpec, run: str = "r") -> CohortDrawn:
-    drawn = federation.coordinator._pool_of("default").draw(effect, run, job_spec)
+    drawn = federation.coordinator._starter.pool_of("default").draw(effect, run, job_spec)
     return drawn if isinstance(drawn, CohortDrawn) else await asyncio.wait_for(drawn(), WAIT_S)
 
 
@@ -57,7 +57,7 @@ async def test_a_draw_is_recorded_so_that_it_can_be_repeated(federation: Federat
     assert (drawn.key, drawn.eligible, drawn.sampler, drawn.seed) == (KEY, 6, "uniform", 7)
     assert len(drawn.members) == 2
     assert {name for name, _ in drawn.members} < everyone
-    federation.coordinator._pool_of("default").finish_draw("r")
+    federation.coordinator._starter.pool_of("default").finish_draw("r")
     assert await draw(federation, wanted(), spec(size=2)) == drawn
 
 
@@ -86,7 +86,7 @@ async def test_only_those_who_can_do_it_are_drawn(federation: Federation) -> Non
     await evaluator.check_in(can_evaluate=True)
     trained = await draw(federation, wanted(3), spec(size=1))
     assert {name for name, _ in trained.members} == {plain.name, evaluator.name}
-    federation.coordinator._pool_of("default").finish_draw("r")
+    federation.coordinator._starter.pool_of("default").finish_draw("r")
     evaluated = await draw(federation, wanted(3, kind=RoundKind.EVALUATE), spec(size=1))
     assert evaluator.name in {name for name, _ in evaluated.members}
     assert plain.name not in {name for name, _ in evaluated.members}
@@ -105,7 +105,7 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
         await client.check_in(encodings=PLAIN)
     calls: asyncio.Queue[str] = asyncio.Queue()
     asked = parse_job(job(size=2).replace(b"[straggler]", b'[aggregation]\nencoding = "int4"\n[straggler]'))
-    pool = federation.coordinator._pool_of("default")
+    pool = federation.coordinator._starter.pool_of("default")
     waiting = asyncio.create_task(waiting_for(pool.draw(wanted(), "r", asked, calls.put_nowait)))
     why = await asyncio.wait_for(calls.get(), WAIT_S)
     assert "2 of 2 participants connected cannot send int4_block" in why
@@ -118,7 +118,9 @@ async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None
     await federation.clients("alice")
     calls: asyncio.Queue[str] = asyncio.Queue()
     waiting = asyncio.create_task(
-        waiting_for(federation.coordinator._pool_of("default").draw(wanted(), "r", spec(size=2), calls.put_nowait))
+        waiting_for(
+            federation.coordinator._starter.pool_of("default").draw(wanted(), "r", spec(size=2), calls.put_nowait)
+        )
     )
     assert await asyncio.wait_for(calls.get(), WAIT_S) == ""
     await federation.clients("bob")
@@ -138,7 +140,7 @@ async def test_what_one_run_has_drawn_another_does_not(federation: Federation) -
     assert {first.members[0][0], second.members[0][0]} == names
     third = asyncio.create_task(draw(federation, wanted(1), spec(size=1), "three"))
     assert await waits(third)
-    federation.coordinator._pool_of("default").finish_draw("one")
+    federation.coordinator._starter.pool_of("default").finish_draw("one")
     assert (await asyncio.wait_for(third, WAIT_S)).members == first.members
 
 
@@ -220,7 +222,7 @@ async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it
     private = private_job(f"size = 1\n{cohort}", privacy)
     drawn = await draw(federation, wanted(1), private)
     assert (drawn.eligible, len(drawn.members)) == (6, 3)
-    federation.coordinator._pool_of("default").finish_draw("r")
+    federation.coordinator._starter.pool_of("default").finish_draw("r")
     assert (await draw(federation, wanted(1), private)).members == drawn.members, "the same ones in the same round"
 
 
@@ -244,9 +246,9 @@ async def test_a_secret_draw_takes_no_participant_without_a_stream_and_says_so(f
     private = private_job('size = 2\nsampler = "poisson"\nrate = 1.0')
     drawn = await draw(federation, wanted(3), private)
     assert {name for name, _ in drawn.members} == names
-    federation.coordinator._pool_of("default").finish_draw("r")
+    federation.coordinator._starter.pool_of("default").finish_draw("r")
     calls: asyncio.Queue[str] = asyncio.Queue()
-    pool = federation.coordinator._pool_of("default")
+    pool = federation.coordinator._starter.pool_of("default")
     waiting = asyncio.create_task(waiting_for(pool.draw(wanted(3, needed=3), "r", private, calls.put_nowait)))
     assert "participants that check in without a stream are not drawn" in await asyncio.wait_for(calls.get(), WAIT_S)
     assert not federation.services.sessions.holds_unary("default"), "it would wait in its call for nothing"
@@ -291,5 +293,5 @@ async def test_a_window_may_be_learned(federation: Federation) -> None:
         )
     )
     effect = PrepareRound(KEY, RoundKind.TRAIN, ((alice.name, 10),), (), 10)
-    pool = federation.coordinator._pool_of("default")
+    pool = federation.coordinator._starter.pool_of("default")
     assert await pool.report_window_s(effect, learned) == pytest.approx(20.0, rel=0.2)

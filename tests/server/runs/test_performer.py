@@ -172,7 +172,7 @@ class TestDraws:
     ) -> None:
         """The task that would post it is cancelled before it begins, so it cannot release them."""
         run = await federation.submit(job(size=2))
-        performer, pool = federation.active(run).performer, federation.coordinator._pool_of("default")
+        performer, pool = federation.active(run).performer, federation.coordinator._starter.pool_of("default")
         await performer._tasks.close()  # the engine's own draw, which waits for participants
         alice, bob = await federation.clients("alice", "bob")
         performer.begin(DrawCohort(FIRST, RoundKind.TRAIN, invited=2, needed=1, excluded=(), planned_round=0))

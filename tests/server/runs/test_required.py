@@ -31,7 +31,7 @@ async def hospitals(federation: Federation, **organisations: str) -> dict[str, C
 
 def drawn(federation: Federation, text: bytes, count: int, kind: RoundKind = RoundKind.TRAIN) -> CohortDrawn | object:
     effect = DrawCohort(KEY, kind, count, 1, (), KEY.round)
-    return federation.coordinator._pool_of("default").draw(effect, "r", parse_job(text))
+    return federation.coordinator._starter.pool_of("default").draw(effect, "r", parse_job(text))
 
 
 class TestTheDraw:
@@ -45,7 +45,7 @@ class TestTheDraw:
             assert found.members == tuple(sorted(found.members))
             assert found.required == ((there["a"].name, "north"), (there["d"].name, "west"))
             assert found.eligible == 5
-            federation.coordinator._pool_of("default").finish_draw("r")
+            federation.coordinator._starter.pool_of("default").finish_draw("r")
 
     async def test_all_means_each_member_by_its_organisation(self, federation: Federation) -> None:
         there = await hospitals(federation, a="north", b="south")
@@ -59,7 +59,7 @@ class TestTheDraw:
         heard: asyncio.Queue[str] = asyncio.Queue()
         effect = DrawCohort(KEY, RoundKind.TRAIN, 2, 1, (), KEY.round)
         spec = parse_job(requiring('["north"]', size=2))
-        waiting = federation.coordinator._pool_of("default").draw(effect, "r", spec, heard.put_nowait)
+        waiting = federation.coordinator._starter.pool_of("default").draw(effect, "r", spec, heard.put_nowait)
         assert not isinstance(waiting, CohortDrawn)
         task = asyncio.create_task(waiting())
         said = await asyncio.wait_for(heard.get(), WAIT_S)

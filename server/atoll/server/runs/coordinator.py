@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from atoll.server.access.audit_log import OperatorDownloads
 from atoll.server.access.certificates import CertificateBook
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.errors import (
     ConflictError,
-    CorruptDataError,
     ServerError,
     UnavailableError,
 )
 from atoll.server.identity import DEFAULT_PROJECT, RevokedError, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
-from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job, to_run_policy
+from atoll.server.jobs import to_run_policy
 from atoll.server.rounds import (
     Accepted,
     CancelRequested,
     Effect,
     Event,
     PauseRequested,
-    Phase,
     Rejected,
     ResumeRequested,
     RoundKey,
-    RunState,
     RunStatus,
     initial,
     wants,
 )
 from atoll.server.runs.active_runs import ActiveRun, ActiveRuns
 from atoll.server.runs.check_in_records import CheckInRecords
-from atoll.server.runs.drawing import CohortPool
-from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.extending import Extended, Extender, not_ended
 from atoll.server.runs.grants import Grants
 from atoll.server.runs.invitations import stop_message
@@ -45,7 +39,6 @@ from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.online import count_online
 from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.private.budgets import Budgets
-from atoll.server.runs.private.promise import find_promise
 from atoll.server.runs.reporting import (
     ReportRecorder,
     answer_to,
@@ -55,21 +48,19 @@ from atoll.server.runs.reporting import (
 )
 from atoll.server.runs.required import warnings_of_choice
 from atoll.server.runs.run_privacy import Promise
+from atoll.server.runs.run_starter import RunStarter
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Membership, Session
 from atoll.server.runs.submission import Planned, Submitted, examined, planned_bytes
-from atoll.server.stores import event_log, participants, runs
+from atoll.server.stores import participants, runs
 from atoll.text.printable import printable
 from atoll.wire.layout import Layout
-from atoll.wire.messages import layout_from_proto
-from atoll.wire.v1 import participation_pb2, tensors_pb2
+from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)
 
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
-_UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
-"""Phases in which a round has reserved its cost, which is charged at its end."""
 
 
 class Coordinator:
@@ -87,17 +78,16 @@ class Coordinator:
         renewal_grace_s: float = 0.0,
     ) -> None:
         self._insecure = insecure
-        self._restored_at = restored_at
         self._services = services
         self._certificates = certificates
         self._active = ActiveRuns(services, self._note_end)
         self._grants = Grants(services, certificates, self._active, downloads, insecure=insecure)
-        self._pools: dict[str, CohortPool] = {}
         self._budgets = Budgets(services)
         self._records = CheckInRecords(services)
         self._journal = SqlJournal(
             services.writer, services.reader, keep_events=storage.keep_events, learns=services.learns
         )
+        self._starter = RunStarter(services, self._active, self._journal, self._budgets, restored_at)
         self._resuming: set[str] = set()
         self.janitor = Janitor(
             services, storage, lambda: {*self._active.ids(), *self._resuming}, renewal_grace_s=renewal_grace_s
@@ -121,7 +111,7 @@ class Coordinator:
         except (ServerError, OSError) as error:
             log.warning("leftovers were not removed; the next sweep tries again: %s", error)
         for run in found:
-            await self._resume(run)
+            await self._starter.resume(run)
         self._resuming = set()
         self._open = True
         self.janitor.start()
@@ -195,7 +185,7 @@ class Coordinator:
         await found.store(services)
         run = found.run
         state = initial(run.id, to_run_policy(found.spec), run.initial_model)
-        await self._activate(run, found.spec, found.layout, state, 0, promise=found.promise).performer.start_run()
+        await self._starter.begin(run, found.spec, found.layout, state, 0, promise=found.promise).performer.start_run()
         return Submitted(run.id, (*found.warnings, *warnings_of_choice(found.spec, len(services.sessions.of(project)))))
 
     async def pause(self, run_id: str) -> None:
@@ -248,7 +238,7 @@ class Coordinator:
 
     def _go_on(self, extended: Extended) -> None:
         run, seq = extended.run, extended.entry.next_seq
-        self._activate(run, extended.spec, extended.layout, extended.state, seq, promise=Promise())
+        self._starter.begin(run, extended.spec, extended.layout, extended.state, seq, promise=Promise())
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
         """Revoke a participant at once; its open streams end.
@@ -352,69 +342,11 @@ class Coordinator:
 
     def expects(self, participant: str) -> bool:
         """See ``CheckInApi``."""
-        drawn = any(pool.has_drawn(participant) for pool in self._pools.values())
-        return drawn or bool(self._active.busy("", (participant,)))
+        return self._starter.has_drawn(participant) or bool(self._active.busy("", (participant,)))
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``CheckInApi``."""
         return self._certificates.remaining_s(participant)
-
-    def _activate(
-        self,
-        run: runs.Run,
-        spec: JobSpec,
-        layout: Layout,
-        state: RunState,
-        next_seq: int,
-        *,
-        promise: Promise,
-        resumed: bool = False,
-    ) -> ActiveRun:
-        services = self._services
-        driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
-        privacy = promise.privacy(driver, services, self._budgets, spec)
-        spec = spec.seeded(run.seed)
-        pool = self._pool_of(run.project)
-        performer = RunPerformer(driver, spec, layout, run.layout, services, pool, privacy)
-        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy, run.project)
-        self._active.add(run.id, active)
-        if resumed:
-            if not services.members_stay:
-                performer.members.expect_back()
-            if state.round is not None and state.round.phase in _UNDER_WAY:
-                privacy.hold()
-        driver.start(performer)
-        return active
-
-    def _pool_of(self, project: str) -> CohortPool:
-        if project not in self._pools:
-            self._pools[project] = CohortPool(self._services, self._active, project)
-        return self._pools[project]
-
-    async def _resume(self, run: runs.Run) -> None:
-        spec = _stored_job(run)
-        layout = layout_from_proto(tensors_pb2.Layout.FromString(run.layout))
-
-        first = initial(run.id, to_run_policy(spec), run.initial_model)
-        found = await self._journal.resume(first)
-        log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
-        promise = await self._services.reader.run(find_promise, run.id, spec)
-        if spec.privacy is not None and await self._is_uncompared(run):
-            self._budgets.block(run.id, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._restored_at)))
-        active = self._activate(run, spec, layout, found.state, found.next_seq, promise=promise, resumed=True)
-        if found.state.status is RunStatus.SUBMITTED:
-            await active.performer.start_run()
-
-    async def _is_uncompared(self, run: runs.Run) -> bool:
-        """Whether the run's ledger was restored from a backup and no operator has resumed the run since."""
-        if run.created_at >= self._restored_at:
-            return False
-        kind, since = ResumeRequested().kind, self._restored_at
-        return not await self._services.reader.run(event_log.has_kind, run.id, kind, since=since)
-
-    def _moved(self, driver: RunDriver) -> None:
-        self._active.moved(driver)
-        self._budgets.follow(driver.state)
 
     def _note_end(self, run_id: str, performer: RunPerformer) -> None:
         self._extender.note_end(run_id, performer)
@@ -449,15 +381,3 @@ class Coordinator:
         count_online(self._services, [session])
         for active in () if self._leaving else self._active.all():
             active.performer.members.lost(session.participant, session.away_s)
-
-
-def _stored_job(run: runs.Run) -> JobSpec:
-    """The job of a stored run, which some version of the server accepted."""
-    try:
-        return parse_job(run.job_toml, f"the job of run {run.id}")
-    except JobFileError as error:
-        raise CorruptDataError(
-            "run.job",
-            f"this version cannot read {error.detail.message}",
-            "start the version of the server that accepted it, or a later one",
-        ) from error
