@@ -12,6 +12,14 @@ from sqlalchemy import Connection
 
 from atoll.server.access.certificates import CertificateBook, check_operator_stands
 from atoll.server.access.operator_file import OPERATOR_NAME, OperatorFile
+from atoll.server.access.role_changes import (
+    Given,
+    give_anew,
+    require_another,
+    require_only_in,
+    require_project_of,
+    set_in_project,
+)
 from atoll.server.access.role_checks import check_administrator, rights_now, role_error
 from atoll.server.errors import ConflictError, InvalidRequestError, NotFoundError, ServerError
 from atoll.server.identity import (
@@ -24,11 +32,10 @@ from atoll.server.identity import (
     Rights,
     Role,
     check_operator,
-    check_organisation,
 )
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node_pool import NodePool
-from atoll.server.stores import Grant, ProjectGrant, Reader, certificates, operators, project_roles, projects
+from atoll.server.stores import Grant, Reader, certificates, operators, project_roles
 from atoll.server.stores.certificates import Certificate
 
 log = logging.getLogger(__name__)
@@ -69,25 +76,6 @@ class Operator:
             revoked_at=None if standing else rows[-1].revoked_at,
             revoked_reason="" if standing else rows[-1].revoked_reason,
         )
-
-
-@dataclass(frozen=True)
-class Given:
-    """A role for an operator; ``role`` None removes its role in the project.
-
-    ``project`` None is for all projects; a non-empty ``organisation`` limits the role to that organisation.
-    """
-
-    name: str
-    role: OperatorRole | None
-    project: str | None = None
-    organisation: str = ""
-
-    def __str__(self) -> str:
-        """The role in words, for the log."""
-        where = "" if self.project is None else f" in project {self.project}"
-        limited = f" for {self.organisation}" if self.organisation else ""
-        return f"{'nothing' if self.role is None else self.role.words}{limited}{where}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +146,7 @@ class Operators:
             RevokedError: if the calling operator has just been revoked.
         """
         check_operator(name)
-        _require_project_of(organisation, project)
+        require_project_of(organisation, project)
         if not 0 < lifetime_s <= OPERATOR_LIFETIME_S:
             raise InvalidRequestError(
                 "operator.lifetime",
@@ -187,7 +175,7 @@ class Operators:
                 )
             if not own:
                 grant = role or OperatorRole.OPERATOR
-                _give_anew(connection, Given(name, grant, project, organisation), rights_now(connection, by), by, now)
+                give_anew(connection, Given(name, grant, project, organisation), rights_now(connection, by), by, now)
             certificates.add(connection, issued.peer, issued_at=now)
 
         await self._book.change_role(name, work)
@@ -205,7 +193,7 @@ class Operators:
             ConflictError: if it is the server's own operator, or no administrator would remain.
         """
         now, name, role = self._clock(), given.name, given.role
-        _require_project_of(given.organisation, given.project)
+        require_project_of(given.organisation, given.project)
         if role is None and given.project is None:
             raise InvalidRequestError(
                 "operator.role_name",
@@ -222,10 +210,10 @@ class Operators:
                     "give operators credentials in their own names, and keep operator.json on the server's machine",
                 )
             if given.project is not None or role is None:
-                _set_in_project(connection, given, by, now)
+                set_in_project(connection, given, by, now)
                 return
             if role is not OperatorRole.ADMINISTRATOR:
-                _require_another(connection, name, now)
+                require_another(connection, name, now)
             operators.put(connection, Grant(name, role, by.name, now))
 
         await self._book.change_role(name, work)
@@ -259,9 +247,9 @@ class Operators:
         def check(connection: Connection) -> None:
             _require_known(connection, name, by, now, project)
             if project is not None:
-                _require_only_in(connection, name, project)
+                require_only_in(connection, name, project)
             if name != OPERATOR_NAME:  # it gets a new certificate below
-                _require_another(connection, name, now)
+                require_another(connection, name, now)
 
         voided = await self._book.revoke_operator(name, reason, check)
         log.info(
@@ -303,77 +291,6 @@ def _role_in(caller: Caller, project: str | None) -> OperatorRole | None:
     return None if own is None else own.role
 
 
-def _give_anew(connection: Connection, given: Given, rights: Rights, by: Caller, now: float) -> None:
-    """Give an operator without a valid credential a role, replacing all earlier roles of its name.
-
-    Raises:
-        ConflictError: if the name has roles elsewhere, and the caller is not an administrator of all projects.
-    """
-    if rights.everywhere is not OperatorRole.ADMINISTRATOR:
-        before = project_roles.rights(connection, given.name)
-        if before.everywhere is not None or before.projects.keys() - {given.project}:
-            raise ConflictError("operator.exists", f"the name {given.name} is taken", "choose another name")
-    operators.remove(connection, given.name)
-    for project in project_roles.of(connection, given.name):
-        project_roles.remove(connection, given.name, project)
-    if given.project is None:
-        operators.put(connection, Grant(given.name, given.role or OperatorRole.OPERATOR, by.name, now))
-    else:
-        _set_in_project(connection, given, by, now)
-
-
-def _set_in_project(connection: Connection, given: Given, by: Caller, now: float) -> None:
-    """Set or remove a role in one project.
-
-    Raises:
-        RecordMissingError: if there is no such project.
-        InvalidRequestError: if an operator's last role is to be removed, or is to be limited to an organisation
-            although the operator has a role in all projects.
-    """
-    project = projects.get(connection, given.project or "").name
-    standing = project_roles.rights(connection, given.name)
-    if given.role is None:
-        if standing.everywhere is None and not standing.projects.keys() - {project}:
-            raise InvalidRequestError(
-                "operator.role_name",
-                f"{given.name} would have no role at all",
-                f"revoke it: atoll operator revoke {given.name}",
-            )
-        project_roles.remove(connection, given.name, project)
-        return
-    if given.organisation:
-        check_organisation(given.organisation)
-        if standing.everywhere is not None:
-            raise InvalidRequestError(
-                "operator.role_limit",
-                f"{given.name} has a role in all projects, and so sees every organisation",
-                "make an operator with a role in this project only",
-            )
-    grant = ProjectGrant(given.name, project, given.role, given.organisation, by.name, now)
-    project_roles.put(connection, grant)
-
-
-def _require_only_in(connection: Connection, name: str, project: str) -> None:
-    """Refuse to revoke an operator with roles elsewhere, which only administrators of all projects may do."""
-    rights = project_roles.rights(connection, name)
-    if rights.everywhere is not None or rights.projects.keys() - {project}:
-        raise ConflictError(
-            "operator.shared",
-            f"{name} has roles outside of project {project}",
-            f"take its role here away: atoll operator role {name} none --project {project}",
-        )
-
-
-def _require_project_of(organisation: str, project: str | None) -> None:
-    """Refuse a role for one organisation without a project, since such a role belongs to one project."""
-    if organisation and project is None:
-        raise InvalidRequestError(
-            "operator.role_limit",
-            f"a role for organisation {organisation[:80]!r} needs a project: in all projects it is for everyone",
-            "name the project: --project",
-        )
-
-
 def _missing(name: str) -> NotFoundError:
     return NotFoundError("operator.missing", f"no operator {name[:80]!r}", "see `atoll operator list`")
 
@@ -390,12 +307,3 @@ def _require_known(connection: Connection, name: str, by: Caller, now: float, pr
         known = project in project_roles.of(connection, name)
     if not known:
         raise _missing(name)
-
-
-def _require_another(connection: Connection, name: str, now: float) -> None:
-    """Refuse a change that would leave the server without an administrator with a valid certificate."""
-    standing = operators.administrators(connection, now=now)
-    if standing == (name,):
-        raise ConflictError(
-            "operator.last", f"{name} is the only administrator", "make another operator an administrator first"
-        )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from atoll.server.access.operators import Given
+from atoll.server.access.role_changes import Given
 from atoll.server.access.role_checks import organisation_error
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Bound, OperatorRole, ParticipantKind, Peer
