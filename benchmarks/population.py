@@ -32,7 +32,8 @@ from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.run_privacy import RunPrivacy
-from atoll.server.runs.sessions import Changes, Introduction, Session, Sessions
+from atoll.server.runs.session import Introduction, Session
+from atoll.server.runs.sessions import Changes, Sessions
 from atoll.server.runs.standings import Standing, Standings
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.encoding import Encoding

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.session import Introduction
 from atoll.simulation.behaviour import Behaviour, Presence
 from atoll.simulation.population import Population
 from atoll.simulation.sessions import VirtualSessions

@@ -15,7 +15,7 @@ from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec, trained_first
 from atoll.server.runs.drawing import looks_back
 from atoll.server.runs.evaluators import Evaluator
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.session import Introduction
 from atoll.server.stores import BlobStore, runs
 from atoll.server.stores.blob_place import BLOBS_FOLDER
 from atoll.server.stores.directory_blobs import DirectoryBlobStore

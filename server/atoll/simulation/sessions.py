@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from atoll.server.runs.instructions import Instruction
 from atoll.server.runs.outbox import Outbox
-from atoll.server.runs.sessions import Introduction, Session, Sessions
+from atoll.server.runs.session import Introduction, Session
+from atoll.server.runs.sessions import Sessions
 
 Tell = Callable[[str, Instruction], None]
 

@@ -17,7 +17,7 @@ from atoll.server.ingest.node import SumKey
 from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, planned_round
 from atoll.server.runs.active_runs import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.session import Introduction
 from atoll.simulation.attendance import Attendance, Attended
 from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.handing_in import HandingIn

@@ -16,8 +16,8 @@ import pytest
 
 from atoll.server.config.limits import Limits
 from atoll.server.rpc import authentication
-from atoll.server.runs import sessions
-from atoll.server.runs.sessions import ComeBack, come_back
+from atoll.server.runs import session as module
+from atoll.server.runs.session import ComeBack, come_back
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
@@ -211,7 +211,7 @@ async def test_a_session_that_is_over_unread_leaves_other_calls_of_its_connectio
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upload may continue over the same connection, which is closed only after the time limit of a message."""
-    monkeypatch.setattr(sessions, "CUT_S", 0.0)
+    monkeypatch.setattr(module, "CUT_S", 0.0)
     async with World(tmp_path / "data", limits=Limits(unread_s=WAIT_S)) as world:
         alice = await world.participant()
         http2 = await asyncio.to_thread(unread_connection, world, alice)

@@ -12,8 +12,9 @@ from atoll.server.access.certificates import CertificateBook
 from atoll.server.process import ports
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import introductions, participation
-from atoll.server.runs import sessions
-from atoll.server.runs.sessions import ComeBack, come_back
+from atoll.server.runs import session as module
+from atoll.server.runs.session import ComeBack, come_back
+from atoll.server.runs.sessions import TAKEN_OVER_S
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL, layout_from_proto
@@ -229,7 +230,7 @@ class TestEnd:
         async with alice.check_in() as first, alice.check_in() as second:
             leave = await first.next("come_back")
             assert leave.cause == ComeBack.CAUSE_TAKEN_OVER
-            assert leave.after_s == sessions.TAKEN_OVER_S  # two processes must not fight for one identity
+            assert leave.after_s == TAKEN_OVER_S  # two processes must not fight for one identity
             assert await first.read() is None
             await world.submit()
             await second.next("participate")
@@ -266,7 +267,7 @@ class TestEnd:
     async def test_the_session_of_who_does_not_read_is_over_and_its_stream_can_be_read_to_its_end(
         self, world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sessions, "CUT_S", 0.05)
+        monkeypatch.setattr(module, "CUT_S", 0.05)
         async with alice.check_in() as stream:
             session = world.daemon._sessions.get(alice.name)
             assert session is not None

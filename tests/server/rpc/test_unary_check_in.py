@@ -13,7 +13,7 @@ from atoll.server.rpc import return_gate
 from atoll.server.rpc.fair_bucket import FairBucket
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.project_pace import SOONEST_S
-from atoll.server.runs.sessions import ComeBack
+from atoll.server.runs.session import ComeBack
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import control_pb2, participation_pb2, tensors_pb2
 from tests.patience import WAIT_S

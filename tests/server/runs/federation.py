@@ -34,7 +34,8 @@ from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.evaluators import Evaluator
 from atoll.server.runs.instructions import Instruction, serialised
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Introduction, Session, Sessions
+from atoll.server.runs.session import Introduction, Session
+from atoll.server.runs.sessions import Sessions
 from atoll.server.runs.submission import Submitted
 from atoll.server.stores import Store, participants, rounds, runs
 from atoll.server.telemetry.observer import NO_OBSERVER, Observer

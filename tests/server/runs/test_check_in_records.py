@@ -5,7 +5,7 @@ import pytest
 
 from atoll.server.runs import check_in_records
 from atoll.server.runs.check_in_records import CheckInRecords
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.session import Introduction
 from atoll.server.stores import participants
 from tests.patience import WAIT_S
 from tests.server.runs.federation import Federation

@@ -10,7 +10,7 @@ from atoll.server.runs.cohort import is_able
 from atoll.server.runs.drawing import Waiting
 from atoll.server.runs.histories import reported
 from atoll.server.runs.online import count_online
-from atoll.server.runs.sessions import Session
+from atoll.server.runs.session import Session
 from atoll.server.stores import ParticipantHistory, history
 from atoll.wire.encoding import PLAIN, Encoding
 from atoll.wire.v1 import participation_pb2

@@ -10,7 +10,8 @@ from atoll.client.limits import Limits
 from atoll.server.runs import sessions as module
 from atoll.server.runs.instructions import serialised
 from atoll.server.runs.return_spread import LEAST, RETURNS_PER_S, SHRINK_AFTER_S, STEP, ReturnSpread, return_spread_s
-from atoll.server.runs.sessions import OUTBOX_MESSAGES, Introduction, Session, Sessions
+from atoll.server.runs.session import OUTBOX_MESSAGES, Introduction, Session
+from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import participation_pb2
 
 HELLO = Introduction(10, frozenset(), can_evaluate=True)

@@ -4,19 +4,10 @@ from typing import Any
 import pytest
 
 from atoll.server.errors import UnavailableError
-from atoll.server.runs import sessions as module
+from atoll.server.runs import session as module
 from atoll.server.runs.return_spread import return_spread_s
-from atoll.server.runs.sessions import (
-    COME_BACK_S,
-    OUTBOX_MESSAGES,
-    TAKEN_OVER_S,
-    ComeBack,
-    Introduction,
-    Membership,
-    Session,
-    Sessions,
-    come_back,
-)
+from atoll.server.runs.session import OUTBOX_MESSAGES, ComeBack, Introduction, Membership, Session, come_back
+from atoll.server.runs.sessions import COME_BACK_S, TAKEN_OVER_S, Sessions
 from tests.patience import WAIT_S
 
 HELLO = Introduction(examples=1, encodings=frozenset(), can_evaluate=False)

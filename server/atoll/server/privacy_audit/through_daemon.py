@@ -37,7 +37,8 @@ from atoll.server.privacy_audit.rehearsal import PLAIN_MEAN
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.instructions import serialised
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Introduction, Session, Sessions
+from atoll.server.runs.session import Introduction, Session
+from atoll.server.runs.sessions import Sessions
 from atoll.server.stores import Store, noise_states, participants, runs
 from atoll.wire.chunks import ElementRange, header_of, update_digest
 from atoll.wire.encoding import Encoding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from atoll.server.runs.sessions import Introduction, Membership
+from atoll.server.runs.session import Introduction, Membership
 from atoll.wire.v1 import participation_pb2
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from types import MappingProxyType
 
 from atoll.server.errors import InvalidRequestError
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.session import Introduction
 from atoll.text.printable import printable
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL

@@ -21,7 +21,8 @@ from atoll.server.rpc.return_gate import ReturnGate
 from atoll.server.rpc.sending_room import SendingRoom
 from atoll.server.rpc.unary_check_in import UnaryCheckIns
 from atoll.server.runs.instructions import Instruction, Invitation, UnaryAnswer, serialised
-from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
+from atoll.server.runs.session import ComeBack, Introduction, Session, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.messages import PROTOCOL

@@ -21,7 +21,8 @@ from atoll.server.rpc.return_gate import ReturnGate
 from atoll.server.rpc.sending_room import SendingRoom
 from atoll.server.runs.instructions import Instruction, Invitation, UnaryAnswer
 from atoll.server.runs.project_pace import NextReturn
-from atoll.server.runs.sessions import Session, Sessions
+from atoll.server.runs.session import Session
+from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from atoll.server.errors import ServerError
 from atoll.server.identity import DEFAULT_PROJECT, ParticipantKind
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Introduction
+from atoll.server.runs.session import Introduction
 from atoll.server.stores import participants, projects
 from atoll.server.stores.columns import NamedTexts
 

@@ -11,7 +11,7 @@ from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.privacy.capacity import most_eligible, most_members, rotated
 from atoll.server.rounds import CohortDrawn, DrawCohort, RoundKind
 from atoll.server.runs.required import required_among, required_members
-from atoll.server.runs.sessions import Session
+from atoll.server.runs.session import Session
 from atoll.server.sampling import DrawRequest, Eligible, Everyone, History, sampler_named
 
 log = logging.getLogger(__name__)

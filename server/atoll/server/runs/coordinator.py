@@ -50,7 +50,7 @@ from atoll.server.runs.required import warnings_of_choice
 from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.run_starter import RunStarter
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Introduction, Membership, Session
+from atoll.server.runs.session import Introduction, Membership, Session
 from atoll.server.runs.submission import Planned, Submitted, examined, planned_bytes
 from atoll.server.stores import participants, runs
 from atoll.text.printable import printable

@@ -20,7 +20,8 @@ from atoll.server.runs.private.draw_lock import DrawLock
 from atoll.server.runs.required import absent_names
 from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Changes, Session
+from atoll.server.runs.session import Session
+from atoll.server.runs.sessions import Changes
 from atoll.server.runs.standings import Count, Standing, Standings
 from atoll.server.sampling import History, sampler_named
 from atoll.server.sampling.report_window import FixedReportWindow, report_window_s

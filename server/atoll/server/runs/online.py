@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from atoll.server.errors import StorageError, UnavailableError
 from atoll.server.runs.histories import record_online
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Session
+from atoll.server.runs.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.reporting import member_of
 from atoll.server.runs.return_spread import LONGEST_DELAY, return_spread_s
 from atoll.server.runs.services import Services
-from atoll.server.runs.sessions import Session
+from atoll.server.runs.session import Session
 from atoll.server.runs.tasks import Tasks
 from atoll.wire.pacing import LONGEST_RETRY_S
 

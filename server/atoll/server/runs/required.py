@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs import JobSpec
 from atoll.server.rounds import DrawCohort, RoundKind
-from atoll.server.runs.sessions import Session
+from atoll.server.runs.session import Session
 from atoll.server.stores import participants
 from atoll.text.figures import counted
 

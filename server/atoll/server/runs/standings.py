@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from atoll.server.runs.sessions import Changes, ProjectSessions, Session
+from atoll.server.runs.session import Session
+from atoll.server.runs.sessions import Changes, ProjectSessions
 
 
 @dataclass(frozen=True, slots=True)

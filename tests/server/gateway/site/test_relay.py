@@ -7,7 +7,8 @@ import pytest
 from atoll.server.gateway.site import relay
 from atoll.server.gateway.site.relay import Certified, Relay
 from atoll.server.runs.instructions import Invitation
-from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
+from atoll.server.runs.session import ComeBack, Introduction, Session, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.wire.encoding import Encoding
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import gateway_pb2, participation_pb2

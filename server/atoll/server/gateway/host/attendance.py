@@ -15,7 +15,8 @@ from atoll.server.rpc.admission import Admission, Replies
 from atoll.server.rpc.check_in_api import CheckInApi
 from atoll.server.rpc.introductions import bounded, introduction_of
 from atoll.server.runs.instructions import Instruction, Invitation
-from atoll.server.runs.sessions import ComeBack, Session, Sessions, come_back
+from atoll.server.runs.session import ComeBack, Session, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import gateway_pb2
 
 OUTBOX = 4096

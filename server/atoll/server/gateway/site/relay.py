@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.runs.instructions import Invitation
-from atoll.server.runs.sessions import ComeBack, Introduction, Membership, Session, Sessions, come_back
+from atoll.server.runs.session import ComeBack, Introduction, Membership, Session, come_back
+from atoll.server.runs.sessions import Sessions
 from atoll.wire.status import ErrorDetail, Recovery, detail_from_proto
 from atoll.wire.v1 import gateway_pb2, participation_pb2, tensors_pb2
 
