@@ -43,15 +43,19 @@ class IdentifyResponse(google.protobuf.message.Message):
 
     ROLE_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    PROJECT_FIELD_NUMBER: builtins.int
     role: builtins.str
     name: builtins.str
+    project: builtins.str
+    """A participant's project, for gateways; empty: not stated."""
     def __init__(
         self,
         *,
         role: builtins.str = ...,
         name: builtins.str = ...,
+        project: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "project", b"project", "role", b"role"]) -> None: ...
 
 Global___IdentifyResponse: typing_extensions.TypeAlias = IdentifyResponse
 

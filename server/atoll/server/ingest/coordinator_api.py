@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from atoll.server.identity import Rights, Role
+from atoll.server.identity import DEFAULT_PROJECT, Rights, Role
 from atoll.wire.v1 import transfer_pb2
 
 
@@ -14,12 +14,14 @@ from atoll.wire.v1 import transfer_pb2
 class Caller:
     """An authenticated caller: its role and its name (participant id or operator name).
 
-    ``rights`` is None for a participant, and in an ingest worker, which does not need it.
+    ``rights`` is None for a participant, and in an ingest worker, which does not need it. ``project`` is a
+    participant's, and only gateways need it; elsewhere it may be ``default``.
     """
 
     role: Role
     name: str
     rights: Rights | None = field(default=None, compare=False)
+    project: str = field(default=DEFAULT_PROJECT, compare=False)
 
 
 class Disposition(StrEnum):

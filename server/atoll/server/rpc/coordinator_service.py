@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from atoll.server.identity import Role
+from atoll.server.identity import DEFAULT_PROJECT, Role
 from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, ReportReceipt, UploadGrant
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.ingest_messages import (
@@ -44,7 +44,7 @@ class CoordinatorService(CoordinatorServiceServicer):
     async def Identify(self, request: ingest_pb2.IdentifyRequest, context: Context) -> ingest_pb2.IdentifyResponse:
         """See ``CoordinatorApi.identify``."""
         caller = await self._coordinator.identify(request.certificate_pem)
-        return ingest_pb2.IdentifyResponse(role=caller.role.value, name=caller.name)
+        return ingest_pb2.IdentifyResponse(role=caller.role.value, name=caller.name, project=caller.project)
 
     async def GrantUpload(
         self, request: ingest_pb2.GrantUploadRequest, context: Context
@@ -94,7 +94,7 @@ class RemoteCoordinator:
             )
         if revocations != self._revocations:
             return await self.identify(certificate_pem)
-        caller = Caller(Role(answer.role), answer.name)
+        caller = Caller(Role(answer.role), answer.name, project=answer.project or DEFAULT_PROJECT)
         self._known[certificate_pem] = (now, caller)
         self._known.move_to_end(certificate_pem)
         if len(self._known) > _CACHED:

@@ -49,7 +49,7 @@ class Membership:
 
 
 UNKNOWN = Membership()
-"""The membership that an aggregator uses, which does not know its participants' enrolment."""
+"""The membership of a participant whose enrolment is not known."""
 
 
 @dataclass(eq=False, slots=True)

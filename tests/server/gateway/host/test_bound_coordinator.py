@@ -10,8 +10,9 @@ import pytest
 from atoll.server.errors import InvalidRequestError
 from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.driving import Driving
 from atoll.server.gateway.host.gateways import Gateway
-from atoll.server.ingest.coordinator_api import Commit, CoordinatorApi, Disposition, ReportReceipt
+from atoll.server.ingest.coordinator_api import Commit, Disposition, ReportReceipt
 from atoll.wire.v1 import transfer_pb2
 
 UPDATE: dict[str, Any] = {"upload_id": "0" * 32, "digest": "ab" * 32, "weight": 10}
@@ -38,7 +39,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def bound(recorder: Recorder) -> BoundCoordinator:
-    return BoundCoordinator(cast("CoordinatorApi", recorder), cast("Bindings", recorder), Gateway("north"))
+    return BoundCoordinator(cast("Driving", recorder), cast("Bindings", recorder), Gateway("north"))
 
 
 def commit_of(report: dict[str, Any], **fields: Any) -> Commit:

@@ -6,9 +6,10 @@ from typing import cast
 
 from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.driving import Driving
 from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.identity import Role
-from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, Disposition, ReportReceipt
+from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt
 from atoll.wire.v1 import transfer_pb2
 from tests.server.ingest.test_gateway_nodes import FOLD, ITEM, KEY, Node, Rig
 
@@ -41,7 +42,7 @@ def test_its_names_are_no_aggregators() -> None:
 
 async def test_it_speaks_for_every_caller_and_no_binding_is_looked_up() -> None:
     coordinator = Coordinator()
-    trusted = BoundCoordinator(cast("CoordinatorApi", coordinator), cast("Bindings", None), STANDBY)
+    trusted = BoundCoordinator(cast("Driving", coordinator), cast("Bindings", None), STANDBY)
     operator = await trusted.identify(b"admin")
     await trusted.grant_download(operator, "model")
     await trusted.commit(Commit("p1", transfer_pb2.ReportRequest(), "main"))

@@ -22,20 +22,23 @@ from atoll.server.gateway.site.link import Line, Link
 from atoll.server.gateway.site.partial_upload import PartialUpload
 from atoll.server.gateway.site.relay import Relay
 from atoll.server.gateway.site.worker import OwnCalls, Worker
-from atoll.server.identity import Role
+from atoll.server.identity import OperatorRole, Role
 from atoll.server.ingest.file_node import FileNode
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.upload_ref import UploadRef
+from atoll.server.process.standby_identity import StandbyIdentity
 from atoll.server.rpc.coordinator_service import RemoteCoordinator
 from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.server.runs.session import Introduction
 from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import control_pb2, enrolment_pb2, gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
 from tests.patience import WAIT_S, window_s
 from tests.server.gateway.host.gateways import short_lived
 from tests.server.ingest.uploads import ALICE, BOB, chunks_of, committed, ref, values_of
+from tests.server.rpc.test_projects import new_project, with_role
 from tests.server.rpc.world import Key, World, job
 
 
@@ -88,6 +91,10 @@ class Site:
         self.name = answer.participant
         self._credentials = grpc.ssl_channel_credentials(self.world.ca, key.pem, answer.certificate_pem)
 
+    def stand_by(self) -> None:
+        """Be a server of the federation that stands by, instead of an aggregator."""
+        self._credentials = StandbyIdentity.open(self.world.config).credentials()
+
     async def connect(self) -> None:
         self.running = asyncio.create_task(self.link.run())
         await self.connected()
@@ -134,6 +141,21 @@ async def test_a_revoked_participant_is_refused_by_a_gateway_that_stands(world: 
     site.link.forget()
     with pytest.raises(UnauthenticatedError, match="revoked: left"):
         await site.coordinator.identify(pem)
+
+
+async def test_a_participants_project_is_known_at_a_standby(world: World, site: Site) -> None:
+    """A standby admits check-ins by project, as the active server does."""
+    await new_project(world, "cardio")
+    boss = await with_role(world, "boss", OperatorRole.ADMINISTRATOR, "cardio")
+    pems = [(await world.enrol_with(await world.token(by=by), Key())).certificate_pem for by in (boss, None)]
+    site.stand_by()
+    await site.connect()
+    found: list[tuple[str, str]] = []
+    for pem in pems:
+        name = (await site.coordinator.identify(pem)).name
+        membership = await site.relay.introduced(name, Introduction(1, frozenset(), can_evaluate=False))
+        found.append((await site.relay.project_of(name), membership.project))
+    assert found == [("cardio", "cardio"), ("default", "default")]
 
 
 async def test_a_gateway_whose_certificate_ends_connects_again_and_refuses_nobody_for_it(

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from atoll.server.errors import ForbiddenError, InvalidRequestError
 from atoll.server.gateway.host.bindings import Bindings
+from atoll.server.gateway.host.driving import Driving
 from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.identity import Role
-from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, ReportReceipt, UploadGrant
+from atoll.server.ingest.coordinator_api import Caller, Commit, ReportReceipt, UploadGrant
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.coordinator_service import CoordinatorService
 from atoll.server.rpc.introductions import MAX_REASON_CHARS
@@ -29,19 +30,19 @@ class BoundCoordinator:
     raises. A standby acts for every caller.
     """
 
-    def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, gateway: Gateway) -> None:
+    def __init__(self, coordinator: Driving, bindings: Bindings, gateway: Gateway) -> None:
         self._coordinator = coordinator
         self._bindings = bindings
         self._gateway = gateway
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """See ``CoordinatorApi``.
+        """See ``CoordinatorApi``; states a participant's project.
 
         Raises:
-            ForbiddenError: for an operator's or another gateway's certificate.
+            ForbiddenError: at an aggregator, for an operator's or another gateway's certificate.
         """
         caller = await self._coordinator.identify(certificate_pem)
-        if self._gateway.is_server:
+        if self._gateway.is_server and caller.role is not Role.PARTICIPANT:
             return caller
         if caller.role is not Role.PARTICIPANT:
             raise ForbiddenError(
@@ -50,7 +51,7 @@ class BoundCoordinator:
                 "connect to the server itself",
             )
         await self._check(caller.name)
-        return caller
+        return replace(caller, project=await self._coordinator.project_of(caller.name))
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``CoordinatorApi``."""
@@ -96,7 +97,7 @@ def _check_figures(commit: Commit) -> None:
 class GatewayCoordinatorService(CoordinatorServiceServicer):
     """``CoordinatorService`` on the main port, for gateways."""
 
-    def __init__(self, coordinator: CoordinatorApi, bindings: Bindings, authenticator: Authenticator) -> None:
+    def __init__(self, coordinator: Driving, bindings: Bindings, authenticator: Authenticator) -> None:
         self._coordinator = coordinator
         self._bindings = bindings
         self._authenticator = authenticator

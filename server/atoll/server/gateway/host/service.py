@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
 
 import atoll.server
 from atoll.server.access.server_certificates import ServerCertificates
@@ -16,16 +15,15 @@ from atoll.server.errors import InvalidRequestError, NotFoundError, ServerError,
 from atoll.server.gateway.host.attendance import Attendance, SharedParts
 from atoll.server.gateway.host.bindings import Bindings
 from atoll.server.gateway.host.bound_coordinator import BoundCoordinator
+from atoll.server.gateway.host.driving import Driving
 from atoll.server.gateway.host.gateways import Gateway
 from atoll.server.gateway.host.node import HostedNode
 from atoll.server.gateway.host.orders import STALLED_S, Orders
 from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.gateway.host.streams import end, ended_with_certificate
 from atoll.server.gateway.pieces import Piece
-from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.ingest.node_pool import NodePool
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.check_in_api import CheckInApi
 from atoll.server.rpc.enrolment import Redeemer
 from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import Sessions
@@ -47,18 +45,6 @@ SILENT_S = 10.0
 """Seconds without an answer after which a standby's work goes to another node; all its uploads are in the bucket."""
 AGGREGATOR_SILENT_S = STALLED_S
 """The same for an aggregator, whose line may be slow and busy with a sum; afterwards it counts as disconnected."""
-
-
-class Driving(CoordinatorApi, CheckInApi, Protocol):
-    """The coordinator's interface here: answers nodes and participants, and knows the runs."""
-
-    def run_names(self) -> list[str]:
-        """Ids of the runs that have not ended.
-
-        Raises:
-            UnavailableError: until all runs are resumed.
-        """
-        ...
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ class Certificates:
         self._known: OrderedDict[str, Certified] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def note(self, participant: str, pem: bytes) -> None:
-        """Note the certificate with which a participant has connected."""
+    def note(self, participant: str, pem: bytes, project: str) -> None:
+        """Note the certificate with which a participant of a project has connected."""
         if pem in self._seen:
             return
         peer, known = Peer.from_pem(pem), self._known.get(participant)
         if known is None or known.not_after <= peer.not_after:
-            self._known[participant] = Certified(pem, peer.not_after)
+            self._known[participant] = Certified(pem, peer.not_after, project)
         self._seen[pem] = None
         for kept in (self._known, self._seen):
             while len(kept) > _CACHED:
@@ -93,7 +93,7 @@ class SiteCoordinator:
         """See ``CoordinatorApi``."""
         caller = await self._asked(lambda server: server.identify(certificate_pem))
         if caller.role is Role.PARTICIPANT:
-            self._certificates.note(caller.name, certificate_pem)
+            self._certificates.note(caller.name, certificate_pem, caller.project)
         return caller
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:

@@ -30,10 +30,11 @@ REFUSED_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A participant's certificate (PEM) and its expiry in epoch seconds."""
+    """A participant's certificate (PEM), its expiry in epoch seconds, and the participant's project."""
 
     pem: bytes
     not_after: float
+    project: str = DEFAULT_PROJECT
 
 
 @dataclass(eq=False)
@@ -82,14 +83,13 @@ class Relay:
         return len(self._members)
 
     async def project_of(self, participant: str) -> str:
-        """See ``CheckInApi``: all participants of an aggregator are of its own project."""
-        del participant
-        return DEFAULT_PROJECT
+        """See ``CheckInApi``: the project that the server stated when it identified the participant."""
+        return self._certificate_of(participant).project
 
     async def introduced(self, participant: str, introduction: Introduction) -> Membership:
         """See ``CheckInApi``; the server is told once the session is open."""
-        del participant, introduction
-        return Membership()
+        del introduction
+        return Membership(project=await self.project_of(participant))
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """See ``CheckInApi``."""
