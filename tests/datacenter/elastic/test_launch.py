@@ -99,12 +99,20 @@ def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Pat
         check_job(other, tmp_path, 1, [1])
 
 
-def test_a_stop_while_ranks_are_started_ends_them(tmp_path: Path) -> None:
-    """No rank is left behind, at whatever point of the start the stop comes."""
+@pytest.mark.parametrize(
+    ("signals", "last", "how"),
+    [
+        ("SIGINT", signal.SIGINT, "before training had begun"),
+        ("SIGINT SIGTERM", signal.SIGTERM, "without a last checkpoint"),
+    ],
+)
+def test_a_stop_while_ranks_are_started_ends_them(tmp_path: Path, signals: str, last: signal.Signals, how: str) -> None:
+    """No rank is left behind, at whatever point of the start the stop comes; the second signal ends it at once."""
     held = Hold(tmp_path / "fifo", rank="any", step=0)
-    with launched(write_job(tmp_path), "--nproc", "2", HOLD=held.variable, SIGNALLED="1") as command, held.allowed():
-        assert command.wait() == 128 + signal.SIGINT, command.said
-    assert command.outcome["error"].startswith("ended by SIGINT before training had begun")
+    started = launched(write_job(tmp_path), "--nproc", "2", HOLD=held.variable, SIGNALLED=signals)
+    with started as command, held.allowed():
+        assert command.wait() == 128 + last, command.said
+    assert command.outcome["error"].startswith(f"ended by {last.name} {how}")
 
 
 def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:

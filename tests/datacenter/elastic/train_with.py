@@ -1,6 +1,6 @@
 """``atoll silo train`` with another program of the ranks: ``python train_with.py MODULE JOB.toml …``.
 
-``SIGNALLED``: the command gets SIGINT while it starts ranks: once the first has been started.
+``SIGNALLED``: names of signals that the command gets while it starts ranks: once the first has been started.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import atoll.datacenter.cli.train as command
 
 
 def signal_at_start() -> None:
-    """Send the signal where torch has started a rank that it does not know of yet."""
+    """Send the signals where torch has started a rank that it does not know of yet."""
 
     def starting(**how: Any) -> Any:
         handler = get_subprocess_handler(**how)
-        if "SIGNALLED" in os.environ:
-            del os.environ["SIGNALLED"]
-            os.kill(os.getpid(), signal.SIGINT)
+        for name in os.environ.pop("SIGNALLED", "").split():
+            os.kill(os.getpid(), signal.Signals[name])
         return handler
 
     patch.object(multiprocessing, "get_subprocess_handler", starting).start()

@@ -52,7 +52,10 @@ class Checkpoints:
         dims: ParallelDims,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Open the checkpoints of a job. Creates two gloo process groups, because writing overlaps training.
+        """Open the checkpoints of a job. Opens two gloo process groups of all ranks.
+
+        The writing thread uses one while the main thread agrees on the next checkpoint over the other: two threads must
+        not share a group. Training's groups have a limit for a step, which is too short for a checkpoint.
 
         Args:
             job: the job.

@@ -55,6 +55,10 @@ class Agent(LocalElasticAgent):
         self._cause: Failure | None = None
         self._world_size = 0
         self.stopping: signal.Signals | None = None
+        self._at_once: signal.Signals | None = None
+        """The second signal; later ones change nothing."""
+        self._is_starting = False
+        """Whether torch is starting ranks, of which this agent does not know yet."""
         self._untold: list[int] = []
         """Processes of ranks that a stop has not been passed on to."""
 
@@ -83,7 +87,13 @@ class Agent(LocalElasticAgent):
         for one in _SIGNALS:
             signal.signal(one, self._ask)
         parent: Any = super()
-        started: dict[int, Any] = parent._start_workers(worker_group)  # noqa: SLF001  # super()'s
+        self._is_starting = True
+        try:
+            started: dict[int, Any] = parent._start_workers(worker_group)  # noqa: SLF001  # super()'s
+        finally:
+            self._is_starting = False
+        if self._at_once is not None:
+            raise _ended(self._at_once)
         self._untold = list(started.values())
         self._pass_on()
         return started
@@ -115,11 +125,20 @@ class Agent(LocalElasticAgent):
             self._say(f"{root}\nall ranks restart from the last checkpoint (restart {number} of {total})")
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        """Stop after the step on the first signal, at once on the second."""
+        """Stop after the step on the first signal, at once on the second.
+
+        While torch starts ranks the second waits until all are started: an exception would leave ranks behind. So would
+        an exception while ranks are ended, which takes seconds; a third signal is ignored.
+        """
         del frame
         asked = signal.Signals(number)
+        if self._at_once is not None:
+            return
         if self.stopping is not None:
-            raise SignalException(f"a second {asked.name}: ranks are ended at once", asked)
+            self._at_once = asked
+            if self._is_starting:
+                return
+            raise _ended(asked)
         self.stopping = asked
         self._say(f"{asked.name}: the job stops after this step and a last checkpoint; once more to end it at once")
         self._pass_on()
@@ -136,6 +155,10 @@ def _name_attempt(worker_group: WorkerGroup) -> str:
     if group.group_rank == 0:
         group.store.set("atoll/attempt", uuid.uuid4().hex)
     return str(group.store.get("atoll/attempt").decode())
+
+
+def _ended(asked: signal.Signals) -> SignalException:
+    return SignalException(f"a second signal, {asked.name}: ranks are ended at once", asked)
 
 
 def _signal(pid: int) -> None:

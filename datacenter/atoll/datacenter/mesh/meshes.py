@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.mesh.groups import Views
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Meshes:
         dense: axes ``pp, dp_replicate, fsdp, tp``: for parameters that every token passes through.
         sparse: axes ``pp, dp_replicate, efsdp, ep, tp``: for experts; None if ``ep`` is 1.
         data: axes ``pp, batch, cp, tp``: for the input of each rank.
-        loss: one axis: the ranks over which token losses are summed; that of ``data`` if it has the same ranks.
+        loss: one axis: the ranks over which token losses are summed.
     """
 
     dims: ParallelDims
@@ -30,45 +31,31 @@ class Meshes:
 
     @classmethod
     def build(cls, dims: ParallelDims, device_type: str) -> Meshes:
-        """Arrange all ranks; collective. Creates a process group for each axis and each line along it.
+        """Arrange all ranks; collective. Opens a process group for each axis, see ``Views``.
 
         Raises:
-            RuntimeError: if the process group has a different number of ranks.
+            ValueError: if the process group has a different number of ranks.
         """
-        world = init_device_mesh(device_type, (dims.world_size,), mesh_dim_names=("world",))
-
-        def view(**axes: int) -> DeviceMesh:
-            return world._unflatten(0, tuple(axes.values()), tuple(axes))  # noqa: SLF001  # no public name for it yet
-
-        data = view(pp=dims.pp, batch=dims.batch, cp=dims.cp, tp=dims.tp)
+        view = Views(device_type).view
+        dense = view(pp=dims.pp, dp_replicate=dims.dp_replicate, fsdp=dims.fsdp, tp=dims.tp)
         sparse = None
         if dims.ep > 1:
             sparse = view(pp=dims.pp, dp_replicate=dims.dp_replicate, efsdp=dims.efsdp, ep=dims.ep, tp=dims.tp)
         return cls(
             dims=dims,
-            dense=view(pp=dims.pp, dp_replicate=dims.dp_replicate, fsdp=dims.fsdp, tp=dims.tp),
+            dense=dense,
             sparse=sparse,
-            data=data,
-            loss=_loss(data, dims),
+            data=view(pp=dims.pp, batch=dims.batch, cp=dims.cp, tp=dims.tp),
+            loss=view(pp=dims.pp, loss=dims.loss, tp=dims.tp)["loss"],
         )
 
     @classmethod
     def alone(cls, device_type: str) -> Meshes:
         """Return meshes of one rank, for each rank of the world; collective."""
-        dims, ranks = ParallelDims(), dist.get_world_size()
-        world = init_device_mesh(device_type, (ranks,), mesh_dim_names=("world",))
+        views, ranks = Views(device_type), dist.get_world_size()
 
         def view(*axes: str) -> DeviceMesh:
-            shape = (ranks, *(1 for _ in axes))
-            return world._unflatten(0, shape, ("worker", *axes))[axes]  # noqa: SLF001  # as above
+            return views.view(worker=ranks, **dict.fromkeys(axes, 1))[axes]
 
-        data = view("pp", "batch", "cp", "tp")
-        dense = view("pp", "dp_replicate", "fsdp", "tp")
-        return cls(dims=dims, dense=dense, sparse=None, data=data, loss=_loss(data, dims))
-
-
-def _loss(data: DeviceMesh, dims: ParallelDims) -> DeviceMesh:
-    """Reuse an existing process group if one of the two axes has one rank."""
-    if 1 in (dims.batch, dims.cp):
-        return data["batch" if dims.cp == 1 else "cp"]
-    return data["batch", "cp"]._flatten("loss")  # noqa: SLF001  # no public name for it yet
+        dense, data = view("pp", "dp_replicate", "fsdp", "tp"), view("pp", "batch", "cp", "tp")
+        return cls(dims=ParallelDims(), dense=dense, sparse=None, data=data, loss=view("loss"))
