@@ -328,10 +328,14 @@ class Spool:
         """The runs that have uploads in this folder."""
         return sorted(folder.name for folder in self.root.iterdir() if is_name(folder.name) and folder.is_dir())
 
-    def newest_attempts(self) -> dict[str, tuple[int, int]]:
-        """(round, attempt) of the newest uploads in this folder, by run."""
-        attempts = ((run, [at for at, _ in self._attempts(run)]) for run in self.runs_here())
-        return {run: max(found) for run, found in attempts if found}
+    def newest_attempts(self) -> dict[str, tuple[int, int] | None]:
+        """(round, attempt) of the newest uploads in this folder, by run; None: all its uploads have been removed."""
+        return {run: max((at for at, _ in self._attempts(run)), default=None) for run in self.runs_here()}
+
+    def forget_run(self, run: str) -> None:
+        """Remove the folder of a run that has ended, unless it has uploads."""
+        with contextlib.suppress(OSError):  # it has uploads, or the disk refuses: the next call tries again
+            self._run_folder(run).rmdir()
 
     def _attempts(self, run: str) -> Iterator[tuple[tuple[int, int], Path]]:
         """The (round, attempt) pairs of a run that have a folder, with it."""

@@ -184,6 +184,18 @@ async def test_uploads_of_runs_that_ended_meanwhile_go(rig: Rig) -> None:
     assert await rig.flaw(alice)
 
 
+async def test_nothing_is_left_of_runs_that_ended_meanwhile(rig: Rig) -> None:
+    """Also of a run whose last upload was removed before; a run that goes on keeps its folder."""
+    rig.update(ALICE, 1)
+    other, going_on = "rbbbbbbbbbbbb", "rcccccccccccc"
+    for run in (other, going_on):
+        rig.update(BOB, 2, run=run)
+        rig.spool.drop_through(run, (0, 0), ())
+    await rig.worker.begin()
+    await rig.do(keep=gateway_pb2.KeepOrder(runs=[going_on]))
+    assert rig.spool.runs_here() == [going_on]
+
+
 async def test_uploads_that_came_after_the_list_of_runs_was_asked_for_stay(rig: Rig) -> None:
     """They are of a run that was submitted, or extended, when the server had made the list."""
     ended = rig.update(ALICE, 1)

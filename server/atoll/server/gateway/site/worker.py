@@ -101,7 +101,7 @@ class Worker:
         self._upload = upload
         self._shut_out = shut_out
         self._watched = watched
-        self._older: dict[str, tuple[int, int]] = {}
+        self._older: dict[str, tuple[int, int] | None] = {}
         self._pending = 0
         self._done = 0
 
@@ -199,9 +199,12 @@ class Worker:
         came since may be of runs that were submitted, or extended, after the list was made.
         """
         for run, newest in self._older.items():
-            if run not in runs:
+            if run in runs:
+                continue
+            if newest is not None:
                 await self._nodes.drop(run, *newest)
                 await self._call(self._spool.drop_through, run, newest, ())
+            await self._call(self._spool.forget_run, run)
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
