@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,10 +17,11 @@ from atoll.server.identity import OperatorRole, Peer
 from atoll.server.ingest.coordinator_api import Caller as Known
 from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.process.listeners import Port, bind, make_server, server_credentials
-from atoll.server.process.standby_identity import StandbyIdentity
+from atoll.server.process.standby_identity import ServerAtWork, StandbyIdentity
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import FORWARDED, Authenticator
 from atoll.server.rpc.forwarding import Forwarding
+from atoll.server.stores.server_turns import WorkPlace
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
 from tests.server.rpc.test_operators import DAY_S
@@ -41,22 +43,37 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield opened
 
 
+def place_of(world: World, turn: int) -> WorkPlace:
+    return WorkPlace(turn, world.config.certificate_names[0], world.addresses.main, world.addresses.enrolment)
+
+
 @pytest.fixture
-async def standby(world: World) -> AsyncIterator[str]:
+async def at_work(world: World) -> AsyncIterator[ServerAtWork]:
+    """A standby's connections to the server at work."""
+    identity = StandbyIdentity.open(world.config)
+
+    def open_channel() -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(world.addresses.main, identity.credentials())
+
+    made = ServerAtWork(place_of(world, 1), world.ca, open_channel)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def standby(world: World, at_work: ServerAtWork) -> AsyncIterator[str]:
     """Address of a standby's main port, made like in ``StandbyGateway``."""
     identity = StandbyIdentity.open(world.config)
     knows = cast("CoordinatorApi", SimpleNamespace(identify=_identify))
     authenticator = Authenticator(knows, Admission(DEFAULT_LIMITS), insecure=False)
-    async with grpc.aio.secure_channel(world.addresses.main, identity.credentials()) as at_work:
-        enter, connections = authenticator.enter, authenticator.connections
-        server = make_server(Port.MAIN, enter=enter, connections=connections)
-        server.add_generic_rpc_handlers((Forwarding([CONTROL], lambda: at_work, authenticator),))
-        names = world.config.certificate_names
-        mutual = server_credentials(identity.authority, names, mutual=True, clock=time.time)
-        port = bind(server, "127.0.0.1", 0, mutual)
-        await server.start()
-        yield f"127.0.0.1:{port}"
-        await server.stop(None)
+    server = make_server(Port.MAIN, enter=authenticator.enter, connections=authenticator.connections)
+    server.add_generic_rpc_handlers((Forwarding([CONTROL], at_work.channel, authenticator),))
+    names = world.config.certificate_names
+    mutual = server_credentials(identity.authority, names, mutual=True, clock=time.time)
+    port = bind(server, "127.0.0.1", 0, mutual)
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
 
 
 async def operator_of_two(world: World, standby: str) -> tuple[Caller, Caller]:
@@ -118,3 +135,24 @@ async def test_a_caller_cannot_claim_to_be_another(world: World, standby: str) -
     claimed = grpc.aio.Metadata((FORWARDED, world.ca), *within("cardio"))
     me = dora.control.WhoAmI(control_pb2.WhoAmIRequest(), timeout=WAIT_S, metadata=claimed)
     assert await refused_code(me) == ("UNAUTHENTICATED", "certificate.forwarded")
+
+
+async def test_a_call_to_a_server_whose_turn_is_over_ends_at_once(
+    world: World, at_work: ServerAtWork, standby: str
+) -> None:
+    """That server may be frozen or cut off, so the caller would wait for its own time limit.
+
+    A connection with a new certificate ends no call.
+    """
+    _, dora = await operator_of_two(world, standby)
+    run = await submit(await with_role(world, "cardio-boss", ADMINISTRATOR, "cardio"))
+    watch = dora.control.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=WAIT_S, metadata=within("cardio"))
+    await watch.read()
+    at_work.go_to(place_of(world, 1))
+    listed = dora.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S, metadata=within("cardio"))
+    assert [one.run for one in (await listed).runs] == [run]
+    assert not watch.done()
+    at_work.go_to(place_of(world, 2))
+    async with asyncio.timeout(WAIT_S / 2):
+        assert await watch.code() is grpc.StatusCode.UNAVAILABLE
+    assert "ended before it answered" in str(await watch.details())

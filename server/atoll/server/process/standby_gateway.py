@@ -60,6 +60,7 @@ from atoll.server.stores.server_turns import WorkPlace
 from atoll.server.stores.store import PARTIALS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures, of_nodes
 from atoll.wire.messages import PROTOCOL
+from atoll.wire.pacing import PING_ANSWER_S
 from atoll.wire.v1 import gateway_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import add_EnrolmentServiceServicer_to_server
 
@@ -224,7 +225,9 @@ class StandbyGateway:
         relay = Relay(self._sessions, certificates.of, time.time)
         names = config.certificate_names
         hello = gateway_pb2.GatewayHello(protocol=PROTOCOL, version=atoll.server.__version__, names=names)
-        link = Link(self._place.main, identity.credentials, hello, relay, "this server, which stands by,")
+        link = Link(
+            self._place.main, identity.credentials, hello, relay, "this server, which stands by,", PING_ANSWER_S
+        )
         link.go_to(self._place.main, self._place.name)
         link.hear_ping_s = self._compare_ping_s
         coordinator = SiteCoordinator(link, certificates, relay, None)

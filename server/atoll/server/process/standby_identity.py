@@ -19,7 +19,7 @@ from atoll.server.stores.server_turns import WorkPlace
 LIFETIME_S = PARTICIPANT_LIFETIME_S
 """Lifetime of the certificate by which the server at work knows this one."""
 KEPT = 2
-"""Number of connections kept: the newest and its predecessor."""
+"""Number of connections kept to one server: the newest and its predecessor."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class ServerAtWork:
     def __init__(
         self, place: WorkPlace, ca_certificate_pem: bytes, open_channel: Callable[[], grpc.aio.Channel]
     ) -> None:
+        self._turn = place.turn
         self._ca = ca_certificate_pem
         self._open_channel = open_channel
         self._ports = [EnrolmentPort(place.enrolment, self._ca, place.name)]
@@ -77,10 +78,15 @@ class ServerAtWork:
         return self._channels[-1]
 
     def go_to(self, place: WorkPlace) -> None:
-        """Reconnect, to another server or with a new certificate; open calls continue until the next reconnection."""
+        """Reconnect, to another server or with a new certificate.
+
+        Open calls to a server whose turn is over end at once; others continue until the next reconnection.
+        """
         self._ports.append(EnrolmentPort(place.enrolment, self._ca, place.name))
         self._channels.append(self._open_channel())
-        while len(self._channels) > KEPT:
+        kept = KEPT if place.turn == self._turn else 1
+        self._turn = place.turn
+        while len(self._channels) > kept:
             self._end(self._ports.pop(0))
             self._end(self._channels.pop(0))
 

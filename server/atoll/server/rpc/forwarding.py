@@ -16,8 +16,10 @@ import grpc.aio
 from atoll.server.errors import UnavailableError
 from atoll.server.identity import Role
 from atoll.server.rpc.authentication import FORWARDED, Authenticator, Context, certificate_of
-from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.server.rpc.internal_calls import as_server_errors, closing_is_unavailability
 from atoll.wire.project import PROJECT
+
+_PEER = "server at work"
 
 
 class Forwarding(grpc.GenericRpcHandler):
@@ -67,7 +69,8 @@ class Forwarding(grpc.GenericRpcHandler):
         """Yield the answers of the server at work, or raise its error.
 
         Raises:
-            UnavailableError: if it does not answer, this server is stopping, or the caller is itself a server.
+            UnavailableError: if it does not answer, this server is stopping or has turned to another one, or the caller
+                is itself a server.
             ServerError: the error of the server at work.
         """
         caller = await self._authenticator.identify(context)
@@ -79,20 +82,21 @@ class Forwarding(grpc.GenericRpcHandler):
         pass_on: Any = self._channel().stream_stream(path)
         project = dict(context.invocation_metadata() or ()).get(PROJECT)
         metadata = ((FORWARDED, certificate_of(context)), *(((PROJECT, project),) if project else ()))
-        async with as_server_errors("server at work"):
-            call = pass_on(requests, timeout=context.time_remaining(), metadata=metadata)
-            if endless:
-                self._open.add(call)
-            try:
-                async for answer in call:
-                    yield answer
-            except asyncio.CancelledError:
-                if endless and self._leaving:
-                    raise _stopping() from None
-                raise
-            finally:
-                self._open.discard(call)
-                call.cancel()
+        with closing_is_unavailability(_PEER):
+            async with as_server_errors(_PEER):
+                call = pass_on(requests, timeout=context.time_remaining(), metadata=metadata)
+                if endless:
+                    self._open.add(call)
+                try:
+                    async for answer in call:
+                        yield answer
+                except asyncio.CancelledError:
+                    if endless and self._leaving:
+                        raise _stopping() from None
+                    raise
+                finally:
+                    self._open.discard(call)
+                    call.cancel()
 
 
 def _stopping() -> UnavailableError:

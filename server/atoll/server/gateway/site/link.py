@@ -34,6 +34,8 @@ EXPIRED = "certificate.expired"
 CALL_S = 30.0
 WELCOME_S = 30.0
 """Maximum seconds to wait for the server to accept the link."""
+SLOW_ANSWER_S = 60.0
+"""Seconds within which a ping to the server must be answered over a line that may be slow and busy with a sum."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_OPERATOR_BYTES + MAX_CHUNK_BYTES),
     ("grpc.max_send_message_length", MAX_CHUNK_BYTES),
@@ -79,6 +81,7 @@ class Link:
         address: the server's main port.
         credentials: returns the gateway's credentials, for each connection anew, since certificates are renewed.
         name: this gateway's name in errors.
+        ping_answer_s: seconds within which the server must answer a ping; otherwise the connection counts as lost.
         hello: the gateway's own addresses.
         relay: the sessions.
 
@@ -95,10 +98,12 @@ class Link:
         hello: gateway_pb2.GatewayHello,
         relay: Relay,
         name: str = "this aggregator",
+        ping_answer_s: float = SLOW_ANSWER_S,
     ) -> None:
         self._address = address
         self._tls_name = ""
         self._name = name
+        self._answering = ("grpc.http2.ping_timeout_ms", round(1000 * ping_answer_s))
         self._credentials = credentials
         self._hello = hello
         self._relay = relay
@@ -121,7 +126,7 @@ class Link:
     @property
     def _options(self) -> tuple[tuple[str, Any], ...]:
         named = (("grpc.ssl_target_name_override", self._tls_name),) if self._tls_name else ()
-        return (*_OPTIONS, *named)
+        return (*_OPTIONS, self._answering, *named)
 
     def line(self) -> Line:
         """The current connection.

@@ -12,13 +12,20 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.gateway.site.link import Line
 from atoll.server.rpc.authentication import Authenticator, Context, certificate_of
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
-from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.server.rpc.internal_calls import as_server_errors, closing_is_unavailability
 from atoll.server.rpc.peers import network_of
+from atoll.wire.pacing import PING_ANSWER_S, PING_S
 from atoll.wire.v1 import enrolment_pb2, gateway_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, EnrolmentServiceStub, RenewalServiceServicer
 
 CALL_S = 30.0
 SERVER = "server"
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    # notice a server that is gone without a FIN or RST before the callers' time is over
+    ("grpc.keepalive_time_ms", round(1000 * PING_S)),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.ping_timeout_ms", round(1000 * PING_ANSWER_S)),
+)
 
 
 class EnrolmentPort:
@@ -32,8 +39,8 @@ class EnrolmentPort:
 
     def __init__(self, address: str, ca_certificate_pem: bytes, tls_name: str = "") -> None:
         credentials = grpc.ssl_channel_credentials(ca_certificate_pem)
-        options = (("grpc.ssl_target_name_override", tls_name),) if tls_name else ()
-        self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+        named = (("grpc.ssl_target_name_override", tls_name),) if tls_name else ()
+        self._channel = grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *named))
         self.stub = EnrolmentServiceStub(self._channel)
 
     async def close(self) -> None:
@@ -81,7 +88,7 @@ class PassingEnrolment(EnrolmentServiceServicer):
         """Redeem a join token at the server; the participant then connects to this gateway."""
         source = network_of(self._origin(context.peer()))
         passed = gateway_pb2.GatewayServiceEnrolRequest(request=request, source=source)
-        with self._rate.attempt(source):
+        with self._rate.attempt(source), closing_is_unavailability(SERVER):
             async with as_server_errors(SERVER):
                 passed_back = await self._line().gateway.Enrol(passed, timeout=CALL_S)
         answer: enrolment_pb2.EnrolResponse = passed_back.response
@@ -93,9 +100,7 @@ class PassingEnrolment(EnrolmentServiceServicer):
     ) -> enrolment_pb2.RenewExpiredResponse:
         """Renew an expired certificate at the server."""
         self._rate.renewal(network_of(self._origin(context.peer())))
-        async with as_server_errors(SERVER):
-            answer: enrolment_pb2.RenewExpiredResponse = await self._server.stub.RenewExpired(request, timeout=CALL_S)
-        return answer
+        return await _renew_expired(self._server, request)
 
 
 class PassingRenewal(RenewalServiceServicer):
@@ -117,8 +122,16 @@ class PassingRenewal(RenewalServiceServicer):
         passed = enrolment_pb2.RenewExpiredRequest(
             certificate_pem=certificate_of(context), csr_pem=request.csr_pem, signature=request.signature
         )
-        async with as_server_errors(SERVER):
-            answer = await self._server.stub.RenewExpired(passed, timeout=CALL_S)
+        answer = await _renew_expired(self._server, passed)
         return enrolment_pb2.RenewResponse(
             certificate_pem=answer.certificate_pem, ca_certificate_pem=answer.ca_certificate_pem
         )
+
+
+async def _renew_expired(
+    server: HasEnrolmentStub, request: enrolment_pb2.RenewExpiredRequest
+) -> enrolment_pb2.RenewExpiredResponse:
+    with closing_is_unavailability(SERVER):
+        async with as_server_errors(SERVER):
+            answer: enrolment_pb2.RenewExpiredResponse = await server.stub.RenewExpired(request, timeout=CALL_S)
+    return answer
