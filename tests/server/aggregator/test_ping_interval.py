@@ -98,7 +98,9 @@ def test_a_change_at_the_server_takes_effect_at_the_next_start(
         assert caplog.text == ""
         first.hear(40.0)
         first.hear(40.0)
-    assert caplog.text.count("the server's ping_s is 40 now: this aggregator has 10 until it is started again") == 1
+    assert (
+        caplog.text.count("the server's ping_s is 40 now: restart this aggregator to use it; it has 10 until then") == 1
+    )
     assert first.seconds == PING_S
     assert PingInterval(tmp_path).seconds == 40.0
     assert PingInterval(tmp_path, 20.0).seconds == PingInterval(tmp_path).seconds == 20.0

@@ -50,7 +50,9 @@ class PingInterval:
         self._kept_s = ping_s
         if ping_s != self.seconds:
             log.warning(
-                "the server's ping_s is %g now: this aggregator has %g until it is started again", ping_s, self.seconds
+                "the server's ping_s is %g now: restart this aggregator to use it; it has %g until then",
+                ping_s,
+                self.seconds,
             )
 
     def _read(self) -> float:
