@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 import urllib.request
 from typing import Any
@@ -53,18 +51,14 @@ class Site:
 
     def start(self) -> Site:
         """Start it, or start it again, and wait until it serves."""
-        ready, written = os.pipe()
         options = ["--data", str(self.data), "--port", str(self.port), "--token", self._token]
         if self.upstream:
             options += ["--upstream", self.upstream]
         links = self._process.log.count(CONNECTED) if self._process is not None else 0
-        arguments = (*ATOLL, "aggregator", "start", *options, "--ready-fd", str(written))
-        self._process = self.nursery.start(arguments, self.name + "-aggregator", keep_open=(written,))
-        os.close(written)
-        with os.fdopen(ready) as pipe:
-            line = pipe.readline()
-        assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
-        self.facts = json.loads(line)
+        daemon = self.nursery.launch((*ATOLL, "aggregator", "start", *options), self.name + "-aggregator")
+        self._process = daemon.process
+        self.facts = daemon.serves()
+        assert self.facts, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
         self.linked(links + 1)
         return self
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -212,6 +213,20 @@ def atoll(*arguments: str) -> Any:
     return json.loads(answer)
 
 
+@dataclass(frozen=True)
+class Daemon:
+    """A process that reports that it serves, and the descriptor on which it does so."""
+
+    process: Process
+    ready: int
+
+    def serves(self) -> dict[str, Any]:
+        """Wait until it serves; returns its addresses, and an empty dictionary if it ended before. Call it once."""
+        with os.fdopen(self.ready) as pipe:
+            line = pipe.readline()
+        return json.loads(line) if line else {}
+
+
 class Nursery:
     """Starts processes, and ends those that still run."""
 
@@ -234,6 +249,13 @@ class Nursery:
         process = Process(arguments, self.folder / f"{name}.log", keep_open=keep_open, env=inside)
         self._processes.append(process)
         return process
+
+    def launch(self, arguments: Sequence[str], name: str, env: Mapping[str, str] | None = None) -> Daemon:
+        """Start a command that reports on ``--ready-fd`` that it serves."""
+        ready, written = os.pipe()
+        process = self.start((*arguments, "--ready-fd", str(written)), name, keep_open=(written,), env=env)
+        os.close(written)
+        return Daemon(process, ready)
 
     def close(self) -> None:
         """End everything that was started here, last first."""

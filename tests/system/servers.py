@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
 import signal
 import sys
@@ -15,7 +13,7 @@ from pathlib import Path
 from tests.patience import kept
 from tests.ports import free_ports
 from tests.system.operators import Operator
-from tests.system.processes import ATOLL, HERE, Nursery, Process
+from tests.system.processes import ATOLL, HERE, Daemon, Nursery, Process
 
 RESUMES_WITHIN_S = 10.0
 """From the start of a killed server's successor until its runs continue.
@@ -49,15 +47,14 @@ class Server:
         self.prefix: tuple[str, ...] = ()
         self.env: dict[str, str] = {}
         self._started_s = 0.0
-        self._ready = -1
         self._dies = ""
-        self._process: Process | None = None
+        self._daemon: Daemon | None = None
         self._operator: Operator | None = None
 
     @property
     def process(self) -> Process:
-        assert self._process is not None, f"server {self.name} was not started"
-        return self._process
+        assert self._daemon is not None, f"server {self.name} was not started"
+        return self._daemon.process
 
     @property
     def operator(self) -> Operator:
@@ -83,28 +80,20 @@ class Server:
         """Start it without waiting, for example as a standby."""
         self._started_s = time.monotonic()
         self._dies = dies
-        self._ready, written = os.pipe()
         script = "dying_server.py" if dies else "skewed.py" if skew_s else ""
         command = (sys.executable, str(HERE / script)) if script else ATOLL
         faults = {"ATOLL_DIES": dies, "ATOLL_SKEW_S": str(skew_s), **self.env}
-        arguments = (*self.prefix, *command, "server", "start", *self.arguments(), "--ready-fd", str(written))
-        self._process = self.nursery.start(
-            arguments,
-            self.name + "-server",
-            keep_open=(written,),
-            env=faults,
-        )
-        os.close(written)
+        arguments = (*self.prefix, *command, "server", "start", *self.arguments())
+        self._daemon = self.nursery.launch(arguments, self.name + "-server", faults)
 
     def serves(self) -> Server:
         """Wait until a launched server serves."""
-        with os.fdopen(self._ready) as pipe:
-            line = pipe.readline()
+        assert self._daemon is not None, f"server {self.name} was not started"
+        facts = self._daemon.serves()
         self._drop_operator()
-        if not line and self._dies:
+        if not facts and self._dies:
             return self
-        assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
-        facts = json.loads(line)
+        assert facts, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
         self._operator = Operator.insecure(facts["address"]) if self.insecure else Operator.of(Path(facts["operator"]))
         return self
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from atoll.server.buckets import BucketPlace
 from tests.postgresql import DatabaseServer
-from tests.system.clients import crew
+from tests.system.clients import Client, crew
 from tests.system.conftest import undisturbed
-from tests.system.fleets import Fault, fleet
+from tests.system.fleets import Fault, Fleet, fleet
 from tests.system.processes import Nursery
 from tests.system.reference import KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, assert_undisturbed
 from tests.system.servers import Server
@@ -33,6 +36,36 @@ def undisturbed_model(shared_server: Server, tmp_path_factory: pytest.TempPathFa
     return undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed-fleet"), FLEET_JOB, KILLED_MODEL)
 
 
+@dataclass(frozen=True)
+class Training:
+    """Servers and participants during a run."""
+
+    servers: Fleet
+    clients: list[Client]
+
+
+@contextlib.contextmanager
+def training(
+    processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, undisturbed_model: bytes
+) -> Iterator[Training]:
+    """A run of ``FLEET_JOB`` on three servers; after the block it ends with the same bits as without faults."""
+    with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
+        first = servers.members[0].server
+        with crew(first, processes.folder / "crew", eager=True) as people:
+            clients = [
+                people.start("Steady", "--server", entrance.address, index=index)
+                for index, entrance in enumerate(servers.entrances)
+            ]
+            for client in clients:
+                client.wait("connected")
+            run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
+            yield Training(servers, clients)
+            with servers.operator() as operator:
+                operator.finished(run)
+                assert operator.model(run) == undisturbed_model
+                assert_undisturbed(operator, run, clients, ROUNDS)
+
+
 def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
     processes: Nursery,
     database_server: DatabaseServer,
@@ -45,30 +78,18 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
     Participants are spread over all servers, and standbys fail too.
     """
     draw = random.Random(f"fleet {fault_seed}")
-    with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
-        first = servers.members[0].server
-        with crew(first, processes.folder / "crew", eager=True) as people:
-            clients = [
-                people.start("Steady", "--server", entrance.address, index=index)
-                for index, entrance in enumerate(servers.entrances)
-            ]
-            for client in clients:
-                client.wait("connected")
-            run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
-            for _ in range(FAULTS):
-                time.sleep(draw.uniform(0.0, LONGEST_PAUSE_S))
-                fault = draw.choice((*Fault, servers.lose_bucket, servers.slow_bucket, servers.lose_peers))
-                if not isinstance(fault, Fault):
-                    fault(draw.uniform(0.0, LONGEST_PAUSE_S))
-                elif draw.random() < 1 / 3:
-                    servers.fail_standby(fault)
-                else:
-                    servers.fail(fault)
-                servers.spread()
-            with servers.operator() as operator:
-                operator.finished(run)
-                assert operator.model(run) == undisturbed_model
-                assert_undisturbed(operator, run, clients, ROUNDS)
+    with training(processes, database_server, s3, undisturbed_model) as at_work:
+        servers = at_work.servers
+        for _ in range(FAULTS):
+            time.sleep(draw.uniform(0.0, LONGEST_PAUSE_S))
+            fault = draw.choice((*Fault, servers.lose_bucket, servers.slow_bucket, servers.lose_peers))
+            if not isinstance(fault, Fault):
+                fault(draw.uniform(0.0, LONGEST_PAUSE_S))
+            elif draw.random() < 1 / 3:
+                servers.fail_standby(fault)
+            else:
+                servers.fail(fault)
+            servers.spread()
     for fault, seconds in servers.failovers:
         log.info("failover after %s: %.2f s", fault, seconds)
 
@@ -77,21 +98,8 @@ def test_the_database_is_away_for_all_servers_and_the_run_ends_with_the_same_bit
     processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, undisturbed_model: bytes
 ) -> None:
     """Longer than a server keeps its turn: it steps down, and no server can take over until the database is back."""
-    with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
-        first = servers.members[0].server
-        with crew(first, processes.folder / "crew", eager=True) as people:
-            clients = [
-                people.start("Steady", "--server", entrance.address, index=index)
-                for index, entrance in enumerate(servers.entrances)
-            ]
-            for client in clients:
-                client.wait("connected")
-            run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
-            for client in clients:
-                client.wait("reported", round=2)
-            with servers.without_database():
-                first.process.wait_for_log("this server stops, and stands by")
-            with servers.operator() as operator:
-                operator.finished(run)
-                assert operator.model(run) == undisturbed_model
-                assert_undisturbed(operator, run, clients, ROUNDS)
+    with training(processes, database_server, s3, undisturbed_model) as at_work:
+        for client in at_work.clients:
+            client.wait("reported", round=2)
+        with at_work.servers.without_database():
+            at_work.servers.members[0].server.process.wait_for_log("this server stops, and stands by")
