@@ -7,16 +7,15 @@ The server's limits on check-ins are raised, because the benchmark measures thei
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from threading import Thread
 from typing import IO
 
 from atoll.wire.pacing import participant_ping_ms
 from benchmarks.connected import cpu_s, share_of_a_core
+from benchmarks.crowds import LEAVE_S, WARM, crowd, expect
 from benchmarks.federation import Federation, federation, write_zeros
 from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
@@ -27,15 +26,12 @@ PER_S = 1000.0
 STREAMS, COHORT = 10_000, 1000
 PER_PROCESS = 4000
 """Streams of one process: each needs four files, and a process may often open 20,000."""
-_TOKENS_PER_CALL = 1000
+CROWD = "benchmarks.light_crowd"
 MOST_BYTES, MOST_SHARE, INVITED_S = 1e9, 5.0, 1.0
 PING_S = 40.0
 """Interval of keepalive pings, in place of 10 s: pings are nearly all that idle streams take of the processor."""
 REST_S = 2 * participant_ping_ms(PING_S) / 1000
 """Two pings of each stream."""
-LEAVE_S = 300.0
-_WARM = 20
-"""Streams opened and closed as a warm-up: the first enrolments load code and touch memory, about 50 MB in all."""
 _SETTINGS = """
 [limits]
 enrolments_per_minute = 1000000
@@ -86,11 +82,12 @@ def _spent_s(place: Federation, callers: int, way: str, calls: int) -> float:
     """Processor seconds of the server for this number of calls."""
     assert place.server is not None
     starting, announcing = os.pipe()
-    with _crowd(place, callers, way, str(calls), start=starting) as (channel,), os.fdopen(announcing, "w") as start:
+    crowded = crowd(place, CROWD, callers, way, str(calls), name=way, per_process=callers, start=starting)
+    with crowded as (channel,), os.fdopen(announcing, "w") as start:
         before = cpu_s(place.server.pid)
         start.write("go\n")
         start.flush()
-        _expect(place, channel, "done")
+        expect(place, channel, "done")
         return cpu_s(place.server.pid) - before
 
 
@@ -99,11 +96,12 @@ def _streams(options: Options, settings: str) -> Iterator[Figure]:
     cohort, most_bytes = min(COHORT, count), MOST_BYTES / STREAMS
     with federation(clients=0, options=("--config", settings, "--ping-s", f"{PING_S:g}")) as place:
         assert place.server is not None
-        with _crowd(place, 2 if options.smoke else _WARM, "stream", name="warm"):
+        with crowd(place, CROWD, 2 if options.smoke else WARM, "stream", name="warm", per_process=WARM):
             pass
         before = memory_of(place.server.pid).anonymous
         progress(f"{count} streams")
-        with _crowd(place, count, "stream", per_process=2 if options.smoke else PER_PROCESS) as channels:
+        per_process = 2 if options.smoke else PER_PROCESS
+        with crowd(place, CROWD, count, "stream", name="stream", per_process=per_process) as channels:
             share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
             each = (memory_of(place.server.pid).anonymous - before) / count
             invited_s, spent_s = _invited(place, channels, cohort)
@@ -130,56 +128,6 @@ def _invited(place: Federation, channels: Sequence[IO[str]], cohort: int) -> tup
     shown = place.call("run", "show", run)
     place.call("run", "cancel", run)
     return last - float(shown["rounds"][-1]["created_at"]), spent_s
-
-
-@contextmanager
-def _crowd(
-    place: Federation,
-    count: int,
-    way: str,
-    *more: str,
-    start: int | None = None,
-    name: str = "",
-    per_process: int = PER_PROCESS,
-) -> Iterator[list[IO[str]]]:
-    """A context with participants in their own processes, once they are ready; yields their outputs."""
-    with ExitStack() as stack:
-        channels = []
-        for number, first in enumerate(range(0, count, per_process)):
-            size, process = min(per_process, count - first), f"{name or way}-{number}"
-            channels.append(stack.enter_context(_process(place, size, process, way, *more, start=start)))
-        yield channels
-
-
-@contextmanager
-def _process(
-    place: Federation, count: int, name: str, way: str, *more: str, start: int | None = None
-) -> Iterator[IO[str]]:
-    folder = place.place / name
-    folder.mkdir()
-    tokens: list[str] = []
-    while len(tokens) < count:
-        made = place.call("token", "new", "--count", str(min(_TOKENS_PER_CALL, count - len(tokens))))
-        tokens += made["tokens"]
-    (folder / "tokens").write_text("\n".join(tokens))
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "benchmarks.light_crowd", str(folder), str(folder / "tokens"), str(writing), way]
-    process = place.start_process([*command, *more], name, keep_open=(writing,), standard_input=start)
-    os.close(writing)
-    if start is not None:
-        os.close(start)
-    with os.fdopen(reading) as channel:
-        _expect(place, channel, "ready", name)
-        try:
-            yield channel
-        finally:
-            process.terminate()
-            process.wait(LEAVE_S)
-
-
-def _expect(place: Federation, channel: IO[str], word: str, name: str = "") -> None:
-    if (line := channel.readline().strip()) != word:
-        raise RuntimeError(f"{line!r} instead of {word!r}: {place.log(name)[-2000:] if name else ''}")
 
 
 def _last_of(place: Federation, channels: Sequence[IO[str]], count: int) -> float:

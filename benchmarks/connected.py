@@ -8,8 +8,6 @@ also keeps a connection for its reports, which the second memory figure includes
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.federation import Federation, federation
+from benchmarks.crowds import WARM, crowd
+from benchmarks.federation import federation
 from benchmarks.figures import Figure
 from benchmarks.floor import floor
 from benchmarks.idle_peer import idle_bytes
@@ -32,11 +31,7 @@ PER_PROCESS = 500
 REST_S = 20.0
 PLAIN = 300
 """Number of plain connections, to measure the memory of one."""
-WARM = 50
-"""Participants that connect before and leave again: what the first enrolments load, about 50 MB, is not counted."""
-LEAVE_S = 30.0
-_CROWD = [sys.executable, "-m", "benchmarks.crowd"]
-_TOKENS_PER_CALL = 1000
+CROWD = "benchmarks.crowd"
 
 _LIMITS = """
 [limits]
@@ -46,28 +41,28 @@ enrolments_per_minute = 1000000
 
 def run(options: Options) -> list[Figure]:
     """Figures with 1,000 participants, or as many as ``--clients`` says."""
-    crowd, rounds = options.or_else(options.clients, 1000, 20), options.or_else(options.rounds, 12, 3)
-    return _figures(options, crowd, rounds, options.command("connected"))
+    count, rounds = options.or_else(options.clients, 1000, 20), options.or_else(options.rounds, 12, 3)
+    return _figures(options, count, rounds, options.command("connected"))
 
 
 def run_many(options: Options) -> list[Figure]:
     """The same with 10,000."""
-    crowd, rounds = (20, 3) if options.smoke else (10_000, 5)
-    return _figures(options, crowd, rounds, options.command("connected-10000"))
+    count, rounds = (20, 3) if options.smoke else (10_000, 5)
+    return _figures(options, count, rounds, options.command("connected-10000"))
 
 
-def _figures(options: Options, crowd: int, rounds: int, command: str) -> list[Figure]:
-    cohort = min(COHORT, crowd // 2)
+def _figures(options: Options, count: int, rounds: int, command: str) -> list[Figure]:
+    cohort = min(COHORT, count // 2)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
         settings.write(_LIMITS)
         settings.flush()
-        found = _measure(options, crowd, cohort, rounds, settings.name)
-    plain_bytes = idle_bytes(min(crowd, PLAIN))
+        found = _measure(options, count, cohort, rounds, settings.name)
+    plain_bytes = idle_bytes(min(count, PLAIN))
     plain = floor(4 * ELEMENTS, repeats=20 if options.smoke else 200)
-    name, usual, plain_s = f"{crowd} connected", float(np.median(found.seconds)), plain.round_of(cohort)
+    name, usual, plain_s = f"{count} connected", float(np.median(found.seconds)), plain.round_of(cohort)
     drawn = f"{name}, {cohort} drawn, 10 KB"
-    each, plain_kb, most_kb = found.idle_bytes / crowd / 1e3, plain_bytes / 1e3, IDLE_BYTES / 1e3
-    later_kb = found.later_bytes / crowd / 1e3
+    each, plain_kb, most_kb = found.idle_bytes / count / 1e3, plain_bytes / 1e3, IDLE_BYTES / 1e3
+    later_kb = found.later_bytes / count / 1e3
     return [
         Figure.at_most(f"{drawn}: a round", usual, "s", ROUND_S, command, beside=plain_s),
         Figure.stated(f"{drawn}: slowest round", max(found.seconds), "s", command, beside=plain_s),
@@ -87,47 +82,20 @@ class _Found(NamedTuple):
     share: float
 
 
-def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: str) -> _Found:
+def _measure(options: Options, count: int, cohort: int, rounds: int, settings: str) -> _Found:
     with federation(clients=0, options=("--config", settings)) as place:
         assert place.server is not None
-        for process in _gather(place, 2 if options.smoke else WARM, "warm"):
-            process.terminate()
-            process.wait(LEAVE_S)
+        with crowd(place, CROWD, 2 if options.smoke else WARM, name="warm", per_process=WARM):
+            pass
         before = memory_of(place.server.pid).anonymous
         began = time.monotonic()
-        _gather(place, crowd, "crowd")
-        progress(f"{crowd} connected after {time.monotonic() - began:.0f} s")
-        share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
-        idle = memory_of(place.server.pid).anonymous - before
-        seconds = place.run(elements=ELEMENTS, rounds=rounds, clients=cohort).seconds
-        later = memory_of(place.server.pid).anonymous - before
+        with crowd(place, CROWD, count, name="crowd", per_process=PER_PROCESS):
+            progress(f"{count} connected after {time.monotonic() - began:.0f} s")
+            share = share_of_a_core(place.server.pid, 1.0 if options.smoke else REST_S)
+            idle = memory_of(place.server.pid).anonymous - before
+            seconds = place.run(elements=ELEMENTS, rounds=rounds, clients=cohort).seconds
+            later = memory_of(place.server.pid).anonymous - before
     return _Found(idle, later, seconds, share)
-
-
-def _gather(place: Federation, crowd: int, name: str) -> list[subprocess.Popen[bytes]]:
-    """Start participant processes, one after the other, until all participants are connected."""
-    tokens: list[str] = []
-    while len(tokens) < crowd:
-        count = min(_TOKENS_PER_CALL, crowd - len(tokens))
-        tokens += place.call("token", "new", "--count", str(count))["tokens"]
-    return [
-        _start(place, f"{name}-{number}", tokens[start : start + PER_PROCESS])
-        for number, start in enumerate(range(0, crowd, PER_PROCESS))
-    ]
-
-
-def _start(place: Federation, name: str, tokens: list[str]) -> subprocess.Popen[bytes]:
-    folder = place.place / name
-    folder.mkdir()
-    listed = folder / "tokens"
-    listed.write_text("\n".join(tokens))
-    reading, writing = os.pipe()
-    process = place.start_process([*_CROWD, str(folder), str(listed), str(writing)], name, keep_open=(writing,))
-    os.close(writing)
-    with os.fdopen(reading) as channel:
-        if channel.readline().strip() != "ready":
-            raise RuntimeError(f"{name} ended with status {process.wait()}")
-    return process
 
 
 def share_of_a_core(pid: int, seconds: float) -> float:
