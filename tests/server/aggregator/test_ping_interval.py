@@ -16,7 +16,6 @@ from atoll.server.aggregator import daemon
 from atoll.server.aggregator.config import AggregatorConfig
 from atoll.server.aggregator.daemon import AggregatorAddresses, AggregatorDaemon
 from atoll.server.aggregator.ping_interval import PING_FILE, PingInterval
-from atoll.server.errors import SetupError
 from atoll.server.process.listeners import Port, make_server
 from atoll.wire.pacing import PING_S
 from atoll.wire.v1 import enrolment_pb2, participation_pb2
@@ -117,7 +116,14 @@ def test_an_interval_that_cannot_be_kept_is_tried_again(tmp_path: Path, caplog: 
     assert PingInterval(gone).seconds == 40.0
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / PING_FILE).write_text("often")
-    with pytest.raises(SetupError, match=str(tmp_path / PING_FILE)):
-        PingInterval(tmp_path)
+@pytest.mark.parametrize("content", [b"", b"often", b"\xff"])
+def test_a_damaged_file_is_not_used_and_replaced(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a participant does with its own (``tests/client/_session/test_ping_interval.py``)."""
+    path = tmp_path / PING_FILE
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert PingInterval(tmp_path).seconds == PING_S
+    assert f"{path} is not used" in caplog.text
+    assert float(path.read_text()) == PING_S

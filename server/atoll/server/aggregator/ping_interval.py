@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from atoll.server.errors import SetupError
 from atoll.server.identity.files import PUBLIC_MODE, write_atomic
 from atoll.wire.pacing import PING_S, ping_interval_s
 
@@ -27,15 +26,13 @@ class PingInterval:
 
     Attributes:
         seconds: of this start.
-
-    Raises:
-        SetupError: if the file cannot be read as a number.
     """
 
     def __init__(self, folder: Path, stated_s: float | None = None) -> None:
         self._path = folder / PING_FILE
         self._kept_s = self._read()
-        self.seconds = self._kept_s if stated_s is None else stated_s
+        kept_s = PING_S if self._kept_s is None else self._kept_s
+        self.seconds = kept_s if stated_s is None else stated_s
         self.hear(self.seconds)
 
     def hear(self, ping_s: float) -> None:
@@ -55,12 +52,12 @@ class PingInterval:
                 self.seconds,
             )
 
-    def _read(self) -> float:
+    def _read(self) -> float | None:
+        """The interval in seconds; the default one if none is kept, and None if the file is damaged."""
         try:
             return ping_interval_s(float(self._path.read_text(encoding="ascii")))
         except FileNotFoundError:
             return PING_S
         except (OSError, ValueError) as error:
-            raise SetupError(
-                "aggregator.ping", f"{self._path} holds no number of seconds: {error}", "remove the file"
-            ) from error
+            log.warning("%s is not used: %s; it is replaced", self._path, error)
+            return None
