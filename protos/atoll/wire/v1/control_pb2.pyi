@@ -3,11 +3,10 @@
 isort:skip_file
 The operator's commands. Every call needs an operator certificate.
 
-The metadata "atoll-project" of a call names the project that it is about. Without it
-an operator with a role in all projects reads from all of them and makes new things in
-the project "default"; one with a role in a single project works in that one. What
-belongs to a project in which the operator has no role does not exist for it
-(NOT_FOUND).
+The metadata "atoll-project" of a call names its project. Without it an operator with a
+role in all projects reads from all of them and creates in the project "default", and
+an operator with a role in a single project works in that one. A call about an object
+of a project in which the operator has no role fails with NOT_FOUND.
 """
 
 import atoll.wire.v1.enrolment_pb2
@@ -59,25 +58,25 @@ class _OperatorRoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     OPERATOR_ROLE_UNSPECIFIED: _OperatorRole.ValueType  # 0
     OPERATOR_ROLE_VIEWER: _OperatorRole.ValueType  # 1
-    """Reads, but no models."""
+    """Reads everything except models."""
     OPERATOR_ROLE_OPERATOR: _OperatorRole.ValueType  # 2
-    """Steers runs, lets participants in, reads models."""
+    """Controls runs, admits participants, reads models."""
     OPERATOR_ROLE_PRIVACY_OFFICER: _OperatorRole.ValueType  # 3
     """Limits populations, stops runs, reads the audit log."""
     OPERATOR_ROLE_ADMINISTRATOR: _OperatorRole.ValueType  # 4
-    """May do all that, and manages operators."""
+    """All of the above, and manages operators."""
 
 class OperatorRole(_OperatorRole, metaclass=_OperatorRoleEnumTypeWrapper): ...
 
 OPERATOR_ROLE_UNSPECIFIED: OperatorRole.ValueType  # 0
 OPERATOR_ROLE_VIEWER: OperatorRole.ValueType  # 1
-"""Reads, but no models."""
+"""Reads everything except models."""
 OPERATOR_ROLE_OPERATOR: OperatorRole.ValueType  # 2
-"""Steers runs, lets participants in, reads models."""
+"""Controls runs, admits participants, reads models."""
 OPERATOR_ROLE_PRIVACY_OFFICER: OperatorRole.ValueType  # 3
 """Limits populations, stops runs, reads the audit log."""
 OPERATOR_ROLE_ADMINISTRATOR: OperatorRole.ValueType  # 4
-"""May do all that, and manages operators."""
+"""All of the above, and manages operators."""
 Global___OperatorRole: typing_extensions.TypeAlias = OperatorRole
 
 class _LogLevel:
@@ -118,10 +117,10 @@ class GetSignInResponse(google.protobuf.message.Message):
     SCOPES_FIELD_NUMBER: builtins.int
     TOKEN_FIELD_NUMBER: builtins.int
     issuer: builtins.str
-    """The provider, and the client that it knows Atoll as."""
+    """The provider, and Atoll's client id there."""
     client_id: builtins.str
     token: builtins.str
-    """Which token the server takes: id or access."""
+    """The kind of token that the server accepts: id or access."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -147,7 +146,7 @@ class UploadModelRequest(google.protobuf.message.Message):
     payload: builtins.bytes
     @property
     def manifest(self) -> atoll.wire.v1.tensors_pb2.BlobManifest:
-        """In the first message only."""
+        """Only in the first message."""
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class SubmitRunRequest(google.protobuf.message.Message):
     job_toml: builtins.bytes
     """The job file, UTF-8 TOML. The server validates all of it."""
     file_name: builtins.str
-    """Its name, for messages."""
+    """Its name, for error messages."""
     initial_blob: builtins.str
     """Blob of the initial weights in layout order, uploaded before."""
     @property
@@ -214,7 +213,7 @@ class SubmitRunResponse(google.protobuf.message.Message):
     run: builtins.str
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Reasons, in words, for which a good result is unlikely. The run begins nevertheless."""
+        """Reasons why a good result is unlikely, in words. The run begins nevertheless."""
 
     def __init__(
         self,
@@ -370,11 +369,11 @@ class MemberSummary(google.protobuf.message.Message):
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
     @property
     def claimed_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """Seconds of download, evaluate, fit and upload, as the participant reports them."""
+        """Seconds of download, evaluate, fit and upload, as reported by the participant."""
 
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """As the participant declares them now; empty in a round that is in work."""
+        """As the participant declares them now; empty while the round is in progress."""
 
     def __init__(
         self,
@@ -493,7 +492,7 @@ class RoundSummary(google.protobuf.message.Message):
     """Train rounds released before this one, which is the version of its model."""
     @property
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """Weighted means over the reports; names that begin with "server/" are of the
+        """Weighted means over the reports; names that begin with "server/" are from the
         server's own evaluation.
         """
 
@@ -549,7 +548,9 @@ class ListRunsRequest(google.protobuf.message.Message):
     LIMIT_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     limit: builtins.int
-    """Most entries of a page; 0, or more than the server allows: as many as it allows."""
+    """Maximum number of entries of a page; 0, or more than the server allows: the server's
+    own maximum.
+    """
     after: builtins.str
     """"next" of the previous page; empty: from the newest runs."""
     def __init__(
@@ -695,8 +696,8 @@ class WatchRunRequest(google.protobuf.message.Message):
     PACE_S_FIELD_NUMBER: builtins.int
     run: builtins.str
     pace_s: builtins.float
-    """Least number of seconds between two changes that are sent, at most 10; those
-    in between are sent together. 0: as soon as the server can.
+    """Minimum seconds between two messages with changes, at most 10; changes in between
+    are sent together. 0: as soon as the server can.
     """
     def __init__(
         self,
@@ -967,7 +968,7 @@ class CreateTokenRequest(google.protobuf.message.Message):
     kind: atoll.wire.v1.enrolment_pb2.ParticipantKind.ValueType
     lifetime_s: builtins.float
     count: builtins.int
-    """Number of one-time tokens to make."""
+    """Number of one-time tokens to create."""
     through: builtins.str
     """Id or organisation of the aggregator that the participants connect to; it
     must be connected. Empty: they connect to the server.
@@ -1113,15 +1114,15 @@ class OperatorSummary(google.protobuf.message.Message):
     expires_at: builtins.float
     """When its last certificate expires."""
     certificates: builtins.int
-    """Number of certificates in force."""
+    """Number of valid certificates."""
     revoked_at: builtins.float
-    """Absent while a certificate is in force."""
+    """Absent while a certificate is valid."""
     revoked_reason: builtins.str
     role: Global___OperatorRole.ValueType
-    """In all projects; unspecified: it has roles in single ones only."""
+    """Its role in all projects; unspecified: it has roles in single projects only."""
     @property
     def projects(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProjectRoleSummary]:
-        """Those that the caller may see."""
+        """Its roles in single projects, as far as the caller may see them."""
 
     def __init__(
         self,
@@ -1150,8 +1151,8 @@ class SetOperatorRoleRequest(google.protobuf.message.Message):
     ORGANISATION_FIELD_NUMBER: builtins.int
     name: builtins.str
     role: Global___OperatorRole.ValueType
-    """In the call's project or, without one, in all. Unspecified: takes the role in the
-    project away.
+    """In the call's project or, without one, in all. Unspecified: removes the role in the
+    project.
     """
     organisation: builtins.str
     """See CreateOperatorRequest."""
@@ -1207,20 +1208,22 @@ class WhoAmIResponse(google.protobuf.message.Message):
     SERVER_ACTIONS_FIELD_NUMBER: builtins.int
     name: builtins.str
     role: Global___OperatorRole.ValueType
-    """In the call's project; without one in all projects."""
+    """The caller's role in the call's project or, without one, in all."""
     credential: builtins.str
     """How the caller proved its name, as in the audit log."""
     project: builtins.str
-    """The project that the call was taken to be about; empty: all projects. A server of a
-    version without projects leaves it empty.
+    """The project to which the server assigned the call; empty: all projects. A server of
+    a version without projects leaves it empty.
     """
     server_role: Global___OperatorRole.ValueType
-    """In all projects and for the server as a whole; unspecified: in single projects only."""
+    """Its role in all projects and for the server as a whole; unspecified: it has roles in
+    single projects only.
+    """
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The actions that the caller may perform, by their names in the audit log: in the call's
-        project, or without one in all projects, except where projects has another role for it.
-        In a closed project those that begin something are missing.
+        """The actions that the caller may perform in the call's project or, without one, in all
+        projects for which `projects` has no other role, by their names in the audit log. For
+        a closed project, actions that begin something are missing.
         """
 
     @property
@@ -1229,7 +1232,7 @@ class WhoAmIResponse(google.protobuf.message.Message):
 
     @property
     def server_actions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The actions about the server as a whole that server_role allows; they are not in actions."""
+        """The actions on the server as a whole that server_role allows; `actions` lacks them."""
 
     def __init__(
         self,
@@ -1332,7 +1335,7 @@ class TokenSummary(google.protobuf.message.Message):
     expires_at: builtins.float
     used_by: builtins.str
     created_by: builtins.str
-    """The operator who made it."""
+    """The operator who created it."""
     project: builtins.str
     def __init__(
         self,
@@ -1358,7 +1361,9 @@ class ListTokensRequest(google.protobuf.message.Message):
     AFTER_FIELD_NUMBER: builtins.int
     UNUSED_FIELD_NUMBER: builtins.int
     limit: builtins.int
-    """Most entries of a page; 0, or more than the server allows: as many as it allows."""
+    """Maximum number of entries of a page; 0, or more than the server allows: the server's
+    own maximum.
+    """
     after: builtins.str
     """"next" of the previous page; empty: from the newest tokens."""
     unused: builtins.bool
@@ -1403,7 +1408,7 @@ class VoidTokensRequest(google.protobuf.message.Message):
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     CREATED_BY_FIELD_NUMBER: builtins.int
     created_by: builtins.str
-    """All tokens that this operator has made, such as "oidc:dora"."""
+    """All tokens that this operator has created, such as "oidc:dora"."""
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Tokens by their ids."""
@@ -1424,9 +1429,7 @@ class VoidTokensResponse(google.protobuf.message.Message):
 
     VOIDED_FIELD_NUMBER: builtins.int
     voided: builtins.int
-    """Number of tokens that would have admitted and do not any more; others were
-    used, or had ended.
-    """
+    """Number of tokens that were still valid; the others were used or had expired."""
     def __init__(
         self,
         *,
@@ -1515,7 +1518,9 @@ class ListParticipantsRequest(google.protobuf.message.Message):
     CONNECTED_FIELD_NUMBER: builtins.int
     ORGANISATION_FIELD_NUMBER: builtins.int
     limit: builtins.int
-    """Most entries of a page; 0, or more than the server allows: as many as it allows."""
+    """Maximum number of entries of a page; 0, or more than the server allows: the server's
+    own maximum.
+    """
     after: builtins.str
     """"next" of the previous page; empty: from the first id on."""
     connected: builtins.bool
@@ -1620,7 +1625,7 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     workers: builtins.int
     disk_free_bytes: builtins.int
     disk_reserve_bytes: builtins.int
-    """With fewer free bytes, uploads are refused and rounds wait."""
+    """With fewer free bytes than this, the server refuses uploads and rounds wait."""
     @property
     def evaluators(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -1642,7 +1647,7 @@ Global___GetServerInfoResponse: typing_extensions.TypeAlias = GetServerInfoRespo
 
 @typing.final
 class LogLine(google.protobuf.message.Message):
-    """A line of the log of the process that decides; workers have logs of their own."""
+    """A line of the coordinator's log; workers have logs of their own."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1656,14 +1661,14 @@ class LogLine(google.protobuf.message.Message):
     OPERATOR_FIELD_NUMBER: builtins.int
     CODE_FIELD_NUMBER: builtins.int
     number: builtins.int
-    """Rises from line to line; begins again when the server starts."""
+    """Increases from line to line; starts again when the server starts."""
     logged_at: builtins.float
     level: Global___LogLevel.ValueType
     logger: builtins.str
     message: builtins.str
     """Printable, without files of the server's machine and without tracebacks."""
     run: builtins.str
-    """Subjects of the line; empty where it has none."""
+    """The run, participant and operator that the line is about; empty if there is none."""
     participant: builtins.str
     operator: builtins.str
     code: builtins.str
@@ -1695,9 +1700,9 @@ class ListLogLinesRequest(google.protobuf.message.Message):
     limit: builtins.int
     """Maximum number of lines; 0: as many as one answer has."""
     after: builtins.str
-    """The next of the answer before."""
+    """"next" of the previous answer."""
     level: Global___LogLevel.ValueType
-    """The least severity; unspecified: every line."""
+    """Minimum severity; unspecified: every line."""
     def __init__(
         self,
         *,
@@ -1753,10 +1758,10 @@ class AuditEntry(google.protobuf.message.Message):
     seq: builtins.int
     at: builtins.float
     operator: builtins.str
-    """Its name; of an operator who signed in through a provider, the subject."""
+    """Name of the operator; for one who signed in through a provider, the subject."""
     credential: builtins.str
-    """How it proved that: "certificate" and the start of its fingerprint, or the
-    provider.
+    """How the operator proved its name: "certificate" and the start of its fingerprint,
+    or the provider.
     """
     address: builtins.str
     """Empty if not known."""
@@ -1772,8 +1777,8 @@ class AuditEntry(google.protobuf.message.Message):
     previous: builtins.str
     digest: builtins.str
     project: builtins.str
-    """The project that it is about. Empty: the server as a whole, or there was no project
-    but "default"; the digest then leaves it out.
+    """The action's project. Empty: the action was on the server as a whole, or "default"
+    was the only project; the digest then leaves the field out.
     """
     def __init__(
         self,
@@ -1812,7 +1817,7 @@ class ListAuditRequest(google.protobuf.message.Message):
     limit: builtins.int
     """Maximum number of entries; 0: as many as one answer has."""
     after: builtins.str
-    """The next of the answer before."""
+    """"next" of the previous answer."""
     operator: builtins.str
     """Empty: all."""
     action: builtins.str
@@ -1888,7 +1893,7 @@ class ListAuditResponse(google.protobuf.message.Message):
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AuditEntry]: ...
     @property
     def chain(self) -> Global___AuditChain:
-        """If it was to be verified."""
+        """Set if the request asks to verify the chain."""
 
     def __init__(
         self,
@@ -1914,7 +1919,7 @@ class ProjectQuota(google.protobuf.message.Message):
     runs: builtins.int
     """Runs that have not ended."""
     participants: builtins.int
-    """Participants that are not revoked, and those that unused join tokens may bring;
+    """Participants that are not revoked, and those that unused join tokens may admit;
     aggregators are not counted.
     """
     model_bytes: builtins.int
@@ -1952,7 +1957,7 @@ class ProjectSummary(google.protobuf.message.Message):
     MODEL_BYTES_FIELD_NUMBER: builtins.int
     project: builtins.str
     created_at: builtins.float
-    """0 for "default", which is always there."""
+    """0 for "default", which always exists."""
     created_by: builtins.str
     closed_at: builtins.float
     """Absent while it is open."""
@@ -1965,7 +1970,7 @@ class ProjectSummary(google.protobuf.message.Message):
     model_bytes: builtins.int
     @property
     def quota(self) -> Global___ProjectQuota:
-        """Absent for a caller whose role is for one organisation, as runs and model_bytes."""
+        """Absent, like runs and model_bytes, for a caller whose role is for one organisation."""
 
     def __init__(
         self,
@@ -2070,7 +2075,7 @@ class SetProjectQuotaRequest(google.protobuf.message.Message):
     project: builtins.str
     @property
     def quota(self) -> Global___ProjectQuota:
-        """In place of all quotas before."""
+        """Replaces all earlier quotas."""
 
     def __init__(
         self,
@@ -2169,8 +2174,8 @@ Global___PruneStorageResponse: typing_extensions.TypeAlias = PruneStorageRespons
 
 @typing.final
 class PrunedStorage(google.protobuf.message.Message):
-    """Things of one kind that were removed, or would be; run is empty if they belong
-    to no run.
+    """Files or rows of one kind that were removed, or would be; run is empty if they
+    belong to no run.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -2270,7 +2275,7 @@ class PopulationSummary(google.protobuf.message.Message):
     """Unit of protection: participant."""
     created_at: builtins.float
     epsilon: builtins.float
-    """Epsilon at delta of everything that was released, added up by the accountant."""
+    """Epsilon at delta of all releases together, by the accountant."""
     delta: builtins.float
     """Absent if nothing is charged and no limit is set."""
     accountant: builtins.str
@@ -2284,15 +2289,15 @@ class PopulationSummary(google.protobuf.message.Message):
     head: builtins.str
     """Digest of the last charge of the hash chain."""
     flaw: builtins.str
-    """Damage of its ledger. The fields above then hold what can still be
-    read, and none of them is a bound.
+    """Damage of its ledger; empty if it is intact. With damage the fields above hold what
+    can still be read, and none of them is a bound.
     """
     line: builtins.str
     """First line of its export, with its line break; empty if its record is lost."""
     limit_line: builtins.str
     """Last line of its export: the limit, who set it and when; empty if none was set."""
     left: builtins.float
-    """Epsilon that is left of the limit; absent without a limit."""
+    """Epsilon left within the limit; absent without a limit."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunSpending]: ...
     def __init__(
@@ -2344,7 +2349,7 @@ class ListPopulationsRequest(google.protobuf.message.Message):
     after: builtins.str
     """Only populations whose name sorts after this one."""
     verify: builtins.bool
-    """Verify the whole chain, also what was verified before."""
+    """Verify the whole chain, including parts that were verified before."""
     def __init__(
         self,
         *,
@@ -2423,8 +2428,8 @@ class ChargeSummary(google.protobuf.message.Message):
     line: builtins.str
     """Its line of an export, with its line break."""
     flaw: builtins.str
-    """Why it cannot be read. Only its place and its line are then given, as far as
-    they are known.
+    """Why the charge cannot be read. Only its place in the chain and its line are then
+    given, as far as they are known.
     """
     def __init__(
         self,
@@ -2547,7 +2552,7 @@ class ParticipantRun(google.protobuf.message.Message):
     population: builtins.str
     """Empty: released without privacy."""
     drawn: builtins.int
-    """Rounds that it was drawn for, and released rounds that its update is part of."""
+    """Rounds for which it was drawn, and released rounds whose sum has its update."""
     counted: builtins.int
     releases: builtins.int
     """Models that the run has released."""

@@ -255,7 +255,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ExtendRun(self, request, context):
-        """Goes on with a run that has finished or was cancelled.
+        """Continues a run that has finished or was cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,7 +270,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetRunModel(self, request, context):
-        """Layout and blob of a released model; its bytes come through TransferService.
+        """Returns layout and blob of a released model; TransferService has its bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -307,21 +307,21 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateOperator(self, request, context):
-        """Makes or renews the credential of a named operator.
+        """Creates or renews the credential of a named operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetOperatorRole(self, request, context):
-        """Gives an operator another role, from its next call on.
+        """Changes an operator's role; effective from its next call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """The identity that the server sees in the caller, and the actions it may take.
+        """Returns the caller's identity, and the actions that it may perform.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,28 +348,28 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLogLines(self, request, context):
-        """The newest lines of the server's log, the newest first.
+        """Lists the newest lines of the server's log, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAudit(self, request, context):
-        """Actions of operators, the newest first.
+        """Lists actions of operators, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateProject(self, request, context):
-        """Makes a project. Needs the role of an administrator in all projects.
+        """Creates a project. Needs the role of an administrator in all projects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProjects(self, request, context):
-        """The projects in which the caller has a role, with what is in them.
+        """Lists the projects in which the caller has a role, with their usage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -383,35 +383,35 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CloseProject(self, request, context):
-        """Closes a project whose runs have ended, for good: nothing new begins in it.
+        """Closes a project permanently, once its runs have ended: nothing new begins in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PruneStorage(self, request, context):
-        """Removes files and rows that nothing needs any more, or lists them (dry_run).
+        """Removes files and rows that are no longer needed, or lists them (dry_run).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPopulations(self, request, context):
-        """The privacy that each population has spent, by run.
+        """Lists the privacy that each population has spent, by run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCharges(self, request, context):
-        """The charges of a population or a run, in the order of their hash chain.
+        """Lists the charges of a population or a run, in the order of their hash chain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetParticipantPrivacy(self, request, context):
-        """The runs that a participant took part in, and their privacy.
+        """Returns the runs in which a participant took part, and their privacy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1496,8 +1496,8 @@ class ControlService(object):
 
 
 class SignInServiceStub(object):
-    """For operators who sign in through an OpenID Connect provider, on the port that
-    takes their tokens: where to sign in. Needs no token.
+    """Tells operators who sign in through an OpenID Connect provider where to sign in.
+    Served on the port that accepts their tokens; a call needs no token.
     """
 
     def __init__(self, channel):
@@ -1514,8 +1514,8 @@ class SignInServiceStub(object):
 
 
 class SignInServiceServicer(object):
-    """For operators who sign in through an OpenID Connect provider, on the port that
-    takes their tokens: where to sign in. Needs no token.
+    """Tells operators who sign in through an OpenID Connect provider where to sign in.
+    Served on the port that accepts their tokens; a call needs no token.
     """
 
     def GetSignIn(self, request, context):
@@ -1541,8 +1541,8 @@ def add_SignInServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SignInService(object):
-    """For operators who sign in through an OpenID Connect provider, on the port that
-    takes their tokens: where to sign in. Needs no token.
+    """Tells operators who sign in through an OpenID Connect provider where to sign in.
+    Served on the port that accepts their tokens; a call needs no token.
     """
 
     @staticmethod

@@ -3,11 +3,10 @@
 isort:skip_file
 The operator's commands. Every call needs an operator certificate.
 
-The metadata "atoll-project" of a call names the project that it is about. Without it
-an operator with a role in all projects reads from all of them and makes new things in
-the project "default"; one with a role in a single project works in that one. What
-belongs to a project in which the operator has no role does not exist for it
-(NOT_FOUND).
+The metadata "atoll-project" of a call names its project. Without it an operator with a
+role in all projects reads from all of them and creates in the project "default", and
+an operator with a role in a single project works in that one. A call about an object
+of a project in which the operator has no role fails with NOT_FOUND.
 """
 
 import abc
@@ -852,7 +851,7 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     CancelRun: _ControlServiceCancelRunType
 
     ExtendRun: _ControlServiceExtendRunType
-    """Goes on with a run that has finished or was cancelled."""
+    """Continues a run that has finished or was cancelled."""
 
     DeleteRun: _ControlServiceDeleteRunType
     """Deletes a run that has ended: its record, its event log, and the models that
@@ -860,7 +859,7 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     """
 
     GetRunModel: _ControlServiceGetRunModelType
-    """Layout and blob of a released model; its bytes come through TransferService."""
+    """Returns layout and blob of a released model; TransferService has its bytes."""
 
     CreateToken: _ControlServiceCreateTokenType
 
@@ -873,13 +872,13 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     RevokeParticipant: _ControlServiceRevokeParticipantType
 
     CreateOperator: _ControlServiceCreateOperatorType
-    """Makes or renews the credential of a named operator."""
+    """Creates or renews the credential of a named operator."""
 
     SetOperatorRole: _ControlServiceSetOperatorRoleType
-    """Gives an operator another role, from its next call on."""
+    """Changes an operator's role; effective from its next call."""
 
     WhoAmI: _ControlServiceWhoAmIType
-    """The identity that the server sees in the caller, and the actions it may take."""
+    """Returns the caller's identity, and the actions that it may perform."""
 
     ListOperators: _ControlServiceListOperatorsType
 
@@ -891,34 +890,34 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     GetServerInfo: _ControlServiceGetServerInfoType
 
     ListLogLines: _ControlServiceListLogLinesType
-    """The newest lines of the server's log, the newest first."""
+    """Lists the newest lines of the server's log, newest first."""
 
     ListAudit: _ControlServiceListAuditType
-    """Actions of operators, the newest first."""
+    """Lists actions of operators, newest first."""
 
     CreateProject: _ControlServiceCreateProjectType
-    """Makes a project. Needs the role of an administrator in all projects."""
+    """Creates a project. Needs the role of an administrator in all projects."""
 
     ListProjects: _ControlServiceListProjectsType
-    """The projects in which the caller has a role, with what is in them."""
+    """Lists the projects in which the caller has a role, with their usage."""
 
     SetProjectQuota: _ControlServiceSetProjectQuotaType
     """Sets the quotas of a project. Needs the role of an administrator in all projects."""
 
     CloseProject: _ControlServiceCloseProjectType
-    """Closes a project whose runs have ended, for good: nothing new begins in it."""
+    """Closes a project permanently, once its runs have ended: nothing new begins in it."""
 
     PruneStorage: _ControlServicePruneStorageType
-    """Removes files and rows that nothing needs any more, or lists them (dry_run)."""
+    """Removes files and rows that are no longer needed, or lists them (dry_run)."""
 
     ListPopulations: _ControlServiceListPopulationsType
-    """The privacy that each population has spent, by run."""
+    """Lists the privacy that each population has spent, by run."""
 
     ListCharges: _ControlServiceListChargesType
-    """The charges of a population or a run, in the order of their hash chain."""
+    """Lists the charges of a population or a run, in the order of their hash chain."""
 
     GetParticipantPrivacy: _ControlServiceGetParticipantPrivacyType
-    """The runs that a participant took part in, and their privacy."""
+    """Returns the runs in which a participant took part, and their privacy."""
 
     LimitPopulation: _ControlServiceLimitPopulationType
     """Limits the epsilon of all runs of a population together."""
@@ -1123,7 +1122,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ExtendRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ExtendRunResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ExtendRunResponse]]:
-        """Goes on with a run that has finished or was cancelled."""
+        """Continues a run that has finished or was cancelled."""
 
     @abc.abstractmethod
     def DeleteRun(
@@ -1141,7 +1140,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.GetRunModelRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.GetRunModelResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.GetRunModelResponse]]:
-        """Layout and blob of a released model; its bytes come through TransferService."""
+        """Returns layout and blob of a released model; TransferService has its bytes."""
 
     @abc.abstractmethod
     def CreateToken(
@@ -1184,7 +1183,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.CreateOperatorRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.CreateOperatorResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CreateOperatorResponse]]:
-        """Makes or renews the credential of a named operator."""
+        """Creates or renews the credential of a named operator."""
 
     @abc.abstractmethod
     def SetOperatorRole(
@@ -1192,7 +1191,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.SetOperatorRoleRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.SetOperatorRoleResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.SetOperatorRoleResponse]]:
-        """Gives an operator another role, from its next call on."""
+        """Changes an operator's role; effective from its next call."""
 
     @abc.abstractmethod
     def WhoAmI(
@@ -1200,7 +1199,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.WhoAmIRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.WhoAmIResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.WhoAmIResponse]]:
-        """The identity that the server sees in the caller, and the actions it may take."""
+        """Returns the caller's identity, and the actions that it may perform."""
 
     @abc.abstractmethod
     def ListOperators(
@@ -1232,7 +1231,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListLogLinesRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListLogLinesResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListLogLinesResponse]]:
-        """The newest lines of the server's log, the newest first."""
+        """Lists the newest lines of the server's log, newest first."""
 
     @abc.abstractmethod
     def ListAudit(
@@ -1240,7 +1239,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListAuditRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListAuditResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListAuditResponse]]:
-        """Actions of operators, the newest first."""
+        """Lists actions of operators, newest first."""
 
     @abc.abstractmethod
     def CreateProject(
@@ -1248,7 +1247,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.CreateProjectRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.CreateProjectResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CreateProjectResponse]]:
-        """Makes a project. Needs the role of an administrator in all projects."""
+        """Creates a project. Needs the role of an administrator in all projects."""
 
     @abc.abstractmethod
     def ListProjects(
@@ -1256,7 +1255,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListProjectsRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListProjectsResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListProjectsResponse]]:
-        """The projects in which the caller has a role, with what is in them."""
+        """Lists the projects in which the caller has a role, with their usage."""
 
     @abc.abstractmethod
     def SetProjectQuota(
@@ -1272,7 +1271,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.CloseProjectRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.CloseProjectResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CloseProjectResponse]]:
-        """Closes a project whose runs have ended, for good: nothing new begins in it."""
+        """Closes a project permanently, once its runs have ended: nothing new begins in it."""
 
     @abc.abstractmethod
     def PruneStorage(
@@ -1280,7 +1279,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.PruneStorageRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.PruneStorageResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.PruneStorageResponse]]:
-        """Removes files and rows that nothing needs any more, or lists them (dry_run)."""
+        """Removes files and rows that are no longer needed, or lists them (dry_run)."""
 
     @abc.abstractmethod
     def ListPopulations(
@@ -1288,7 +1287,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListPopulationsRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListPopulationsResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListPopulationsResponse]]:
-        """The privacy that each population has spent, by run."""
+        """Lists the privacy that each population has spent, by run."""
 
     @abc.abstractmethod
     def ListCharges(
@@ -1296,7 +1295,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.ListChargesRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.ListChargesResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListChargesResponse]]:
-        """The charges of a population or a run, in the order of their hash chain."""
+        """Lists the charges of a population or a run, in the order of their hash chain."""
 
     @abc.abstractmethod
     def GetParticipantPrivacy(
@@ -1304,7 +1303,7 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse]]:
-        """The runs that a participant took part in, and their privacy."""
+        """Returns the runs in which a participant took part, and their privacy."""
 
     @abc.abstractmethod
     def LimitPopulation(
@@ -1333,8 +1332,8 @@ _SignInServiceGetSignInType = typing_extensions.TypeVar(
 )
 
 class SignInServiceStub(typing.Generic[_SignInServiceGetSignInType]):
-    """For operators who sign in through an OpenID Connect provider, on the port that
-    takes their tokens: where to sign in. Needs no token.
+    """Tells operators who sign in through an OpenID Connect provider where to sign in.
+    Served on the port that accepts their tokens; a call needs no token.
     """
 
     @typing.overload
@@ -1363,8 +1362,8 @@ SignInServiceAsyncStub: typing_extensions.TypeAlias = SignInServiceStub[
 ]
 
 class SignInServiceServicer(metaclass=abc.ABCMeta):
-    """For operators who sign in through an OpenID Connect provider, on the port that
-    takes their tokens: where to sign in. Needs no token.
+    """Tells operators who sign in through an OpenID Connect provider where to sign in.
+    Served on the port that accepts their tokens; a call needs no token.
     """
 
     @abc.abstractmethod

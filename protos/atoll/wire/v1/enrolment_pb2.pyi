@@ -154,8 +154,8 @@ class RenewRequest(google.protobuf.message.Message):
     SIGNATURE_FIELD_NUMBER: builtins.int
     csr_pem: builtins.bytes
     signature: builtins.bytes
-    """As in RenewExpiredRequest. An aggregator hands it on: the server then need
-    not believe the aggregator that the participant asked.
+    """As in RenewExpiredRequest. An aggregator forwards it: it proves to the server
+    that the participant itself asked for the renewal.
     """
     def __init__(
         self,

@@ -70,42 +70,43 @@ class GatewayServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Attend(self, request_iterator, context):
-        """The check-in streams of all participants at the gateway, in one stream.
+        """Carries the check-in streams of all participants at the gateway in one stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Work(self, request_iterator, context):
-        """Orders to fold and sum what the gateway received, and their outcomes.
+        """Carries orders to fold and sum the updates at the gateway, and their outcomes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPartialStatus(self, request, context):
-        """How much of a partial sum the server holds, so that it can be resumed.
+        """Returns how much of a partial sum the server holds, so that it can be resumed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutPartial(self, request_iterator, context):
-        """The pieces of one partial sum that PartialOrder asks for.
+        """Sends the pieces of the partial sum that a PartialOrder asks for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CertifyServer(self, request, context):
-        """A server certificate for the host names of the aggregator's join token.
+        """Issues a server certificate for the host names of the aggregator's join token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Enrol(self, request, context):
-        """Spends the join token of a newcomer at the gateway, as EnrolmentService.Enrol.
+        """Enrols a participant that presents its join token at the gateway; see
+        EnrolmentService.Enrol.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -96,11 +96,11 @@ class GrantUploadResponse(google.protobuf.message.Message):
     max_bytes: builtins.int
     max_weight: builtins.int
     max_uploads: builtins.int
-    """Most uploads that the participant may begin for this attempt."""
+    """Maximum number of uploads that the participant may begin for this attempt."""
     first: builtins.int
     """The update has the elements [first, first + elements)."""
     max_chunks: builtins.int
-    """Most chunks of all the participant's uploads for this attempt."""
+    """Maximum number of chunks of all the participant's uploads for this attempt."""
     @property
     def receipt(self) -> atoll.wire.v1.transfer_pb2.ReportResponse:
         """Set if the participant has reported already."""

@@ -62,21 +62,21 @@ class CoordinatorServiceServicer(object):
     """
 
     def Identify(self, request, context):
-        """The holder of a certificate that is in force.
+        """Returns the holder of a valid certificate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GrantUpload(self, request, context):
-        """Whether a participant may upload for a round, and how much.
+        """Decides whether a participant may upload for a round, and how much.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GrantDownload(self, request, context):
-        """Whether a caller may read a blob.
+        """Decides whether a caller may read a blob.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -280,14 +280,14 @@ class WorkerServiceServicer(object):
     """
 
     def Fold(self, request, context):
-        """Add committed updates to the worker's partial sum of the round.
+        """Adds committed updates to the worker's partial sum of the round.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WritePartial(self, request, context):
-        """Write the partial sum of exactly these updates to a file.
+        """Writes the partial sum of exactly these updates to a file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,14 +306,14 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndCalls(self, request, context):
-        """A caller was revoked: forget its identity and end its calls.
+        """Forgets the identity of a revoked caller, and ends its calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """The worker's figures, in Prometheus' text format.
+        """Returns the worker's metrics, in Prometheus' text format.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -135,13 +135,13 @@ class CoordinatorServiceStub(typing.Generic[_CoordinatorServiceIdentifyType, _Co
     ], channel: grpc.aio.Channel) -> None: ...
 
     Identify: _CoordinatorServiceIdentifyType
-    """The holder of a certificate that is in force."""
+    """Returns the holder of a valid certificate."""
 
     GrantUpload: _CoordinatorServiceGrantUploadType
-    """Whether a participant may upload for a round, and how much."""
+    """Decides whether a participant may upload for a round, and how much."""
 
     GrantDownload: _CoordinatorServiceGrantDownloadType
-    """Whether a caller may read a blob."""
+    """Decides whether a caller may read a blob."""
 
     Commit: _CoordinatorServiceCommitType
     """Records an upload that is complete and fsynced. Answers once the row is durable."""
@@ -174,7 +174,7 @@ class CoordinatorServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.IdentifyRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.IdentifyResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.IdentifyResponse]]:
-        """The holder of a certificate that is in force."""
+        """Returns the holder of a valid certificate."""
 
     @abc.abstractmethod
     def GrantUpload(
@@ -182,7 +182,7 @@ class CoordinatorServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.GrantUploadRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.GrantUploadResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GrantUploadResponse]]:
-        """Whether a participant may upload for a round, and how much."""
+        """Decides whether a participant may upload for a round, and how much."""
 
     @abc.abstractmethod
     def GrantDownload(
@@ -190,7 +190,7 @@ class CoordinatorServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.GrantDownloadResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GrantDownloadResponse]]:
-        """Whether a caller may read a blob."""
+        """Decides whether a caller may read a blob."""
 
     @abc.abstractmethod
     def Commit(
@@ -358,20 +358,20 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
     ], channel: grpc.aio.Channel) -> None: ...
 
     Fold: _WorkerServiceFoldType
-    """Add committed updates to the worker's partial sum of the round."""
+    """Adds committed updates to the worker's partial sum of the round."""
 
     WritePartial: _WorkerServiceWritePartialType
-    """Write the partial sum of exactly these updates to a file."""
+    """Writes the partial sum of exactly these updates to a file."""
 
     DropRound: _WorkerServiceDropRoundType
 
     DropRun: _WorkerServiceDropRunType
 
     EndCalls: _WorkerServiceEndCallsType
-    """A caller was revoked: forget its identity and end its calls."""
+    """Forgets the identity of a revoked caller, and ends its calls."""
 
     GetMetrics: _WorkerServiceGetMetricsType
-    """The worker's figures, in Prometheus' text format."""
+    """Returns the worker's metrics, in Prometheus' text format."""
 
 WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -409,7 +409,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.FoldRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.FoldResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.FoldResponse]]:
-        """Add committed updates to the worker's partial sum of the round."""
+        """Adds committed updates to the worker's partial sum of the round."""
 
     @abc.abstractmethod
     def WritePartial(
@@ -417,7 +417,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.WritePartialRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.WritePartialResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.WritePartialResponse]]:
-        """Write the partial sum of exactly these updates to a file."""
+        """Writes the partial sum of exactly these updates to a file."""
 
     @abc.abstractmethod
     def DropRound(
@@ -439,7 +439,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.EndCallsRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.EndCallsResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.EndCallsResponse]]:
-        """A caller was revoked: forget its identity and end its calls."""
+        """Forgets the identity of a revoked caller, and ends its calls."""
 
     @abc.abstractmethod
     def GetMetrics(
@@ -447,6 +447,6 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.GetMetricsRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.GetMetricsResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GetMetricsResponse]]:
-        """The worker's figures, in Prometheus' text format."""
+        """Returns the worker's metrics, in Prometheus' text format."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

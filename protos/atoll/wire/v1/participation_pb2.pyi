@@ -474,7 +474,7 @@ class Participate(google.protobuf.message.Message):
     traceparent: builtins.str
     """W3C trace context of the round; empty if tracing is off."""
     return_spread_s: builtins.float
-    """Replaces Welcome.return_spread_s while this task is in work. It is set by
+    """Replaces Welcome.return_spread_s while this task is in progress. It depends on
     the size of the cohort, not of the fleet, so that a round resumes soon after
     an outage.
     """
@@ -562,15 +562,15 @@ class StatisticsQuery(google.protobuf.message.Message):
     bins: builtins.int
     """Cells of a histogram, and cells into which a refinement cuts one."""
     minimum_and_maximum: builtins.bool
-    """Also the lowest and the highest value of each column, within a cell."""
+    """Also find the lowest and the highest value of each column, to within a cell."""
     refinements: builtins.int
-    """Rounds that make the cells of quantiles narrower."""
+    """Number of rounds that make the cells of quantiles narrower."""
     min_rows: builtins.int
-    """A cell of fewer rows, or rows of fewer participants, is not released."""
+    """A cell is not released if it has fewer rows, or rows of fewer participants."""
     min_participants: builtins.int
     by: builtins.str
-    """One of `categories`: also counts and sums of each column of numbers for
-    each of its levels. Empty: none.
+    """One of `categories`: the answer also has counts and sums of each column of
+    numbers for each of its levels. Empty: none.
     """
     @property
     def numeric(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -615,10 +615,10 @@ class NoisedStatistics(google.protobuf.message.Message):
     UPPER_FIELD_NUMBER: builtins.int
     MAX_ROWS_FIELD_NUMBER: builtins.int
     max_rows: builtins.int
-    """Most rows of one participant."""
+    """Maximum number of rows of one participant."""
     @property
     def lower(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """For each column of numbers its bounds; values beyond count as the bound."""
+        """Bounds of each column of numbers. A value beyond a bound counts as the bound."""
 
     @property
     def upper(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
@@ -656,7 +656,7 @@ Global___CategoryColumn: typing_extensions.TypeAlias = CategoryColumn
 
 @typing.final
 class Stop(google.protobuf.message.Message):
-    """The work is no longer wanted."""
+    """Tells a participant that its work in this round is no longer wanted."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -796,7 +796,7 @@ class CheckInOnceRequest(google.protobuf.message.Message):
     def hello(self) -> Global___Hello: ...
     @property
     def replies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TaskReply]:
-        """Answers to tasks that earlier calls brought."""
+        """Answers to tasks that earlier calls returned."""
 
     def __init__(
         self,
@@ -819,16 +819,17 @@ class CheckInOnceResponse(google.protobuf.message.Message):
     RETURN_AFTER_S_FIELD_NUMBER: builtins.int
     RETURN_WHEN_DONE_FIELD_NUMBER: builtins.int
     return_after_s: builtins.float
-    """Seconds until the next check-in. The server spreads participants, or brings
-    few of them together, so keep to it. Answers to tasks are sent at once.
+    """Seconds until the next check-in, which must not come earlier: the server spreads
+    the check-ins of many participants, and brings those of few together. Answers to
+    tasks are sent at once.
     """
     return_when_done: builtins.bool
-    """Check in as soon as no task is in work, even if that is earlier."""
+    """Check in as soon as no task is in progress, even if that is earlier."""
     @property
     def welcome(self) -> Global___Welcome: ...
     @property
     def instructions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CheckInResponse]:
-        """Instructions that a stream would have brought, in this order."""
+        """The instructions that a stream would have carried, in order."""
 
     def __init__(
         self,

@@ -71,8 +71,8 @@ class TransferServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, or the chunks that
-        the request lists, in ascending order.
+        """Sends chunks [first_chunk, first_chunk + chunk_count) of a blob, or the chunks
+        that the request lists, in ascending order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,15 +86,15 @@ class TransferServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Which elements of an upload have arrived, so that it can be resumed.
+        """Returns which elements of an upload have arrived, so that it can be resumed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Commits an upload. With the answer the update is durable; repeated calls
-        count it once.
+        """Commits an upload. The update is durable before the server answers; repeated
+        calls count it once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
