@@ -1,10 +1,10 @@
 """The loops that numba compiles for correlated noise.
 
-Banded: exact for noise up to 2**54 and 1,000 bands. An integer n is split as ``n = high * 2**24 + low``, so that
-products with coefficients out of 2**20, and their sums, stay below 2**63.
+Banded noise is exact for values up to 2**54 and up to 1,000 bands. An integer n is split as ``n = high * 2**24 + low``,
+so that products with coefficients in units of 2**-20, and their sums, stay below 2**63.
 
-BLT: exact for buffers below 2**62 units. They are split in the same way. Decays and scales are in units of 2**-24, and
-scales add up to at most 1. The buffers of one element are adjacent.
+BLT noise is exact for buffers below 2**62 units. They are split in the same way. Decays and scales are in units of
+2**-24, and scales add up to at most 1. The buffers of one element are adjacent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Banded matrix factorisation with a Toeplitz matrix (Choquette-Choo et al. 2023, "(Amplified) Banded ...").
 
-Release t, from 0, adds ``n_t`` with ``sum over j of c_j n_(t - j) = z_t``: z is independent discrete Gaussian noise and
-c the first ``bands`` coefficients of the square root of the matrix of prefix sums (``sensitivity.banded_coefficients``;
-Fichtenberger et al. 2023, Section 3). Prefix sums of n thus carry far less noise than independent noise of equal
-privacy.
+Releases are numbered from 0. Release t adds the noise ``n_t``, with ``sum over j of c_j n_(t - j) = z_t``. Here z is
+independent discrete Gaussian noise, and c_0, c_1, ... are the first ``bands`` coefficients of the square root of the
+matrix of prefix sums (``sensitivity.banded_coefficients``; Fichtenberger et al. 2023, Section 3). The prefix sums of n
+have far less noise than with independent noise of the same privacy.
 
-Noise is integer: ``n_t = z_t - round(sum over j >= 1 of c_j n_(t - j))``, exactly, with c_j multiples of 2**-20.
-``allowance`` accounts for the rounding. The last ``bands - 1`` noise vectors are needed, with 8 bytes per element each.
-They are kept encrypted, as ``noise-0`` to ``noise-(bands - 2)`` in turn, and the state holds their keys.
+Noise is integer and exact: ``n_t = z_t - round(sum over j >= 1 of c_j n_(t - j))``, where each c_j is a multiple of
+2**-20. ``allowance`` accounts for the rounding. A release needs the last ``bands - 1`` noise vectors, 8 bytes per
+element each. They are kept encrypted under the names ``noise-0`` to ``noise-(bands - 2)`` in turn; the state holds
+their keys.
 """
 
 from __future__ import annotations

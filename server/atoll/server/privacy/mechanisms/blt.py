@@ -1,13 +1,14 @@
 """Buffered linear Toeplitz noise (BLT; Dvijotham et al. 2024, arXiv:2404.16706, Algorithm 1).
 
-Release t, from 0, adds ``n_t = z_t - round(sum over buffers of scale * s_t)``, where z is independent discrete Gaussian
-noise and each buffer s follows ``s_(t + 1) = round(decay * s_t) + n_t``, starting from 0. So ``C n = z`` except for
-rounding, with C of ``strategy.Strategy``, and prefix sums of n carry far less noise than independent noise of equal
-privacy.
+Releases are numbered from 0. Release t adds ``n_t = z_t - round(sum over buffers of scale * s_t)``. Here z is
+independent discrete Gaussian noise, and each buffer s begins with 0 and follows ``s_(t + 1) = round(decay * s_t) +
+n_t``. Except for rounding this is ``C n = z`` with the matrix C of ``strategy.Strategy``. The prefix sums of n have far
+less noise than with independent noise of the same privacy.
 
-All arithmetic is on integers and exact: n in grid units, buffers in units of ``2**-fraction_bits`` of them. n_t depends
-only on z_t and on n_0 to n_(t - 1). So, given the earlier releases, a release is a sum with fresh discrete Gaussian
-noise whose centre is shifted by the contribution times C, plus or minus the effect of rounding (``allowance``).
+All arithmetic is on integers and exact. n is in grid units, and buffers are in units of ``2**-fraction_bits`` grid
+units. n_t depends only on z_t and on n_0 to n_(t - 1). So, given the earlier releases, a release is a sum with fresh
+discrete Gaussian noise. A contribution shifts the centre of that noise by the contribution times C, plus or minus the
+effect of rounding (``allowance``).
 
 The buffers are kept encrypted as ``buffers``, with 8 bytes for each element and buffer; the buffers of one element are
 adjacent. The state holds their key.

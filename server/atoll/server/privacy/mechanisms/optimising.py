@@ -37,7 +37,7 @@ _SUM_PENALTY = 10.0
 
 @lru_cache(maxsize=64)
 def best_strategy(rounds: int, min_separation: int, max_participations: int, buffers: int | None = None) -> Strategy:
-    """The BLT of least noise; takes a tenth of a second, some seconds for very many rounds of one separation.
+    """The BLT with the least noise; takes a tenth of a second, some seconds for very many rounds of one separation.
 
     Args:
         rounds: the run's train rounds.
@@ -86,7 +86,7 @@ def _minimised(error: QuickError, rounds: int, count: int) -> _Found:
 def _parameters(point: Doubles) -> tuple[Doubles, Doubles, float]:
     """Slowness and scales, with scales reduced if their sum exceeds 1, and the excess of that sum.
 
-    With a larger sum C would not decrease from the diagonal on, and ``C**-1`` could grow without bound.
+    With a larger sum, C would not decrease from the diagonal downwards, and ``C**-1`` could grow without bound.
     """
     count = point.size // 2
     scales = np.exp(point[count:])

@@ -1,8 +1,8 @@
 """The noise on prefix sums with a Toeplitz matrix, at a noise multiplier of 1 for the whole run.
 
 The error of a matrix is the root mean square of the noise on the sums of the first 1, 2, ... rounds, times the
-sensitivity (McMahan, Xu, Zhang 2024, arXiv:2408.08868, Section 4). ``prefix_error`` sums over all rounds;
-``QuickError`` is for searches: it computes the error of a BLT by integrals and geometric series, in a time that hardly
+sensitivity (McMahan, Xu, Zhang 2024, arXiv:2408.08868, Section 4). ``prefix_error`` sums over all rounds.
+``QuickError`` is for searches. It computes the error of a BLT with integrals and geometric series; its time hardly
 depends on the number of rounds.
 """
 

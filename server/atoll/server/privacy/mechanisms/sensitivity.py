@@ -1,15 +1,18 @@
-"""Squared sensitivity of a run's first 1, 2, ... rounds to one participant, in units of one round's.
+"""How much one participant can change a run's releases: the squared sensitivity of its first 1, 2, ... rounds.
 
-A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. Take
-one participant in rounds ``p_1 < p_2 < ...``, at least ``min_separation`` apart and at most ``max_participations`` in
-number, each with a contribution of norm at most 1. Then C x moves by at most the square root of the largest ``sum of
-<C_i, C_j>`` over pairs of its rounds (Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms",
-Section 3: for matrices without negative entries equal contributions attain the bound). With noise multiplier z the run
-costs as much as one Gaussian release with noise multiplier ``z / sensitivity``, even if later rounds are chosen
-adaptively (Denisov et al. 2022, Theorem 2.1).
+The unit is the largest contribution to one round's sum. A mechanism releases ``C x + z``. Here x holds the sums of the
+rounds, C is the mechanism's matrix, and z is independent noise with one standard deviation.
 
-``min_separation`` b means that a participant of round t is in no other round before t + b; 1 is no constraint. Each
-release adds the difference of neighbouring squares to the cost.
+Let a participant be in the rounds ``p_1 < p_2 < ...``. Their number is at most ``max_participations``. A participant of
+round t is in no other round before ``t + min_separation``; a separation of 1 is no constraint. Each contribution has a
+norm of at most 1. Then the participant changes C x by at most the square root of the ``sum of <C_i, C_j>`` over all
+pairs of its rounds, and the sensitivity is the largest such value over all allowed choices of rounds (Choquette-Choo et
+al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", Section 3: if C has no negative entries, equal contributions
+attain the bound).
+
+A run with noise multiplier z costs as much as one Gaussian release with noise multiplier ``z / sensitivity``. This
+holds even if contributions depend on earlier releases (Denisov et al. 2022, Theorem 2.1). Release t adds the difference
+of the squares of t and t - 1 rounds to the cost.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from atoll.server.privacy.mechanisms.strategy import Strategy
 COEFFICIENT_BITS = _loops.COEFFICIENT_BITS
 """Banded coefficients are multiples of 2**-20, so that their sums with integer noise are exact."""
 MAX_WORK = 10**8
-"""Maximum of rounds times participations of a tree; its account takes at most half a minute."""
+"""Maximum product of rounds and participations of a tree; up to it, accounting takes at most half a minute."""
 
 Squares = npt.NDArray[np.float64]
 
@@ -42,11 +45,14 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the tree, as integers; an upper bound.
 
     Node t of the binary tree (Kairouz et al. 2021, Section 3), for t = 1 to ``rounds``, is the sum of the last
-    ``t & -t`` rounds up to t: prefix sums consist only of these nodes, so others get no noise. A participant in m
-    rounds of a node moves it by m. The result is the largest sum over nodes of squared numbers of participations, by
-    dynamic programming over the tree: stretches of equal size are alike, and their participations are divided in the
-    worst way. The separation limits participations to ``ceil(n / min_separation)`` in n rounds, in every stretch of the
-    tree. If ``min_separation`` is a power of two, the result is the exact maximum.
+    ``t & -t`` rounds up to t. Prefix sums consist of these nodes only, so no other node gets noise. A participant in m
+    rounds of a node changes it by at most m. So the squared sensitivity is the sum of m squared over all nodes, for the
+    worst choice of rounds.
+
+    Dynamic programming over the tree finds that choice: nodes of the same size have the same result, and each node and
+    prefix sum divides its participations among its parts in the worst way. The separation allows
+    ``ceil(n / min_separation)`` participations in n rounds. Only this number is limited for each part, so the result is
+    an upper bound; it is exact if ``min_separation`` is a power of two.
 
     Raises:
         InvalidRequestError: if the rounds and participations would take minutes to account for.
@@ -68,9 +74,9 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
 def banded_squares(bands: int, rounds: int, min_separation: int, max_participations: int) -> Squares:
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the banded matrix; exact.
 
-    Columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
-    "(Amplified) Banded Matrix Factorization", Section 3). Columns at the end are truncated, so the earliest rounds,
-    ``min_separation`` apart, are the worst case.
+    The columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
+    "(Amplified) Banded Matrix Factorization", Section 3). The last columns are truncated and have smaller norms. So the
+    worst case is a participant in the earliest possible rounds, ``min_separation`` apart.
 
     Raises:
         ValueError: for more bands than ``min_separation``.
@@ -90,9 +96,9 @@ def banded_squares(bands: int, rounds: int, min_separation: int, max_participati
 def toeplitz_squares(first: Squares, min_separation: int, max_participations: int) -> Squares:
     """Squared sensitivity of the first 1 to ``first.size`` rounds of a lower-triangular Toeplitz matrix.
 
-    If the first column is non-negative and non-increasing, the worst rounds are the first one and those that follow it
-    at intervals of ``min_separation`` (Kalinin and Lampert 2024, "Banded Square Root Matrix Factorization ...", Theorem
-    2). Columns may overlap.
+    The first column must be non-negative and non-increasing. Then the worst case is a participant in the first round
+    and in every ``min_separation``-th round after it, as often as is allowed (Kalinin and Lampert 2024, "Banded Square
+    Root Matrix Factorization ...", Theorem 2). Columns may overlap.
     """
     _check(first.size, min_separation, max_participations)
     moved = np.zeros(-(-first.size // min_separation) * min_separation)
@@ -114,8 +120,9 @@ def blt_squares(strategy: Strategy, rounds: int, min_separation: int, max_partic
 def blt_allowance(dimension: int, strategy: Strategy, rounds: int) -> float:
     """The norm that rounding adds to a participant's contribution, in grid units; see also ``banded_allowance``.
 
-    For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 for rounding to
-    integers and ``strategy.rounding`` for buffers, per element in each later round.
+    Two runs with and without the contribution have the same output only if their ``z_t`` differ by the contribution
+    times ``c_j``. In each later round, rounding adds to this at most 1 per element for integers, and
+    ``strategy.rounding`` for buffers.
     """
     norms = np.cumsum(np.square(strategy.coefficients(rounds)))
     return (1 + strategy.rounding) * math.sqrt(dimension * float(np.max(np.arange(rounds) / norms)))
@@ -123,10 +130,11 @@ def blt_allowance(dimension: int, strategy: Strategy, rounds: int) -> float:
 
 @lru_cache(maxsize=64)
 def banded_coefficients(bands: int) -> tuple[float, ...]:
-    """The first column of C: 1, 1/2, 3/8, ..., of the square root of the matrix of prefix sums, cut to ``bands``.
+    """The first column of the banded matrix C: ``bands`` coefficients 1, 1/2, 3/8, ...
 
-    ``f(0) = 1``, ``f(k) = f(k - 1) (2k - 1) / (2k)`` (Fichtenberger, Henzinger, Upadhyay 2023, "Constant matters",
-    Section 3), each rounded to a multiple of 2**-20; the sensitivity is computed from the rounded coefficients.
+    They are those of the square root of the matrix of prefix sums: ``f(0) = 1``, ``f(k) = f(k - 1) (2k - 1) / (2k)``
+    (Fichtenberger, Henzinger, Upadhyay 2023, "Constant matters", Section 3). Each is rounded to a multiple of 2**-20.
+    The sensitivity is computed from the rounded coefficients.
 
     Raises:
         ValueError: for no band.
@@ -158,11 +166,12 @@ def inverse_column(first: Squares, count: int) -> Squares:
 
 
 def banded_allowance(dimension: int, bands: int) -> float:
-    """The increase by earlier noise, rounded to integers, of the norm of a participant's contribution, in grid units.
+    """The norm that rounding earlier noise to integers adds to a participant's contribution, in grid units.
 
-    For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 per element in
-    each of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them. A contribution that is larger
-    by this amount covers that in every prefix, since it is multiplied by the column's norm so far.
+    Two runs with and without the contribution have the same output only if their ``z_t`` differ by the contribution
+    times ``c_j``. Rounding adds at most 1 per element in each of up to ``bands - 1`` later rounds, which is a norm of
+    ``sqrt(dimension * m)`` after m of them. The result is the smallest allowance that covers this after every round,
+    because the contribution's norm is multiplied by the norm of the first m coefficients.
     """
     norms = np.sqrt(np.cumsum(np.square(np.array(banded_coefficients(bands), np.float64))))
     return math.sqrt(dimension) * float(np.max(np.sqrt(np.arange(bands)) / norms))
@@ -194,7 +203,7 @@ def _participations(rounds: int, min_separation: int, max_participations: int) -
 def _whole_stretches(rounds: int, min_separation: int, max_participations: int) -> list[Squares]:
     """The largest squared sensitivity of nodes over 1, 2, 4, ... rounds, by the number of participations in the node.
 
-    A stretch's left half is also a node. Its right half is not, since prefix sums that need it use the whole stretch.
+    The left half of a node is a node too. The right half is not: a prefix sum that needs it uses the whole node.
     """
     inner = np.zeros(2)
     found = [inner + np.square(np.arange(2.0))]
@@ -205,7 +214,7 @@ def _whole_stretches(rounds: int, min_separation: int, max_participations: int) 
 
 
 def _best_split(one: Squares, other: Squares, limit: int) -> Squares:
-    """The maximum total of two stretches for 0 to ``limit`` participations, over all ways to divide these."""
+    """The maximum sum of two parts for 0 to ``limit`` participations, over all ways to divide these between them."""
     best = np.full(limit + 1, -np.inf)
     short, long = sorted((one, other), key=len)
     for count, value in enumerate(short[: limit + 1]):

@@ -1,10 +1,10 @@
 """Parameters of a buffered linear Toeplitz matrix (BLT; Dvijotham et al. 2024, arXiv:2404.16706), and its series.
 
-C has ones on the diagonal and ``c_i = sum over buffers of scale * decay**(i - 1)`` on the i-th subdiagonal: positive
-and falling. Noise ``C**-1 z`` needs one vector of state for each buffer, for any number of rounds.
+C has ones on the diagonal. Its i-th subdiagonal has ``c_i = sum over buffers of scale * decay**(i - 1)``, which is
+positive and decreases with i. Noise ``C**-1 z`` needs one state vector for each buffer, for any number of rounds.
 
-Entries of ``C**-1`` are such sums too: with ``r = sqrt(scale)`` the matrix ``M = diag(decay) - r r^T`` is symmetric,
-and the i-th subdiagonal of ``C**-1`` is ``-r^T M**(i - 1) r``.
+``C**-1`` has the same form: its i-th subdiagonal has ``-r^T M**(i - 1) r``, with ``r = sqrt(scale)`` and the symmetric
+matrix ``M = diag(decay) - r r^T``.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def inverse(decays: Doubles, scales: Doubles, count: int) -> Doubles:
 def buffer_growth(decays: Doubles, scales: Doubles, count: int) -> float:
     """The largest magnitude of any buffer in ``count`` rounds, if each element of z is at most 1.
 
-    Buffers before round t are ``sum over i of A**(t - 1 - i) 1 z_i`` with ``A = diag(decay) - 1 scale^T``, which is M
-    of the module docstring in other coordinates.
+    The buffers before round t are ``sum over i of A**(t - 1 - i) 1 z_i``, with ``A = diag(decay) - 1 scale^T``. A
+    is the matrix M of the module docstring in other coordinates.
     """
     eigenvalues, parts = spectrum(decays, scales)
     roots = np.sqrt(scales)

@@ -1,11 +1,12 @@
 """Tree aggregation, the noise of DP-FTRL (Kairouz et al. 2021, Section 3 and Algorithm 1; Dwork et al. 2010).
 
-Release t, from 1, completes node t of a binary tree over the releases: the sum of the last ``t & -t`` rounds. A prefix
-sum consists of one node for each one bit of t, so the sum over all releases has the noise of few nodes, and one
-participation affects at most one node of each size. A round's sum gets the difference of the prefixes' noises: the
-noise of the new node minus that of the nodes that it replaces.
+Releases are numbered from 1. Release t completes node t of a binary tree over the releases: the sum of the last
+``t & -t`` rounds. The sum of rounds 1 to t consists of one node for each one bit of t. So it has the noise of few
+nodes, and one participation changes at most one node of each size.
 
-The keys of the prefix's nodes are kept, at most one of each size; the others are deleted.
+A round's sum gets the noise of the new node minus the noise of the nodes that it replaces. This is the difference
+between the noises of two neighbouring prefix sums. The keys of the current prefix sum's nodes are kept, at most one of
+each size; the others are deleted.
 """
 
 from __future__ import annotations
