@@ -20,7 +20,7 @@ import grpc.aio
 from atoll.client._connection.enrolment import enrol
 from atoll.client._connection.identity import Identity
 from atoll.wire.messages import PROTOCOL
-from atoll.wire.status import detail_from_trailers
+from atoll.wire.status import detail_from_trailers, keep_cancellation
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc
 
 CONNECTIONS = 4
@@ -65,6 +65,7 @@ async def _connection(identity: Identity, answers: Answers) -> None:
 async def _come_and_go(channel: grpc.aio.Channel, answers: Answers) -> None:
     stub = participation_pb2_grpc.ParticipationServiceStub(channel)
     while True:
+        keep_cancellation()
         call = stub.CheckIn()
         try:
             await call.write(_HELLO)

@@ -103,7 +103,10 @@ def write_job(folder: Path, timeout_s: float = 60.0) -> Path:
 def launched(
     job: Path, *options: str, module: str = "tests.datacenter.elastic.program", **environment: str
 ) -> Iterator[Launched]:
-    """Run ``atoll silo train JOB --json`` with options and a program of the ranks; ends with the context."""
+    """Run ``atoll silo train JOB --json`` with options and a program of the ranks; ends with the context.
+
+    What it printed is printed at the end, so that a failed test shows it.
+    """
     rooms = [str(ROOT / room) for room in ("protos", "common", "client", "server", "datacenter", "")]
     process = Forked(
         "silo",
@@ -122,7 +125,8 @@ def launched(
         process.kill()
         process.wait()
         reader.join(WAIT_S)
-        assert not reader.is_alive(), f"a rank outlived the command:\n{found.said}"
+        print(found.said)
+        assert not reader.is_alive(), "a rank outlived the command"
         process.close()
 
 

@@ -23,6 +23,7 @@ from atoll.client._state.ping_interval import keep_ping_s, kept_ping_s
 from atoll.client.errors import NotPermittedError
 from atoll.client.events import Observer, Renewed
 from atoll.wire.pacing import ping_interval_s
+from atoll.wire.status import keep_cancellation
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Renewal:
             try:
                 answer = await stub.Renew(request, timeout=self._limits.call_s)
             except grpc.aio.AioRpcError as error:
+                keep_cancellation()
                 refusal = refusal_of(error)
                 if refusal is not None:
                     raise refusal from None

@@ -31,6 +31,7 @@ from atoll.server.process.sockets import SocketFolder
 from atoll.server.rpc.coordinator_service import CoordinatorService
 from atoll.server.rpc.worker_service import WorkerCalls
 from atoll.server.stores.store import PARTIALS_FOLDER
+from atoll.wire.status import keep_cancellation
 from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server
 
 log = logging.getLogger(__name__)
@@ -192,6 +193,7 @@ async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel
         try:
             await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
         except grpc.aio.AioRpcError as error:
+            keep_cancellation()
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 process.kill()
                 await ended

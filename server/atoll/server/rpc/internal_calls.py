@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from atoll.server import errors
-from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
+from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers, keep_cancellation
 
 _KINDS: dict[grpc.StatusCode, type[errors.ServerError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequestError,
@@ -35,6 +35,7 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        keep_cancellation()
         detail = detail_from_trailers(list(error.trailing_metadata() or ()))
         if detail is None:
             message = f"the {peer} does not answer: {error.code().name} {error.details()}"
