@@ -24,6 +24,8 @@ from torch.distributed._functional_collectives import all_to_all_single
 from atoll.datacenter.parallel.attention_blocks import dense, kernels_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.distributed.distributed_c10d import GroupName
 
 
@@ -63,20 +65,16 @@ def attend(query: Tensor, pair: Tensor, group: str, fused: bool) -> tuple[Tensor
         The result, like ``query``, and the log-sum-exp of the scores, float32 ``[batch, heads, sequence]``.
     """
     ring, kernels = _resolve_process_group(cast("GroupName", group)), kernels_for(query, fused=fused)
-    ranks, rank, asked = ring.size(), ring.rank(), dense(query).transpose(1, 2)
+    asked = dense(query).transpose(1, 2)
     mixed = torch.zeros(query.shape, dtype=torch.float32, device=query.device).transpose(1, 2)
     logs = torch.full(asked.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
-    moving = dense(pair)
-    for step in range(ranks):
-        coming = _next(moving, ring) if step < ranks - 1 else moving
-        queries, keys = _needed(step, rank, query.shape[1])
+    for step, queries, keys, moving in _turns(pair, ring):
         key, value = moving[:, :, keys].transpose(2, 3)
         block, block_logs = kernels.forward(asked[..., queries, :], key, value, causal=step == 0)
         before, found = logs[..., queries], mixed[..., queries, :]
         merged = torch.logaddexp(before, block_logs)
         found.mul_((before - merged).exp()[..., None]).add_(block * (block_logs - merged).exp()[..., None])
         before.copy_(merged)
-        moving = coming
     return mixed.transpose(1, 2).to(query.dtype, copy=True), logs
 
 
@@ -104,20 +102,16 @@ def attend_backward(
         Gradients of ``query`` and ``pair``.
     """
     ring, kernels = _resolve_process_group(cast("GroupName", group)), kernels_for(query, fused=fused)
-    ranks, rank = ring.size(), ring.rank()
     asked, wanted, mixed = (dense(one).transpose(1, 2) for one in (query, gradient, result))
     of_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
     of_moving = torch.zeros(pair.shape, dtype=torch.float32, device=query.device)
-    moving = dense(pair)
-    for step in range(ranks):
-        coming = _next(moving, ring) if step < ranks - 1 else moving
-        queries, keys = _needed(step, rank, query.shape[1])
+    for step, queries, keys, moving in _turns(pair, ring):
         key, value = moving[:, :, keys].transpose(2, 3)
         here, outer, whole = (one[..., queries, :] for one in (asked, wanted, mixed))
         found = kernels.backward(outer, here, key, value, whole, logs[..., queries], causal=step == 0)
         of_query[:, queries].add_(found[0].transpose(1, 2))
         of_moving[:, :, keys].add_(torch.stack(found[1:]).transpose(2, 3))
-        moving, of_moving = coming, _next(of_moving, ring)
+        of_moving = _next(of_moving, ring)
     return of_query.to(query.dtype, copy=True), of_moving.to(pair.dtype, copy=True)
 
 
@@ -139,16 +133,7 @@ def _(query: Tensor, pair: Tensor, group: str, fused: bool) -> tuple[Tensor, Ten
 
 
 @ring_attention_backward.register_fake
-def _(  # the operator's
-    gradient: Tensor,
-    query: Tensor,
-    pair: Tensor,
-    result: Tensor,
-    logs: Tensor,
-    group: str,
-    fused: bool,
-) -> tuple[Tensor, Tensor]:
-    del gradient, result, logs, group, fused
+def _(_gradient: Tensor, query: Tensor, pair: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     like = torch.contiguous_format
     return torch.empty_like(query, memory_format=like), torch.empty_like(pair, memory_format=like)
 
@@ -165,6 +150,20 @@ def _backward(ctx: Any, gradient: Tensor, of_logs: Tensor | None) -> tuple[Tenso
 
 
 ring_attention.register_autograd(_backward, setup_context=_keep)
+
+
+def _turns(pair: Tensor, ring: dist.ProcessGroup) -> Iterator[tuple[int, slice, slice, Tensor]]:
+    """Send keys and values once round the ring; collective.
+
+    Yields:
+        The number of the turn; the queries and the keys that causality combines in it; and the keys and values that are
+        at this rank, like ``pair``. The next ones are already on their way.
+    """
+    ranks, moving = ring.size(), dense(pair)
+    for step in range(ranks):
+        coming = _next(moving, ring) if step < ranks - 1 else moving
+        yield step, *_needed(step, ring.rank(), pair.shape[2]), moving
+        moving = coming
 
 
 def _needed(step: int, rank: int, length: int) -> tuple[slice, slice]:
