@@ -27,7 +27,7 @@ def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["reported: run=r1, round=2, attempt=0, disposition=counted, weight=7"]
 
 
-def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_observer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: object) -> None:
         raise ValueError("no terminal")
 

@@ -117,7 +117,7 @@ def test_a_participant_of_a_table_alone_declines_to_train() -> None:
         (np.full(12, np.inf), "column 'age' has a value that is infinite"),
     ],
 )
-def test_a_table_that_cannot_answer_is_told_without_its_values(ages: Any, text: str) -> None:
+def test_a_table_that_cannot_answer_is_reported_without_its_values(ages: Any, text: str) -> None:
     with pytest.raises(PublicError) as raised:
         answer(Ward(ages), MODEL, TASK)
     assert text in raised.value.public_text

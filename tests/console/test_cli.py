@@ -94,7 +94,7 @@ def test_it_says_what_is_wrong(
     assert "Traceback" not in err
 
 
-def test_a_server_that_is_not_there(fake: Fake, started: list[subprocess.Popen[str]]) -> None:
+def test_an_unreachable_server(fake: Fake, started: list[subprocess.Popen[str]]) -> None:
     fake.stop()
     process = start(fake, started, "--port", "0")
     _, err = process.communicate(timeout=WAIT_S)

@@ -41,7 +41,7 @@ def test_a_look_ahead_does_not_use_the_link(console: Running) -> None:
     assert browser.open(link).status == 200
 
 
-def test_a_wrong_link_lets_no_one_in(console: Running) -> None:
+def test_a_wrong_link_admits_no_visitor(console: Running) -> None:
     console.console.make_link()
     assert Browser(console.port).open(f"http://127.0.0.1:{console.port}/open/guess").status == 403
 

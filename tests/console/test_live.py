@@ -98,7 +98,7 @@ async def test_the_end_of_a_session_ends_its_streams() -> None:
         (UnreachableError("it did not come back"), 'event: away\ndata: "it did not come back"\n\n'),
     ],
 )
-async def test_a_failure_is_told_to_the_page(error: OperatorError, event: str) -> None:
+async def test_a_failure_is_shown_on_the_page(error: OperatorError, event: str) -> None:
     async def failing() -> AsyncIterator[str]:
         yield "running"
         raise error
@@ -117,7 +117,7 @@ async def test_of_many_changes_the_page_gets_the_newest() -> None:
     assert got == [": live\n\n", 'event: changed\ndata: "99"\n\n', 'event: ended\ndata: "over"\n\n']
 
 
-async def test_a_list_is_told_of_once_for_each_change() -> None:
+async def test_a_list_is_yielded_once_for_each_change() -> None:
     answers = iter([((1,), "one"), ((1,), "one"), ((2,), "two"), ((1,), "one")])
     got = [text async for text in _three(polled(lambda: next(answers), 0.0))]
     assert got == ["one", "two", "one"]

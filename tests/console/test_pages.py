@@ -216,7 +216,7 @@ class TestProjects:
         assert found.status == 200
         assert "Project <select" not in found.text
 
-    def test_another_error_of_the_list_is_told(self, browser: Browser, control: Watched) -> None:
+    def test_another_error_of_the_list_is_reported(self, browser: Browser, control: Watched) -> None:
         control.projects_refused = grpc.StatusCode.DATA_LOSS
         found = browser.get("/")
         assert found.status == 404

@@ -140,7 +140,7 @@ def test_manifests_that_a_disk_changed(place: Place, valid: bytes) -> None:
     every()
 
 
-def test_manifests_that_somebody_changed(place: Place, valid: bytes) -> None:
+def test_altered_manifests(place: Place, valid: bytes) -> None:
     @FUZZ
     @given(tampered(valid))
     def every(raw: bytes) -> None:
@@ -170,7 +170,7 @@ def test_a_link_in_a_back_up_is_not_followed(place: Place, valid: bytes) -> None
 
 
 @pytest.mark.parametrize("name", ["atoll.sqlite3", "blob"])
-def test_files_that_somebody_changed_with_their_digests(place: Place, valid: bytes, name: str) -> None:
+def test_altered_files_with_matching_digests(place: Place, valid: bytes, name: str) -> None:
     """An inconsistent database is refused even if the manifest matches it; so is a blob under another name."""
     path = next(place.kept.glob("blobs/??/*")) if name == "blob" else place.kept / name
     content = path.read_bytes()

@@ -192,7 +192,7 @@ async def test_no_certificate_and_no_token_bring_nothing(world: World) -> None:
 
 
 @pytest.mark.usefixtures("config")
-async def test_a_code_that_no_one_confirms_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unconfirmed_code_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signing_in_module, "WAIT_S", 3.0)
     monkeypatch.setattr(commands, "_print_instruction", lambda _: None)
     ca = str(world.config.data / "ca" / "authority.crt")

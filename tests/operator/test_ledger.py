@@ -51,7 +51,7 @@ class NoPopulations(Pages):
         return control_pb2.ListPopulationsResponse()
 
 
-def test_a_population_that_is_not_there_is_named() -> None:
+def test_an_unknown_population_is_named() -> None:
     with pytest.raises(OperatorError, match="there is no population ''") as refused:
         NoPopulations().population("")
     assert refused.value.remedy == "`atoll privacy ledger` lists them"

@@ -113,7 +113,7 @@ def test_dropouts_follow_from_the_seed() -> None:
     assert any("silent" in one.values() for one in gone(1))
 
 
-def test_a_run_that_nobody_comes_to_is_given_up() -> None:
+def test_a_run_without_participants_fails() -> None:
     with pytest.raises(RunFailedError, match="0 participants are connected, and nothing changes"):
         played(Behaviour(availability=lambda _: []))
 

@@ -79,7 +79,7 @@ def test_a_flood_of_check_ins_is_refused_while_the_rounds_of_others_go_on(
     assert set(flood.answers) <= {"", "checkin.rate", "CANCELLED"}
 
 
-def test_forty_thousand_tiny_chunks_and_who_asks_for_them_hold_up_nobody(serve: Serve, tmp_path: Path) -> None:
+def test_forty_thousand_tiny_chunks_and_requests_for_them_delay_no_other_caller(serve: Serve, tmp_path: Path) -> None:
     """Most of the chunks are refused, and statuses of the accepted ones are made one after another.
 
     Answers are counted instead of seconds: if the attacker's sixteen calls were served before another participant's,
@@ -175,7 +175,7 @@ def test_downloads_that_are_not_read_are_given_up_and_leave_nothing_behind(serve
 
 
 @pytest.mark.parametrize("sockets", [70, 300])
-def test_half_sent_enrolments_from_one_address_keep_nobody_from_another_out(
+def test_half_sent_enrolments_from_one_address_do_not_keep_out_other_addresses(
     serve: Serve, tmp_path: Path, sockets: int
 ) -> None:
     """300 connections are more than the enrolment port accepts, and so are the calls of 70 with 8 calls each."""

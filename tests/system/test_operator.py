@@ -104,7 +104,7 @@ def test_the_page_does_what_it_says(
         assert "cannot be shown" in operator.run("rnone")._repr_html_()
 
 
-def test_a_run_is_steered_and_its_end_is_told(server: Server, processes: Nursery) -> None:
+def test_a_run_is_steered_and_its_end_is_shown(server: Server, processes: Nursery) -> None:
     job = Job(
         rounds=1000,
         cohort=Cohort(size=1, min_available=1),

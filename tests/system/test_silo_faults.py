@@ -36,7 +36,7 @@ REPORTS_AGAIN_S = 30.0
 """From the death of a rank until its silo has reported the round."""
 
 
-def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
+def test_a_round_counts_once_and_is_right_whichever_process_is_killed(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
     """A rank, then the launcher, then the server; finally a stop. Checkpoints are in the middle of the rounds."""

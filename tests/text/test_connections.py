@@ -13,5 +13,5 @@ from atoll.text.connections import connection_words
         ("Connection refused", "Connection refused"),
     ],
 )
-def test_known_mistakes_are_told_in_plain_words(text: str, words: str) -> None:
+def test_known_mistakes_are_explained_in_plain_words(text: str, words: str) -> None:
     assert words in connection_words(text)

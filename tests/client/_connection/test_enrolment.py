@@ -57,7 +57,7 @@ async def test_enrolment_stores_an_identity_that_only_its_owner_can_read(
     assert "PRIVATE" not in repr(identity)
 
 
-async def test_an_identity_that_is_there_spends_no_token(server: SecureFederation, tmp_path: Path) -> None:
+async def test_an_existing_identity_spends_no_token(server: SecureFederation, tmp_path: Path) -> None:
     first = await enrol(server.token(1), tmp_path)
     assert await enrol(server.token(2), tmp_path) == first
     assert list(server.spent) == ["t1"]
@@ -116,7 +116,7 @@ async def test_a_spent_token_is_refused_with_the_remedy(server: SecureFederation
     assert caught.value.exit_code == 4
 
 
-async def test_a_token_that_was_mistyped_reaches_nobody(server: SecureFederation, tmp_path: Path) -> None:
+async def test_a_mistyped_token_is_refused(server: SecureFederation, tmp_path: Path) -> None:
     with pytest.raises(JoinTokenError):
         await enrol(server.token()[:-1], tmp_path)
 
@@ -290,7 +290,7 @@ def test_renewal_is_due_at_two_thirds(jitter: float) -> None:
     assert due_in_s(900.0, -5.0, jitter) == 0.0
 
 
-def test_the_request_names_nobody() -> None:
+def test_the_request_has_no_subject() -> None:
     """The server assigns the participant's id."""
     from cryptography import x509  # noqa: PLC0415
 

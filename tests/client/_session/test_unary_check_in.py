@@ -73,7 +73,7 @@ class TestTask:
         server.stop()
         await run.saw(Stopped)
 
-    async def test_a_task_that_is_given_up_is_told_before_the_session_ends(
+    async def test_an_abandoned_task_is_reported_before_the_session_ends(
         self, server: Federation, start: Start
     ) -> None:
         trainer = Gated()

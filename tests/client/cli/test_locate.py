@@ -123,7 +123,7 @@ def test_the_current_directory_is_on_the_path_once(here: Path) -> None:
     assert sys.path.count(str(here)) == 1
 
 
-def test_a_constructors_exception_is_told_in_three_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_constructors_exception_is_reported_in_three_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "atoll.client")
     with pytest.raises(UsageError) as caught:
         make_participant("mine_locate:Raising", {})

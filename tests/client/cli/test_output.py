@@ -53,7 +53,7 @@ def test_counts_are_told_whole() -> None:
     assert said == "round 3: worked on 20,479 examples for 2.0 s: tokens 20,479, loss 2, share 0.0001234"
 
 
-def test_a_round_of_statistics_is_told_in_plain_words() -> None:
+def test_a_round_of_statistics_is_shown_in_plain_words() -> None:
     invited = next(event for event in EVERY if isinstance(event, events.Invited))
     assert describe(replace(invited, kind="statistics")) == "round 3: digits asks for statistics, cohort 8, 60 s left"
     assert describe(events.Trained(KEY, 1, 0.0, {})) == "round 3: worked on 1 example for 0.0 s"

@@ -117,7 +117,7 @@ def full_disk(folder: str) -> dict[str, Any]:
         return {"said": str(caught.value)}
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_of_on_every_rank(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported_on_every_rank(tmp_path: Path) -> None:
     """Training continues after a failed checkpoint; three in a row end it. Existing ones remain."""
     for found in run_ranks(full_disk, 2, str(tmp_path)):
         assert "the checkpoint of step 2 cannot be written" in found["said"]

@@ -21,7 +21,7 @@ def test_a_token_that_is_none_is_refused_and_leaves_no_identity(tmp_path: Path) 
     assert not (tmp_path / "identity.json").exists()
 
 
-def test_a_state_directory_that_somebody_works_in_is_left_alone(tmp_path: Path) -> None:
+def test_a_state_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     with locked(tmp_path):
         done = CliRunner().invoke(enrol, ["--join", "token", "--state", str(tmp_path)])
     assert "already works in" in str(done.exception)

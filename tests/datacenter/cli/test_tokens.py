@@ -52,7 +52,7 @@ def test_a_tokenizer_with_an_end_token_is_told_as_json(
     assert found.tokens[found.offsets[2] : found.offsets[3] - 1].tolist() == tokenizer.encode(text).tolist()
 
 
-def test_a_file_that_is_there_is_only_replaced_when_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_only_replaced_when_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "a.tokens"
     out.write_bytes(b"precious")
     assert run(folder / "text", "--out", out) == 2

@@ -35,7 +35,7 @@ def test_the_split_is_the_same_each_time(tmp_path: Path) -> None:
     assert [names(shard) for shard in first] == [names(shard) for shard in second]
 
 
-def test_held_out_rows_are_of_the_text_that_nobody_has() -> None:
+def test_held_out_rows_are_of_the_held_out_text() -> None:
     rows = held_out_rows(16, 65)
     assert rows.shape == (16, 65)
     text = b"".join(stdlib_documents("held_out"))

@@ -28,7 +28,7 @@ def test_without_a_limit_of_its_own_the_jobs_epsilon_is_it(tmp_path: Path) -> No
         check_spending(SiloJob.model_validate(small(privacy={"noise_multiplier": 1.0})))
 
 
-def test_a_checkpoint_whose_steps_nobody_has_counted_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_with_uncounted_steps_is_refused(tmp_path: Path) -> None:
     spending = Spending.of(JOB, BUDGET, tmp_path, tmp_path)
     spending.check(0)
     spending.charge(make_task(), 5)

@@ -37,7 +37,7 @@ HEAD = '[job]\nname = "a"\nsteps = 1\n'
         (HEAD, "model: is missing"),
     ],
 )
-def test_problems_are_told(text: str, says: str) -> None:
+def test_problems_are_reported(text: str, says: str) -> None:
     with pytest.raises(SettingsFileError) as caught:
         parse(text, SiloJob, "job.toml")
     assert says in str(caught.value)

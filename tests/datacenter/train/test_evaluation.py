@@ -180,7 +180,7 @@ def test_text_of_its_own_is_read_from_the_path(tmp_path: Path) -> None:
         ({"source": "tokens", "path": "train.tokens"}, {"path": "held.txt"}, "held.txt"),
     ],
 )
-def test_held_out_data_that_is_not_there_is_refused(
+def test_missing_held_out_data_is_refused(
     data: dict[str, Any], evaluation: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "held.txt").write_text(TEXT)

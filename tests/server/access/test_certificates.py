@@ -192,7 +192,7 @@ class TestRestored:
             with pytest.raises(UnauthenticatedError, match="not issued by this server"):
                 await book.identify(refused)
 
-    async def test_one_that_another_authority_signed_is_not_and_locks_nobody_out(
+    async def test_a_certificate_of_another_authority_is_refused_and_does_not_lock_its_participant_out(
         self, rig: Rig, tmp_path: Path
     ) -> None:
         """An aggregator may pass on any bytes as a participant's certificate, which no TLS handshake has verified."""

@@ -79,7 +79,7 @@ def test_a_disk_below_the_servers_reserve_fails_whatever_is_free() -> None:
     assert "atoll server storage" in found.remedy
 
 
-def test_the_disk_of_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_the_disk_of_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert str(tmp_path) in checks.local_disk(tmp_path / "a" / "b").check
 
 

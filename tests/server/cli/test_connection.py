@@ -128,7 +128,7 @@ def test_plaintext_stays_on_this_machine(address: str) -> None:
         find_target(address, None, None, insecure=True)
 
 
-def test_a_server_that_is_not_there_gives_exit_code_3() -> None:
+def test_an_unreachable_server_gives_exit_code_3() -> None:
     result = CliRunner().invoke(run, ["list", "--insecure", "--server", "127.0.0.1:1"])
     assert result.exit_code == 3
     assert "cannot reach the server at 127.0.0.1:1" in result.stderr

@@ -204,7 +204,7 @@ async def runs(world: World, *arguments: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, run, [*arguments, "--data", str(world.config.data)])
 
 
-async def test_a_name_that_nobody_has_is_told_with_where_names_are(world: World, ask: Ask) -> None:
+async def test_an_unknown_name_is_reported_with_the_place_of_names(world: World, ask: Ask) -> None:
     for asked, missing, listed_by in (
         (ask("ledger", "--participant", "nobody"), "there is no participant 'nobody'", "atoll participants list"),
         (ask("ledger", "--population", "nobody"), "there is no population 'nobody'", "atoll privacy ledger"),

@@ -131,6 +131,6 @@ def test_refusals_say_why_and_what_to_do(folder: Path, text: str, options: tuple
     assert words in found.output
 
 
-def test_a_model_that_is_not_there_can_be_named_by_its_size(tmp_path: Path) -> None:
+def test_a_missing_model_can_be_named_by_its_size(tmp_path: Path) -> None:
     found = plan(tmp_path, job_text("availability", CAPPED), "--json", "--elements", "1000000")
     assert json.loads(found.stdout)["elements"] == 1_000_000

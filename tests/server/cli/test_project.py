@@ -123,7 +123,7 @@ def test_a_server_without_projects_is_not_asked_for_one(control: Any, invoke: Ca
     assert control.asked == []
 
 
-def test_a_broken_choice_is_told(invoke: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_damaged_choice_of_project_is_reported(invoke: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "atoll").mkdir()
     (tmp_path / "atoll" / "projects.json").write_text("[1]")
     result = invoke(run, "list")

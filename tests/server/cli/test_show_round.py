@@ -33,7 +33,7 @@ def test_as_json_it_is_the_run_with_that_round_alone(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("label", ["0", "seven", "1.0", "-1", "1.9"])
-def test_a_round_that_is_not_there_is_told(invoke: Invoke, label: str) -> None:
+def test_an_unknown_round_is_reported(invoke: Invoke, label: str) -> None:
     result = invoke(run, "show", "rabc", f"--round={label}")
     assert result.exit_code == 2
     assert label in result.stderr

@@ -58,7 +58,7 @@ def test_of_a_run_in_work_it_is_said_once_others_of_its_kind_were_measured(fake:
     assert "never measured" not in shown
 
 
-def test_of_a_run_in_work_that_nobody_has_evaluated_nothing_is_said(fake: Fake, invoke: Invoke) -> None:
+def test_a_running_run_without_an_evaluation_shows_no_measured_metric(fake: Fake, invoke: Invoke) -> None:
     prepare(fake, control_pb2.RUN_STATUS_RUNNING, "train/loss")
     assert "measured so far" not in invoke(run, "show", "rabc").output
 

@@ -34,7 +34,7 @@ def a_round(number: int, phase: str, remaining_s: float | None = None, reported:
     )
 
 
-def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:
+def test_a_round_over_a_part_of_the_model_is_shown_as_such() -> None:
     whole = a_round(4, "released")
     part = replace(whole, fragment=1, fragments=3)
     assert round_line(part, 20) == round_line(whole, 20).replace("released,", "released, fragment 2 of 3,")
@@ -100,7 +100,7 @@ def test_following_goes_on_when_the_server_comes_back(fake: Any) -> None:
     assert "lost the server" in sink.notices[0]
 
 
-def test_a_server_that_was_never_there_is_told_at_once(fake: Any) -> None:
+def test_a_server_that_never_answered_is_reported_at_once(fake: Any) -> None:
     fake.control.watches = [[None]]
     with pytest.raises(UnreachableError):
         follow(followed(fake), Recorder())

@@ -105,6 +105,6 @@ def test_a_file_that_is_none(tmp_path: Path, content: bytes, expected: str) -> N
     assert expected in problem_of(tmp_path, content)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         load_config({}, tmp_path / "none.toml")

@@ -67,7 +67,7 @@ def test_a_crowd_gets_its_tokens_in_private_files(
     assert first.stat().st_mode & 0o077 == 0
 
 
-def test_a_server_that_ends_is_told_with_its_log(
+def test_a_server_that_ends_is_reported_with_its_log(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = federation._ATOLL[0]

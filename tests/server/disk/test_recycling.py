@@ -219,7 +219,7 @@ def test_a_disk_that_refuses_while_the_server_stops_does_not_keep_it(
     assert len(lying(tmp_path)) == 1
 
 
-def test_what_nobody_wants_is_removed(spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_files_are_removed(spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recycling, "KEEP_S", 0.0)
     free = FreeFiles(tmp_path / "free", scrub=False)
     free.give(spent)

@@ -15,7 +15,7 @@ from tests.patience import WAIT_S
 MIB = 1 << 20
 
 
-def test_a_place_that_is_not_there_yet_is_on_a_disk_all_the_same(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_yet_has_a_disk(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
 
 

@@ -60,7 +60,7 @@ def test_an_expired_token() -> None:
         verify(RECORD, MINTED.secret, now=NOW + 60.0)
 
 
-def test_a_token_for_somebody_else() -> None:
+def test_a_token_of_another_scope() -> None:
     with pytest.raises(TokenScopeError, match="organisation 'acme', not 'other'"):
         verify(RECORD, MINTED.secret, now=NOW, organisation="other")
     with pytest.raises(TokenScopeError, match="kind edge, not silo"):

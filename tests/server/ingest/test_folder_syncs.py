@@ -39,7 +39,7 @@ def test_a_sync_that_had_begun_serves_no_later_request(tmp_path: Path, monkeypat
     assert disk.syncs == 2
 
 
-def test_a_sync_that_failed_serves_nobody(tmp_path: Path) -> None:
+def test_a_failed_sync_is_reported_to_every_request(tmp_path: Path) -> None:
     syncs, folder = FolderSyncs(), tmp_path / "gone"
     requests = [syncs.request(folder, 1) for _ in range(2)]
     for request in requests:

@@ -109,13 +109,15 @@ async def test_one_that_fails_leaves_no_files_of_the_others(rig: Rig) -> None:
     assert await rig.merged() == rig.expected()
 
 
-async def test_a_lost_update_is_told_as_such(rig: Rig) -> None:
+async def test_a_lost_update_is_reported_as_lost(rig: Rig) -> None:
     rig.spool.drop_run(rig.items[ALICE].run)
     with pytest.raises(NotFoundError):
         await rig.merged()
 
 
-async def test_a_revocation_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_revocation_reaches_all_connected_workers_if_one_is_away(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     rig.calls["worker-0"].gone = True
     seen = Caller(Role.PARTICIPANT, ALICE), RevokedError.of(ALICE)
     await rig.pool.end_calls(*seen)
@@ -123,7 +125,9 @@ async def test_a_revocation_reaches_everyone_whoever_is_away(rig: Rig, caplog: p
     assert rig.calls["worker-1"].ended == [seen]
 
 
-async def test_dropping_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dropping_reaches_all_connected_workers_if_one_is_away(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     await rig.merged()
     rig.calls["worker-0"].gone = True
     await rig.pool.drop(sum_key().run, 0, 0)

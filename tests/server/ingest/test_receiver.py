@@ -251,7 +251,7 @@ class TestLimits:
         assert caught.value.detail.code == "upload.unwanted"
 
 
-async def test_a_full_disk_is_told_and_may_be_tried_again(
+async def test_a_full_disk_is_reported_and_may_be_tried_again(
     spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver = Receiver(spool, ref(), grant(), executor)

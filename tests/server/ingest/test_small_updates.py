@@ -213,7 +213,7 @@ def test_a_torn_file_does_not_hide_the_replay_that_was_acknowledged(spool: Spool
 
 
 @pytest.mark.parametrize("position", [3, RECORD_BYTES + 3], ids=["record", "payload"])
-def test_damage_is_told(spool: Spool, position: int) -> None:
+def test_damage_is_reported(spool: Spool, position: int) -> None:
     commit_small_update(spool, ref(), grant(), DIGEST, CHUNK)
     flip(whole_path(spool.root / RUN / "0.0", ALICE, 0), position)
     assert "does not match its checksum" in flaw(spool)

@@ -118,7 +118,7 @@ def test_conflicts_between_sections_are_found() -> None:
         Job(rounds=1, cohort=Cohort(size=100_000), aggregation=Aggregation(max_weight=2**32))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=r"none\.toml: cannot be read: No such file"):
         Job.load(tmp_path / "none.toml")
 

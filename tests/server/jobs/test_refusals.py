@@ -123,7 +123,7 @@ def test_a_private_job_needs_only_what_is_a_choice() -> None:
     assert job("availability", CAPPED).cohort.quorum == 67
 
 
-def test_a_round_of_a_secret_draw_lasts_until_its_deadline_whoever_is_in_it() -> None:
+def test_a_round_of_a_secret_draw_lasts_until_its_deadline_for_any_members() -> None:
     straggler = to_run_policy(job()).straggler
     assert (straggler.patience, straggler.quorum) == (Patience.DEADLINE, 0)
 

@@ -144,7 +144,7 @@ def test_a_line_cut_off_is_named() -> None:
     assert problems_of([*lines[:-1], lines[-1][:-1]]) == [(4, "is cut off")]
 
 
-def test_the_end_is_told_by_the_head() -> None:
+def test_a_shortened_chain_does_not_match_its_head() -> None:
     lines = a_chain(4)
     head = head_of(lines)
     assert problems_of(lines[:-1]) == []
@@ -156,7 +156,7 @@ def test_the_end_is_told_by_the_head() -> None:
     assert problems_of(lines, school=head) == [(0, "no charge of population school is here")]
 
 
-def test_a_rewritten_history_is_told_by_the_head() -> None:
+def test_a_rewritten_history_does_not_match_the_head() -> None:
     lines = a_chain(4)
     forged = [lines[0]]
     for line in lines[1:]:

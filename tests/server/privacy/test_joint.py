@@ -97,7 +97,7 @@ def test_the_joint_account_is_as_kept(cohort: str, rounds: int, keys: str, indep
         assert by_losses(release_of(promised), promised.delta) == pytest.approx(independent, rel=1e-5)
 
 
-def test_a_count_that_nobody_paid_for_would_show() -> None:
+def test_an_uncharged_count_shows_in_the_independent_account() -> None:
     """The independent account separates a run whose noise on the updates pays for its counts from one that does not."""
     cohort, rounds, keys, _ = GRID[7]
     promised = contract(cohort, rounds, keys)

@@ -106,6 +106,6 @@ def test_no_more_than_a_few_disagreements_are_told_at_once(store: Store) -> None
     assert expected.endswith("; 2 more runs disagree")
 
 
-def test_a_job_that_cannot_be_read_names_nobody() -> None:
+def test_an_unreadable_job_names_no_population() -> None:
     assert reconciling.population_of_job("[privacy", "default") == ""
     assert reconciling.population_of_job("[job]\nname = 'x'", "default") == ""

@@ -43,7 +43,7 @@ def test_a_run_reads_back_as_it_was_stored() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"clip": "0x1p-1"}', '{"clip": 1, "noise": {}, "contract": {}}'])
-def test_a_damaged_state_is_told(text: str) -> None:
+def test_a_damaged_state_is_reported(text: str) -> None:
     with pytest.raises(CorruptDataError, match="damaged"):
         PrivateRun.from_text(text)
 

@@ -35,7 +35,7 @@ def test_what_is_switched_off_is_off() -> None:
     assert run.model[7] == pytest.approx(3.0 / 100)
 
 
-def test_a_round_of_nobody_is_noise() -> None:
+def test_a_round_without_members_is_noise() -> None:
     run = Rehearsal(contract(), LAYOUT, ZERO, most=10)
     run.release([])
     assert np.std(run.model) == pytest.approx(0.5 / 100, rel=0.05)

@@ -6,7 +6,7 @@ from atoll.server.process import clock
 from atoll.server.process.clock import SteadyClock
 
 
-def test_it_starts_with_the_wall_clock_and_goes_on_with_one_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_with_the_wall_clock_and_continues_with_a_monotonic_one(monkeypatch: pytest.MonkeyPatch) -> None:
     booted, wall = 100.0, 1_700_000_000.0
     monkeypatch.setattr(clock, "boot_s", lambda: booted)
     monkeypatch.setattr(time, "time", lambda: wall)

@@ -168,6 +168,6 @@ async def test_the_wildcard_is_reached_over_ipv4_and_ipv6() -> None:
             assert origin.decode().strip() == f"ipv6:[::1]:{writer.get_extra_info('sockname')[1]}"
 
 
-async def test_a_port_that_is_taken_is_told(place: Place) -> None:
+async def test_a_port_in_use_is_reported(place: Place) -> None:
     with pytest.raises(SetupError, match="the port is taken"):
         await Front(1).bind("127.0.0.1", place.port, 1)

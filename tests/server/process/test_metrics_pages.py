@@ -107,7 +107,7 @@ async def test_members_of_a_secret_draw_are_not_counted(
     assert found.get(("atoll_open_round_members", frozenset({("status", "invited")}))) == shown
 
 
-async def test_a_run_whose_log_is_damaged_is_told_to_everybody(
+async def test_a_damaged_log_is_reported_to_participant_and_operator(
     world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The participant that waits for its receipt, the operator, and the alert are all told."""
@@ -165,7 +165,7 @@ async def test_health(world: World) -> None:
     assert (await fetch(world, "/healthz"))[0] == 200
 
 
-async def test_a_database_that_cannot_be_written_is_told_and_hides_no_figure(
+async def test_a_database_that_cannot_be_written_is_reported_and_hides_no_figure(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> None:

@@ -58,7 +58,7 @@ def test_it_is_made_before_the_loop_that_it_runs_on(tmp_path: Path) -> None:
 
 class TestStart:
     @pytest.mark.parametrize("option", ["port", "enrol_port"])
-    async def test_a_port_that_is_taken_is_told_and_leaves_nothing_open(self, tmp_path: Path, option: str) -> None:
+    async def test_a_port_in_use_is_reported_and_leaves_nothing_open(self, tmp_path: Path, option: str) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()

@@ -253,7 +253,7 @@ async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path, sho
     assert (len(gone), alive) == (2, [])
 
 
-async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -264,7 +264,7 @@ async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     assert processes() == []
 
 
-async def test_a_worker_that_does_not_come_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(SetupError, match="ended with status 1"):
         await World(tmp_path / "data", workers=2).daemon.start()

@@ -181,7 +181,7 @@ def test_a_sum_that_has_been_taken_keeps_an_update_found_unusable_too_late() -> 
     assert story.ignores(Rejected(FIRST, "pa", "not finite"))
 
 
-def test_whoever_accepts_too_late_is_stopped_unless_late_reports_are_carried() -> None:
+def test_a_member_that_accepts_too_late_is_stopped_unless_late_reports_are_carried() -> None:
     dropping, carrying = Story().closing(), Story(policy(late=CARRY)).closing()
     assert dropping.ignores(Accepted(FIRST, "pc"))
     assert dropping.effects == (Stop(FIRST, ("pc",), "the round is closed"),)

@@ -207,7 +207,7 @@ def test_a_refused_report_that_counts_is_not_missed_by_the_quorum_either() -> No
         (WentSilent(RoundKey(0, 0), "pb", "on battery"), MemberStatus.SILENT),
     ],
 )
-def test_when_nobody_is_outstanding_the_round_closes_with_its_quorum(
+def test_a_round_without_outstanding_members_closes_with_its_quorum(
     leave: Declined | MemberFailed | Rejected | WentSilent, status: MemberStatus
 ) -> None:
     story = Story().training("pa", "pb")

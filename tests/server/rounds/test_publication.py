@@ -168,7 +168,7 @@ def test_an_evaluation_whose_attempts_are_spent_is_skipped() -> None:
     assert story.state.tally.abandoned == 1
 
 
-def test_an_evaluation_that_nobody_can_make_is_skipped_at_once() -> None:
+def test_an_evaluation_without_able_participants_is_skipped_at_once() -> None:
     """Participants that cannot evaluate will not be able to at the next attempt either."""
     story = Story(policy(evaluate_every=1, max_attempts=5)).closing().release()
     assert story.round.kind is RoundKind.EVALUATE

@@ -235,7 +235,7 @@ class TestRuns:
 
 
 class TestOrders:
-    async def test_a_pause_while_nobody_works_is_at_once_and_is_taken_back(
+    async def test_a_pause_without_members_at_work_is_immediate_and_is_taken_back(
         self, world: World, alice: Participant
     ) -> None:
         run = await world.submit()
@@ -374,7 +374,7 @@ class TestWatch:
         assert sorted(seen[-1]) == ["invited", "reported"]
         assert sorted(made) == sorted([alice.name, bob.name, alice.name])
 
-    async def test_an_ended_run_is_told_once(self, world: World, alice: Participant) -> None:
+    async def test_an_ended_run_is_reported_once(self, world: World, alice: Participant) -> None:
         run = await play(world, alice)
         watched = world.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=WAIT_S)
         (last,) = [message async for message in watched]
@@ -501,7 +501,7 @@ class TestTokens:
         request = control_pb2.VoidTokensRequest(token_ids=ids, created_by=created_by)
         return (await world.operator.control.VoidTokens(request, timeout=WAIT_S)).voided
 
-    async def test_a_void_token_admits_nobody_and_the_others_do(self, world: World, alice: Participant) -> None:
+    async def test_a_void_token_admits_no_participant_and_the_others_do(self, world: World, alice: Participant) -> None:
         spent = (await world.operator.control.ListTokens(control_pb2.ListTokensRequest(), timeout=WAIT_S)).tokens[0]
         assert (spent.used_by, spent.created_by) == (alice.name, "admin")
         lost, kept = [JoinToken.decode(text) for text in (await self.create(world, count=2)).tokens]

@@ -147,7 +147,7 @@ class TestRenewExpired:
 
 
 class TestTransport:
-    async def test_the_main_port_takes_nobody_without_a_certificate(self, world: World) -> None:
+    async def test_the_main_port_refuses_callers_without_a_certificate(self, world: World) -> None:
         stranger = Caller(await world.channel())
         found = await refusal(stranger.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S))
         assert found.status is grpc.StatusCode.UNAVAILABLE

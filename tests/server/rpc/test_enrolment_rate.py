@@ -66,7 +66,7 @@ def test_renewals_in_a_minute() -> None:
 class TestAtAnAggregator:
     WRONG = TokenUnknownError("no such token")
 
-    def test_guesses_from_one_address_there_keep_nobody_else_out(self) -> None:
+    def test_guesses_from_one_address_there_do_not_keep_out_others(self) -> None:
         rate = EnrolmentRate(Limits(wrong_tokens_per_hour=2))
         found = [code_at(rate, ADDRESS, self.WRONG, aggregator="north") for _ in range(50)]
         assert found == ["token.unknown"] * 2 + ["enrolment.guesses"] * 48

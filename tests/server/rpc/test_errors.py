@@ -122,7 +122,7 @@ async def test_an_error_travels_with_code_fault_and_remedy(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_unexpected_error_is_logged_whole_and_told_to_nobody(
+async def test_an_unexpected_error_is_logged_whole_and_not_sent_to_the_caller(
     service: tuple[Service, grpc.aio.Channel], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, channel = service

@@ -81,7 +81,7 @@ async def test_one_that_is_revoked_is_refused_from_then_on_and_its_watch_ends(
     assert await refused_code(dora.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)) == REVOKED
 
 
-async def test_its_unused_tokens_admit_nobody_any_more(world: World, alice: Participant) -> None:
+async def test_its_unused_tokens_no_longer_admit_participants(world: World, alice: Participant) -> None:
     dora = await named(world, "dora")
     used, unused, theirs = await world.token(by=dora), await world.token(by=dora), await world.token()
     kept = await world.enrol_with(used, Key())

@@ -131,7 +131,7 @@ async def test_of_what_charges_are_wanted(clinic: World) -> None:
     assert not (await charges(clinic, run=OPEN)).charges
 
 
-async def test_a_damaged_ledger_is_told(clinic: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_ledger_is_reported(clinic: World, caplog: pytest.LogCaptureFixture) -> None:
     rows = schema.charges
     await write(clinic, lambda connection: connection.execute(rows.delete().where(rows.c.seq == 4)))
     (found,) = (await populations(clinic)).populations

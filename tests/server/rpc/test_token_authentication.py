@@ -209,7 +209,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
     return 4
 
 
-async def test_an_address_with_all_connections_keeps_nobody_from_another_out(few: int, world: World) -> None:
+async def test_an_address_with_all_connections_does_not_keep_out_other_addresses(few: int, world: World) -> None:
     host, _, port = world.addresses.sign_in.rpartition(":")
     held = [await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0)) for _ in range(3 * few)]
     dora = await signed_in(world, token(world, "watch-dora"))

@@ -145,7 +145,7 @@ class TestDownload:
         call = world.operator.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
         assert await refused_code(call) == ("NOT_FOUND", "blob.missing")
 
-    async def test_a_damaged_blob_is_told_and_not_sent(self, world: World) -> None:
+    async def test_a_damaged_blob_is_reported_and_not_sent(self, world: World) -> None:
         blob = await world.upload_model(np.zeros(2000, np.float32))
         path = world.config.data / "blobs" / blob[:2] / blob
         raw = bytearray(path.read_bytes())

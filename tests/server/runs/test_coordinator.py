@@ -248,7 +248,7 @@ class TestTwoRuns:
             await alice.report(task.key, update_values(1))
             await federation.ended(run)
 
-    async def test_a_run_that_draws_without_success_keeps_nobody(self, federation: Federation) -> None:
+    async def test_a_run_that_cannot_draw_leaves_participants_to_others(self, federation: Federation) -> None:
         (alice,) = await federation.clients("alice")
         waiting = await federation.submit(job(size=2))
         other = await federation.submit(job())
@@ -511,7 +511,7 @@ async def test_it_has_settled_when_no_round_is_being_released(
     assert (await federation.ended(run)).status == "finished"
 
 
-async def test_nobody_is_answered_before_all_runs_are_resumed(federation: Federation) -> None:
+async def test_no_call_is_answered_before_all_runs_are_resumed(federation: Federation) -> None:
     """Ingest workers serve while the coordinator still reads its logs, so a report must not find an unknown run."""
     early = Coordinator(federation.services, federation.coordinator._certificates, StorageSettings(), insecure=False)
     for call in (

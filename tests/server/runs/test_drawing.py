@@ -226,7 +226,7 @@ async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it
     assert (await draw(federation, wanted(1), private)).members == drawn.members, "the same ones in the same round"
 
 
-async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_drawn(
+async def test_a_secret_draw_is_limited_to_the_participants_that_its_round_can_hold(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("atoll.server.runs.cohort.most_eligible", lambda size, _: 4 * size)

@@ -178,7 +178,7 @@ async def test_the_state_is_that_of_the_last_durable_event(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), ValueError("gap"), KeyError("x")])
-async def test_a_bug_in_the_journal_is_told_and_later_events_work(
+async def test_a_bug_in_the_journal_is_reported_and_later_events_work(
     rig: Rig, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.journal.failures = [error]

@@ -51,7 +51,7 @@ def test_the_form_is_told(text: str) -> None:
         ("broken_plugin:f", "SyntaxError"),
     ],
 )
-def test_what_cannot_be_imported_is_told(
+def test_a_failing_import_is_reported(
     target: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text("def f(:\n")

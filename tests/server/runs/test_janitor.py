@@ -78,7 +78,7 @@ async def events_of(federation: Federation, run: str) -> int:
 
 
 class TestTidy:
-    async def test_a_blob_that_nobody_names_goes_after_an_hour(self, tmp_path: Path) -> None:
+    async def test_a_blob_without_a_reference_is_removed_after_an_hour(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data") as federation:
             fresh, stale = put(federation, b"fresh"), put(federation, b"stale")
             old(federation, stale)
@@ -233,7 +233,7 @@ class TestTidy:
 
 
 class TestDelete:
-    async def test_a_run_that_somebody_is_still_at_work_for_is_not_deleted_yet(self, tmp_path: Path) -> None:
+    async def test_a_run_with_a_participant_at_work_is_not_deleted_yet(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data") as federation:
             run = await finished(federation, job(), 1)
             busy = Janitor(federation.services, StorageSettings(), lambda: [run])

@@ -178,7 +178,7 @@ class TestStatus:
         await player.play(Started())
         assert (await player.row()).status == "running"
 
-    async def test_a_pause_that_waits_is_told_and_taken_back(self, player: Player) -> None:
+    async def test_a_pending_pause_is_shown_and_taken_back(self, player: Player) -> None:
         await player.play(*EVERY[:3])
         await player.play(PauseRequested())
         assert (await player.row()).reason == "pauses when this round is done"
@@ -236,7 +236,7 @@ class TestJudgement:
         found = await self.judged(store, Judgement({"server/loss": 2.0}))
         assert (dict(found.metrics), found.reason) == ({"train/loss": 1.0, "server/loss": 2.0}, "done")
 
-    async def test_a_failure_is_told(self, store: Store) -> None:
+    async def test_a_failure_is_reported(self, store: Store) -> None:
         assert (await self.judged(store, Judgement(failure="it broke"))).reason == "done; it broke"
 
     async def test_silence_changes_nothing(self, store: Store) -> None:

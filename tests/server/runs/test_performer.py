@@ -537,7 +537,7 @@ class TestOutages:
         fails.clear()
         assert (await federation.ended(run)).status == "finished"
 
-    async def test_a_run_that_nobody_there_can_serve_says_why_until_somebody_comes(
+    async def test_a_run_that_no_connected_participant_can_serve_says_why_until_one_connects(
         self, federation: Federation, caplog: pytest.LogCaptureFixture
     ) -> None:
         bob = await federation.client("bob")
@@ -651,7 +651,7 @@ class TestCrashes:
         assert "/srv/atoll" not in f"{stop.reason} {row.reason}"
         assert "/srv/atoll/secret" in caplog.text
 
-    async def test_a_bug_in_a_fold_is_found_by_the_sum_or_by_nobody(
+    async def test_a_failing_fold_is_logged_and_the_sum_is_right(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)  # small ones wait for the sum

@@ -203,7 +203,7 @@ class TestModel:
         assert (model.content, model.chunk_bytes) == (b"", 0)
         assert model.blob
 
-    async def test_one_that_cannot_be_read_keeps_nobody_from_being_invited(
+    async def test_an_unreadable_model_does_not_prevent_an_invitation(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def gone(_: DirectoryBlobStore, name: str) -> None:
@@ -480,7 +480,7 @@ class TestStops:
         assert (await alice.next("stop")).key == key
 
 
-async def test_a_clock_that_jumps_gives_nobody_more_or_less_time(federation: Federation) -> None:
+async def test_a_clock_that_jumps_does_not_change_the_time_left(federation: Federation) -> None:
     (alice,) = await federation.clients("alice")
     run = await federation.submit(job(window_s=3600.0))
     await alice.next("participate")

@@ -33,7 +33,7 @@ def drained(session: Session) -> list[Any]:
     return found
 
 
-async def test_coming_and_going_is_told() -> None:
+async def test_connecting_and_disconnecting_are_reported() -> None:
     sessions = Sessions()
     seen = Seen(sessions)
     alice = sessions.connect("alice", HELLO, lambda: None)
@@ -93,7 +93,7 @@ async def test_a_closed_stream_that_ends_is_not_cut(monkeypatch: pytest.MonkeyPa
     assert not cut.is_set()
 
 
-async def test_a_change_that_comes_while_one_looks_is_not_missed() -> None:
+async def test_a_change_during_a_look_is_not_missed() -> None:
     sessions = Sessions()
     with sessions.watch() as changes:
         assert changes.take() is None, "at first all participants are to be looked at"

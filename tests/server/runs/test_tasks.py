@@ -79,7 +79,7 @@ async def test_a_job_that_is_replaced_before_it_began_never_runs(rig: Rig) -> No
     assert rig.begun == ["three"]
 
 
-async def test_a_crash_is_told(rig: Rig) -> None:
+async def test_a_crash_is_reported(rig: Rig) -> None:
     rig.tasks.start(TaskName("charge", FIRST), rig.fail)
     await everything(rig)
     await asyncio.sleep(0)

@@ -186,7 +186,7 @@ def test_least_recent_gives_everyone_a_turn() -> None:
     assert min(last.values()) >= 3
 
 
-def test_availability_prefers_those_who_report_in_time_and_writes_nobody_off() -> None:
+def test_availability_gives_participants_that_report_late_a_small_share() -> None:
     history = {"p0": History(times_selected=99, times_reported=0, report_s=(900.0,) * 16)}
     shares = frequencies("availability", crowd(2, 1, history=history, window_s=60.0))
     assert shares["p0"] == near(0.05 / 1.05)

@@ -224,7 +224,7 @@ def test_sweep_removes_what_a_killed_process_left(blobs: DirectoryBlobStore) -> 
     assert list((blobs.root / "incoming").iterdir()) == []
 
 
-def test_nobody_else_may_read_models(blobs: DirectoryBlobStore) -> None:
+def test_models_are_readable_by_their_owner_only(blobs: DirectoryBlobStore) -> None:
     path = _path(blobs, _put(blobs, b"x").name)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

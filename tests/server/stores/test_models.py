@@ -47,7 +47,7 @@ async def test_a_version_and_a_round_have_onemodel(with_models: Store, model: Mo
         "UPDATE models SET optimiser_blobs = replace(optimiser_blobs, '}', '') WHERE version = 2",
     ],
 )
-async def test_a_row_that_was_changed_on_disk_is_told(with_models: Store, change: str) -> None:
+async def test_a_row_that_was_changed_on_disk_is_reported(with_models: Store, change: str) -> None:
     await with_models.writer.run(lambda connection: connection.execute(text(change)))
     with pytest.raises(StoreDamagedError, match=r"model 2 of run .* was changed on disk|cannot be read"):
         await with_models.reader.run(models.latest, RUN)

@@ -211,7 +211,7 @@ def test_an_upgrade_that_locks_no_server_out_is_made_beside_others(
     engine.dispose()
 
 
-def test_somebody_elses_tables_are_refused(tmp_path: Path) -> None:
+def test_tables_of_another_program_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "atoll.sqlite3") as connection:
         connection.execute("CREATE TABLE runs (x)")
     connection.close()

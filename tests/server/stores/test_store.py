@@ -184,7 +184,7 @@ def _filled(folder: Path) -> Path:
     return path
 
 
-def test_a_schema_whose_text_is_damaged_is_told(tmp_path: Path) -> None:
+def test_a_schema_with_damaged_text_is_reported(tmp_path: Path) -> None:
     """SQLite quotes it in its error, which Python cannot decode."""
     Store.open(tmp_path).close()
     (database,) = tmp_path.glob("*.sqlite3")

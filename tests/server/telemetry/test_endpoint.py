@@ -128,6 +128,8 @@ def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:
         Endpoint("127.0.0.1", endpoint.port, PAGES)
 
 
-def test_an_unexpected_error_is_logged_and_told_to_nobody(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_logged_and_not_sent_to_the_caller(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
     assert fetch(endpoint, "/faulty") == (HTTPStatus.INTERNAL_SERVER_ERROR, b"see the server's log\n")
     assert "a bug" in caplog.text

@@ -21,7 +21,7 @@ def test_text_stays_on_one_line_and_is_bounded() -> None:
     assert one_line("") == ""
 
 
-def test_a_subject_is_told_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subject_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     refusals = RefusalLog(log, clock)
     for clock.now, subject in ((0.0, "p1"), (1.0, "p1"), (1.0, "p2"), (REFUSAL_INTERVAL_S, "p1")):

@@ -18,7 +18,7 @@ def log_record(caplog: pytest.LogCaptureFixture, event: Event, *effects: Effect)
     return line
 
 
-def test_a_round_that_ended_is_told_with_run_and_round(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ended_round_is_reported_with_run_and_round(caplog: pytest.LogCaptureFixture) -> None:
     line = log_record(caplog, Started(), RecordRound(ENDED))
     assert line.getMessage().startswith(
         "train round 1 released after 12.000 s, of which 1.000 s until its members were drawn: 1 of 2 reported"
@@ -27,7 +27,7 @@ def test_a_round_that_ended_is_told_with_run_and_round(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize(("kind", "level"), [(MemberFailed, "INFO"), (Rejected, "WARNING")])
-def test_a_member_that_fails_is_told_on_one_line(
+def test_a_member_that_fails_is_reported_on_one_line(
     caplog: pytest.LogCaptureFixture, kind: type[MemberFailed] | type[Rejected], level: str
 ) -> None:
     line = log_record(caplog, kind(KEY, "pa", "out of\nmemory"))

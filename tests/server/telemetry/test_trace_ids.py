@@ -6,7 +6,7 @@ from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 KEY = RoundKey(3, 1)
 
 
-def test_the_same_attempt_has_the_same_trace_whoever_asks() -> None:
+def test_the_same_attempt_has_the_same_trace_in_every_process() -> None:
     assert trace_id("r1", KEY) == trace_id("r1", RoundKey(3, 1))
     others = [trace_id(run, key) for run, key in [("r1", RoundKey(3, 0)), ("r1", RoundKey(31, 0)), ("r2", KEY)]]
     assert len({trace_id("r1", KEY), *others}) == 4

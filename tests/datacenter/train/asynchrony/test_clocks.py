@@ -62,7 +62,7 @@ def test_an_update_is_applied_before_anybody_sees_its_clock() -> None:
     assert clocks.clock(0) == 1
 
 
-def test_who_is_done_keeps_nobody_waiting() -> None:
+def test_a_clock_that_has_left_keeps_no_other_waiting() -> None:
     clocks, leads = Clocks(2, 0), list[int]()
     clocks.advance(0, nothing)
     thread = reader(clocks, 0, leads)

@@ -158,7 +158,7 @@ async def test_a_participants_project_is_known_at_a_standby(world: World, site: 
     assert found == [("cardio", "cardio"), ("default", "default")]
 
 
-async def test_a_gateway_whose_certificate_ends_connects_again_and_refuses_nobody_for_it(
+async def test_a_gateway_whose_certificate_expires_connects_again_and_refuses_no_participant_for_it(
     world: World, site: Site
 ) -> None:
     with short_lived(world, window_s()):

@@ -51,7 +51,7 @@ def test_after_advancing_there_is_nothing_to_draw_the_old_noise_from() -> None:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_whoever_has_an_old_state_has_none_of_the_later_keys(name: str) -> None:
+def test_an_old_state_reveals_none_of_the_later_keys(name: str) -> None:
     """A stolen backup must not reveal the noise of releases after the next one."""
     mechanism = mechanism_named(name, 3, Strategy((0.5,), (0.25,), 8), 10)
     old = mechanism.begin(SECRET)

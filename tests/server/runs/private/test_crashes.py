@@ -232,7 +232,7 @@ async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: i
 
 
 @pytest.mark.system
-async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_is_drawn_again(
+async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_for_any_second_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:
     """After the interruption others may be drawn, and every member sends a different update."""

@@ -74,7 +74,9 @@ async def report(client: Client, seed: int, loss: float = 0.0) -> None:
     await client.report(invitation.key, update_values(seed), loss=loss)
 
 
-async def test_the_model_moves_by_clipped_updates_over_the_planned_cohort_whoever_came(federation: Federation) -> None:
+async def test_the_model_moves_by_clipped_updates_over_the_planned_cohort_for_any_attendance(
+    federation: Federation,
+) -> None:
     alice, bob = await federation.clients("alice", "bob")
     run = await federation.submit(private_job())
     await report(alice, 1)
@@ -98,7 +100,7 @@ async def test_noise_has_the_size_that_the_contract_says(federation: Federation)
     assert 0.35 * expected < np.std(moved) < 2.0 * expected
 
 
-async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged(
+async def test_a_round_without_reports_is_released_with_noise_and_charged(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
     clients = await federation.clients("alice", "bob")
@@ -238,7 +240,7 @@ async def test_metrics_of_participants_are_neither_kept_nor_shown(federation: Fe
     assert row.metrics == ()
 
 
-async def test_whoever_was_in_as_many_rounds_as_the_job_allows_is_not_drawn_again(federation: Federation) -> None:
+async def test_a_participant_in_as_many_rounds_as_the_job_allows_is_not_drawn_again(federation: Federation) -> None:
     alice, bob = await federation.clients("alice", "bob")
     run = await federation.submit(capped(4, most=2, separation=2))
     order = [await _one_round(federation, [alice, bob], run, version) for version in range(4)]
@@ -473,7 +475,7 @@ def limit_to(connection: object, epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-async def test_a_refused_update_changes_nobody_elses_part(federation: Federation, refused: bool) -> None:
+async def test_a_refused_update_does_not_change_the_parts_of_others(federation: Federation, refused: bool) -> None:
     """It counts as zeros: the round is not tried again, and its sender is not drawn again sooner."""
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(capped(4, most=2, separation=2))
@@ -489,7 +491,7 @@ async def test_a_refused_update_changes_nobody_elses_part(federation: Federation
 
 
 @pytest.mark.parametrize("cohort", ['sampler = "poisson"\nrate = 1e-9', EVERYONE])
-async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federation: Federation, cohort: str) -> None:
+async def test_a_round_of_a_secret_draw_lasts_the_same_for_any_members(federation: Federation, cohort: str) -> None:
     clients = await federation.clients("alice", "bob")
     toml = private_job(cohort=cohort, noise=LOUD).replace(b"report_window_s = 300.0", b"report_window_s = 0.5")
     assert b"report_window_s = 0.5" in toml

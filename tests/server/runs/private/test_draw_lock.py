@@ -26,7 +26,7 @@ def test_a_secret_draw_and_another_are_never_made_at_once() -> None:
         assert changes == ["changed"]
 
 
-def test_nobody_draws_while_the_members_of_a_secret_draw_are_at_work() -> None:
+def test_no_run_draws_while_the_members_of_a_secret_draw_are_at_work() -> None:
     order = turns(secret_round="a")
     assert order.may_begin("a", secret=True)
     for secret in (False, True):

@@ -194,7 +194,7 @@ async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("sampler", ["least_recent", "availability", "weighted"])
-async def test_all_outside_a_private_run_is_the_same_whoever_it_draws(
+async def test_what_is_visible_outside_a_private_run_does_not_depend_on_its_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sampler: str
 ) -> None:
     other = job(size=2, straggler=LEARNED).replace(b"report_window_s = 300.0\n", b"")
