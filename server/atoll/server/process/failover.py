@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
+from collections.abc import Collection
 
 from sqlalchemy import Connection
 
@@ -17,7 +19,7 @@ from atoll.server.process.heartbeat import Heartbeat
 from atoll.server.process.notify import READY, notify
 from atoll.server.process.standby_gateway import HANDOVER_S, StandbyGateway
 from atoll.server.process.standby_pages import StandbyPages
-from atoll.server.stores import Store, blob_place
+from atoll.server.stores import Store, blob_place, server_names
 from atoll.server.stores.database_clock import warn_of_skew
 from atoll.server.stores.server_turns import WorkPlace
 from atoll.server.stores.standby import Standby
@@ -109,6 +111,12 @@ class Failover:
             turn.announce(connection, config.advertised_host, main_port, enrol_port, config.reached_at)
 
         await store.writer.run(work)
+
+    async def remember_names(self, store: Store, names: Collection[str]) -> Collection[str]:
+        """Record host names of a server for later active servers; returns those of all servers of the database."""
+        if store.turn is None:
+            return names
+        return await store.writer.run(lambda connection: server_names.remember(connection, names, now=time.time()))
 
     async def stop(self) -> None:
         """End the wait or the turn."""

@@ -240,7 +240,7 @@ class Ports:
                 enrol_address,
                 names,
                 gateways.addresses,
-                gateways.standby_names.keys(),
+                gateways.server_names.keys(),
             ),
             recent_log=self._recent_log,
             downloads=downloads,

@@ -198,6 +198,10 @@ class Daemon:
             log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
         for doubt in config.doubts:
             log.warning("%s", doubt)
+        gateways = self._ports.gateways
+        if gateways is not None:
+            gateways.remember_names = partial(self._failover.remember_names, store)
+            gateways.know_names(await gateways.remember_names(config.certificate_names))
         await self._ports.start()
         self._serving = True
         ports = [int(address.rpartition(":")[2]) for address in (addresses.main, addresses.enrolment)]

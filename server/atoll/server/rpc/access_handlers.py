@@ -71,7 +71,7 @@ class AccessHandlers(OperatorHandlers):
         Raises:
             InvalidRequestError: if the request contradicts itself or its kind, or its aggregator is not connected.
         """
-        servers = (*self._facts.certificate_names, *self._facts.standby_names)
+        servers = (*self._facts.certificate_names, *self._facts.server_names)
         hosts = hosts_of(request.hosts, kind, through=request.through, server_names=servers)
         if not request.through:
             return Binding(self._facts.enrolment_address, hosts, "")

@@ -25,7 +25,7 @@ MAX_LISTED = 1000
 class ServerFacts:
     """Facts that are shown to operators; addresses are host:port, and new tokens point to ``enrolment_address``.
 
-    ``certificate_names`` are the host names in the server's certificate, ``standby_names`` those of standby servers.
+    ``certificate_names`` are the host names in the server's certificate, ``server_names`` those of all known servers.
     ``gateways`` has the enrolment address of each connected aggregator, by id. The last two change over time.
     """
 
@@ -35,7 +35,7 @@ class ServerFacts:
     enrolment_address: str
     certificate_names: tuple[str, ...] = ()
     gateways: Mapping[str, str] = field(default_factory=dict)
-    standby_names: Collection[str] = ()
+    server_names: Collection[str] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.enrolment import Redeemer
 from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import Sessions
+from atoll.server.stores.server_names import MOST_NAMES
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.pacing import PING_S
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 SERVICE = "atoll.wire.v1.GatewayService"
 MAX_ADDRESS_CHARS = 300
 MAX_SOURCE_CHARS = 64
-MAX_STANDBY_NAMES = 1024
 ASK_S = 2.0
 """Seconds between two probes of a gateway, which ask for its progress."""
 SILENT_S = 10.0
@@ -70,7 +70,8 @@ class GatewayService(GatewayServiceServicer):
 
     Attributes:
         addresses: enrolment address of each connected aggregator, by id.
-        standby_names: host names of the servers that stood by since this one is at work, the newest last.
+        server_names: host names of the servers of this federation that are known, the newest last.
+        remember_names: records host names of a server where later active servers find them; returns all known ones.
         ping_s: this server's interval of keepalive pings, which gateways use for their participants.
     """
 
@@ -87,7 +88,8 @@ class GatewayService(GatewayServiceServicer):
         executor: Executor,
     ) -> None:
         self.addresses: dict[str, str] = {}
-        self.standby_names: dict[str, None] = {}
+        self.server_names: dict[str, None] = {}
+        self.remember_names: Callable[[Collection[str]], Awaitable[Collection[str]]] = _as_given
         self.ping_s = PING_S
         self._coordinator = coordinator
         self._sessions = sessions
@@ -123,7 +125,7 @@ class GatewayService(GatewayServiceServicer):
         await self._replace(gateway, attendance)
         address = one_line(hello.enrolment_address, MAX_ADDRESS_CHARS)
         if gateway.is_server:
-            self._note_names(hello.names)
+            self.know_names(await self.remember_names(hello.names))
         else:
             self.addresses[gateway.id] = address
         log.info("%s connected, enrolment address %s", gateway, address)
@@ -144,12 +146,13 @@ class GatewayService(GatewayServiceServicer):
                 self.addresses.pop(gateway.id, None)
                 log.info("%s disconnected", gateway)
 
-    def _note_names(self, names: Iterable[str]) -> None:
+    def know_names(self, names: Collection[str]) -> None:
+        """Note host names of servers, which no aggregator may have."""
         for name in names:
-            self.standby_names.pop(name, None)
-            self.standby_names[name] = None
-        while len(self.standby_names) > MAX_STANDBY_NAMES:
-            del self.standby_names[next(iter(self.standby_names))]
+            self.server_names.pop(name, None)
+            self.server_names[name] = None
+        while len(self.server_names) > MOST_NAMES:
+            del self.server_names[next(iter(self.server_names))]
 
     def _welcome(self) -> gateway_pb2.AttendResponse:
         version = atoll.server.__version__
@@ -251,6 +254,10 @@ class GatewayService(GatewayServiceServicer):
         source = one_line(request.source, MAX_SOURCE_CHARS) or "an unknown address"
         response = await self._issuers.newcomers.redeem(request.request, source, gateway.through)
         return gateway_pb2.GatewayServiceEnrolResponse(response=response)
+
+
+async def _as_given(names: Collection[str]) -> Collection[str]:
+    return names
 
 
 async def _hello(requests: AsyncIterator[gateway_pb2.AttendRequest]) -> gateway_pb2.GatewayHello:
