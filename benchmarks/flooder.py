@@ -19,8 +19,9 @@ import grpc.aio
 
 from atoll.client._connection.enrolment import enrol
 from atoll.client._connection.identity import Identity
+from atoll.processes.cancellation import keep_cancellation
 from atoll.wire.messages import PROTOCOL
-from atoll.wire.status import detail_from_trailers, keep_cancellation
+from atoll.wire.status import detail_from_trailers
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc
 
 CONNECTIONS = 4

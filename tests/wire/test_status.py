@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, Recovery, detail_from_trailers, keep_cancellation
+from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, Recovery, detail_from_trailers
 from atoll.wire.v1 import errors_pb2
 
 details = st.builds(
@@ -65,28 +63,3 @@ def test_a_recovery_that_is_not_said_or_not_known_goes_by_the_fault(
 def test_text_names_the_remedy() -> None:
     assert str(ErrorDetail("c", Fault.CALLER, "too large", "send less")) == "too large (send less)"
     assert str(ErrorDetail("c", Fault.CALLER, "too large")) == "too large"
-
-
-async def _repeated(calls: list[str]) -> None:
-    """Repeat a call whose failure hides the cancellation, as one of grpc.aio does that ends in the same moment."""
-    while True:
-        keep_cancellation()
-        calls.append("call")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            calls.append("failed")
-
-
-async def test_a_cancellation_that_a_call_hid_still_ends_the_task() -> None:
-    calls: list[str] = []
-    task = asyncio.create_task(_repeated(calls))
-    await asyncio.sleep(0)
-    task.cancel()
-    assert await asyncio.wait({task}, timeout=10) == ({task}, set())
-    assert task.cancelled()
-    assert calls == ["call", "failed"]
-
-
-async def test_a_task_that_is_not_cancelled_goes_on() -> None:
-    keep_cancellation()

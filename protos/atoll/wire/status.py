@@ -6,7 +6,6 @@ docs/protocol.md.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -121,14 +120,3 @@ def _by_fault(fault: Fault, retry_after_s: float | None) -> Recovery:
     if fault is Fault.CALLER and retry_after_s is None:
         return Recovery.CHANGE
     return Recovery.REPEAT
-
-
-def keep_cancellation() -> None:
-    """Raise ``asyncio.CancelledError`` if the running task is being cancelled; call it before a call is repeated.
-
-    If a call ends in the moment in which the task that awaits it is cancelled, grpc.aio raises the call's status
-    instead of the cancellation. A task that then repeated the call would never end.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

@@ -22,8 +22,8 @@ from atoll.client._session.threads import in_thread
 from atoll.client._state.ping_interval import keep_ping_s, kept_ping_s
 from atoll.client.errors import NotPermittedError
 from atoll.client.events import Observer, Renewed
+from atoll.processes.cancellation import keep_cancellation
 from atoll.wire.pacing import ping_interval_s
-from atoll.wire.status import keep_cancellation
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from atoll.processes.cancellation import keep_cancellation
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import SetupError
 from atoll.server.ingest.coordinator_api import CoordinatorApi
@@ -31,7 +32,6 @@ from atoll.server.process.sockets import SocketFolder
 from atoll.server.rpc.coordinator_service import CoordinatorService
 from atoll.server.rpc.worker_service import WorkerCalls
 from atoll.server.stores.store import PARTIALS_FOLDER
-from atoll.wire.status import keep_cancellation
 from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 import grpc
 import grpc.aio
 
+from atoll.processes.cancellation import keep_cancellation
 from atoll.server import errors
-from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers, keep_cancellation
+from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
 
 _KINDS: dict[grpc.StatusCode, type[errors.ServerError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequestError,
