@@ -125,7 +125,6 @@ def launched(
         process.kill()
         process.wait()
         reader.join(WAIT_S)
-        print(found.said)
         assert not reader.is_alive(), "a rank outlived the command"
         process.close()
 
