@@ -125,6 +125,7 @@ def launched(
         process.kill()
         process.wait()
         reader.join(WAIT_S)
+        sys.stdout.write(found.said)
         assert not reader.is_alive(), "a rank outlived the command"
         process.close()
 
