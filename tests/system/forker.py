@@ -138,8 +138,7 @@ def guard(request: Request) -> None:
 
 
 def become(request: Request) -> None:
-    """Set up the environment that a separately started process would have."""
-    os.setsid()
+    """Set up the environment that a separately started process would have; it leads a session already."""
     os.chdir(request.cwd)
     wanted = dict(enumerate(request.standard)) | request.kept
     moved = {number: fcntl.fcntl(descriptor, fcntl.F_DUPFD, _HIGH) for number, descriptor in wanted.items()}
@@ -233,15 +232,17 @@ def fork_ranks(requests: socket.socket) -> Request | None:
     while (request := receive(requests)) is not None:
         read, written = os.pipe()
         if (between := os.fork()) == 0:
-            if (pid := os.fork()) == 0:
+            if os.fork() == 0:
+                os.setsid()  # before the launcher knows of it: the launcher may signal its group at once
+                os.write(written, NUMBER.pack(os.getpid()))
                 requests.detach()  # as in ``main``
                 become(request)
                 return request
-            os.write(written, NUMBER.pack(pid))
             os._exit(0)
+        os.close(written)
         os.waitpid(between, 0)
         os.write(request.answer, os.read(read, NUMBER.size))
-        for descriptor in (*request.standard, request.answer, read, written):
+        for descriptor in (*request.standard, request.answer, read):
             os.close(descriptor)
     return None
 
@@ -277,6 +278,7 @@ def main() -> None:
     while (request := receive(requests)) is not None:
         if os.fork() == 0:
             guard(request)
+            os.setsid()
             requests.detach()  # ``become`` closes it; the object would at its end close what then has its number
             become(request)
             (launch if kind == "silo" else run)(request)
