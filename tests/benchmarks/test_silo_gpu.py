@@ -11,6 +11,7 @@ from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import SMOKE
 from benchmarks.silo.gpu.speed import batches_of, one_rank, trained
+from benchmarks.silo.gpu.toggles import TOGGLES
 from tests.datacenter.ranks import run_ranks
 
 _STEPS = 4
@@ -44,3 +45,24 @@ def _encoded() -> list[float]:
 def test_an_update_is_encoded_beside_what_that_replaces() -> None:
     ((beside, on_host),) = run_ranks(_encoded, 1)
     assert min(beside, on_host) > 0
+
+
+def _without(name: str) -> tuple[bool, int]:
+    """Return whether the optimiser is fused, and how many results the first step's queue returned."""
+    with (
+        TOGGLES[name].replaced(),
+        one_rank() as world,
+        trained(SMOKE.job(SMOKE.billion, SMOKE.batch), world) as trainer,
+    ):
+        results = trainer.queue()
+        trainer.settle()
+        return bool(trainer.state.optimiser.defaults["fused"]), len(results if isinstance(results, list) else [results])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("collector in step", (True, 0)), ("fused optimiser", (False, 0)), ("figures read a step later", (True, 1))],
+)
+def test_what_a_row_turns_off_is_off_there(name: str, found: tuple[bool, int]) -> None:
+    assert run_ranks(_without, 1, name) == [found]

@@ -1,4 +1,6 @@
-"""Rows that turn one setting off: a step with it beside one without, and the peak memory of both.
+"""Rows that turn one thing off: a step with it beside one without, and the peak memory of both.
+
+What a job cannot turn off, because it is always better or equal, is replaced in the process that measures.
 
 Settings that need several ranks are measured by as many processes, one for each GPU:
 ``python -m benchmarks.silo.gpu.toggles NAME`` is one of them, started by torchrun. A row that this machine has too few
@@ -11,12 +13,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from atoll.datacenter.parallel import data
+from atoll.datacenter.train.trainer import Trainer
 from benchmarks.figures import Figure
 from benchmarks.options import progress
 from benchmarks.silo.gpu.sizes import FULL, SMOKE, Size
@@ -30,12 +38,13 @@ Sections = Mapping[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Toggle:
-    """A setting that can be left out.
+    """What can be left out.
 
     Attributes:
         common: sections of both jobs.
         using: sections of the job with it.
         without: sections of the job without it.
+        replaced: a context in which the job without it is measured.
         ranks: processes.
         on_cpu: whether a smoke run on a CPU can run it.
     """
@@ -43,6 +52,7 @@ class Toggle:
     common: Sections
     using: Sections
     without: Sections
+    replaced: Callable[[], AbstractContextManager[object]] = nullcontext
     ranks: int = 1
     on_cpu: bool = True
 
@@ -50,9 +60,24 @@ class Toggle:
 _MOE = {"experts": 8, "top_k": 2, "expert_dim": 1408, "capacity_factor": 1.0}
 _FLOAT8 = {"compute": "float8"}
 _COMPILED = {"compile": True}
+
+
+def _looping(adamw: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    """Make an optimiser that updates all parameters by PyTorch's loop over them."""
+    return adamw(*args, **{**settings, "fused": False})
+
+
 TOGGLES: Mapping[str, Toggle] = {
     "collector in step": Toggle(
         {}, {"processes": {"collect_every_steps": 50}}, {"processes": {"collect_every_steps": 0}}
+    ),
+    "fused optimiser": Toggle({}, {}, {}, lambda: patch("torch.optim.AdamW", partial(_looping, torch.optim.AdamW))),
+    "figures read a step later": Toggle({}, {}, {}, lambda: patch.object(Trainer, "queue", Trainer.advance)),
+    "attention by cuDNN or FlashAttention beside PyTorch's own": Toggle(
+        {}, {}, {}, lambda: sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    ),
+    "units of the first and last layers": Toggle(
+        {}, {}, {}, lambda: patch.object(data, "_ends", lambda *_: ()), ranks=2
     ),
     "selective recomputation": Toggle({}, {"memory": {"checkpointing": "selective"}}, {}),
     "padded experts": Toggle({}, {"model": {"moe": {**_MOE, "padded": True}}}, {"model": {"moe": _MOE}}),
@@ -97,11 +122,13 @@ def turned_off(size: Size) -> Iterator[Figure]:
 def measured(toggle: Toggle, size: Size) -> dict[str, float]:
     """Return seconds of a step and peak bytes of both jobs, by this rank."""
     found: dict[str, float] = {}
-    for way, sections in (("using", toggle.using), ("without", toggle.without)):
+    ways = (("using", toggle.using, nullcontext), ("without", toggle.without, toggle.replaced))
+    for way, sections, context in ways:
         asked = _merged(toggle.common, sections)
         memory = {"compile": size.compiled, **asked.pop("memory", {})}
         model = {**size.billion, **asked.pop("model", {})}
-        found[way] = alone(size.job(model, size.batch, memory=memory, **asked), size)
+        with context():
+            found[way] = alone(size.job(model, size.batch, memory=memory, **asked), size)
         found[f"{way}, bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0.0
     return found
 

@@ -52,6 +52,28 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.3, 1), (0.0, 1)]
 
 
+def test_the_fused_update_is_that_of_a_loop_over_parameters() -> None:
+    torch.manual_seed(5)
+    section = OptimiserSection(lr=0.1, weight_decay=0.3)
+    fused, looped = nn.Linear(3, 2), nn.Linear(3, 2)
+    looped.load_state_dict(fused.state_dict())
+    ours = make_optimiser(fused.parameters(), section)
+    assert ours.defaults["fused"]
+    kinds = [
+        {"params": [looped.weight], "weight_decay": section.weight_decay},
+        {"params": [looped.bias], "weight_decay": 0.0},
+    ]
+    settings = {"lr": section.lr, "betas": section.betas, "eps": section.epsilon}
+    plain = torch.optim.AdamW(kinds, **settings, fused=False, foreach=False)
+    for rows in torch.randn(5, 4, 3):
+        for module, optimiser in ((fused, ours), (looped, plain)):
+            optimiser.zero_grad()
+            module(rows).square().sum().backward()
+            optimiser.step()
+    for one, other in zip(fused.parameters(), looped.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
 def test_what_is_frozen_is_not_trained() -> None:
     module = nn.Linear(3, 2)
     module.weight.requires_grad_(False)
