@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -12,6 +13,13 @@ Layers = Sequence[Sequence[str]]
 """Names of sub-rooms, lowest layer first. A sub-room imports only from lower layers and from itself."""
 TOP = "__init__"
 """The sub-room of the package's own ``__init__.py``: what users import."""
+
+
+@cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Every import statement in a file; each file is parsed once in a process, and must not change afterwards."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +67,10 @@ class Package:
     def imports(self) -> Iterator[Import]:
         """Every import of one module of the package by another."""
         for name, path in self.files.items():
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in import_statements(path):
                 for target in self._targets(name, path, node):
                     if target in self.files and target != name:
-                        yield Import(name, getattr(node, "lineno", 0), target)
+                        yield Import(name, node.lineno, target)
 
     def against(self, layers: Layers) -> list[str]:
         """Imports of a sub-room in the same layer or a higher one, as sentences."""

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from tests.import_graph import Layers, Package
+from tests.import_graph import Layers, Package, import_statements
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {
@@ -278,9 +279,15 @@ def within(modules: set[str], packages: set[str]) -> set[str]:
     return {name for name in modules if any(name == package or name.startswith(f"{package}.") for package in packages)}
 
 
+@cache
+def installed() -> tuple[Mapping[str, list[str]], set[str]]:
+    """Distributions by the packages that they install, and what a process holds that has imported nothing."""
+    return packages_distributions(), loaded_by([])
+
+
 def foreign(modules: list[str], allowed: set[str]) -> set[str]:
     """Third-party packages that importing these modules loads, and that none of the allowed distributions has."""
-    known, before = packages_distributions(), loaded_by([])
+    known, before = installed()
     tops = {name.partition(".")[0] for name in loaded_by(modules) - before}
     return {top for top in tops if top in known and not allowed & {name.lower() for name in known[top]}}
 
@@ -326,8 +333,8 @@ def test_other_rooms_import_only_public_modules_of_the_client() -> None:
 
 def imported_in(folder: Path) -> set[str]:
     """The full names that the modules in a folder import, even within functions and under ``TYPE_CHECKING``."""
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py")))
-    return {name for tree in trees for node in ast.walk(tree) for name in imported_by(node)}
+    paths = sorted(folder.rglob("*.py"))
+    return {name for path in paths for node in import_statements(path) for name in imported_by(node)}
 
 
 def imported_by(node: ast.AST) -> list[str]:

@@ -49,7 +49,7 @@ class Member:
 
     @property
     def works(self) -> bool:
-        """Whether it is at work."""
+        """Whether it is active."""
         return self._answers("/at-work")
 
     @property
@@ -69,7 +69,7 @@ class Member:
 
 
 class Fleet:
-    """Servers, one of them at work, and a load balancer that spreads participants over all.
+    """Servers, one of them active, and a load balancer that spreads participants over all.
 
     Args:
         members: the servers.
@@ -78,7 +78,7 @@ class Fleet:
 
     Attributes:
         entrances: the balancer's entrances, one for each participant; each leads to a ready server.
-        failovers: each fault of the server at work, with the seconds until another server was at work.
+        failovers: each fault of the active server, with the seconds until another server was active.
     """
 
     def __init__(self, members: list[Member], entrances: list[Proxy], folder: Path) -> None:
@@ -88,7 +88,7 @@ class Fleet:
         self.failovers: list[tuple[Fault, float]] = []
 
     def leader(self, apart_from: Member | None = None) -> Member:
-        """Wait until a server is at work.
+        """Wait until a server is active.
 
         Raises:
             AssertionError: if none is in time.
@@ -122,7 +122,7 @@ class Fleet:
                 self._lead(number, member)
 
     def _lead_away(self, failed: Member) -> None:
-        """Cut the connections to a failing server, like a balancer, and redirect them to the server at work."""
+        """Cut the connections to a failing server, like a balancer, and redirect them to the active server."""
         leader = self.leader(apart_from=failed)
         for number, behind in enumerate(self._behind):
             if behind is failed:
@@ -141,7 +141,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def operator(self) -> Iterator[Operator]:
-        """The operator of the server at work; an error carries the ends of all logs."""
+        """The operator of the active server; an error carries the ends of all logs."""
         operator = Operator.of(self.leader().server.data / "operator.json")
         try:
             yield operator
@@ -152,7 +152,7 @@ class Fleet:
             operator.close()
 
     def fail(self, fault: Fault) -> None:
-        """Make the server at work fail; returns when another one is at work and the failed one is back."""
+        """Make the active server fail; returns when another one is active and the failed one is back."""
         failed, began = self.leader(), time.monotonic()
         self._begin(failed, fault)
         self.leader(apart_from=failed)
@@ -204,7 +204,7 @@ class Fleet:
             yield from member.inward
 
     def lose_bucket(self, seconds: float) -> None:
-        """Cut the server at work off from the bucket for a while."""
+        """Cut the active server off from the bucket for a while."""
         with _cut(self.leader().bucket):
             time.sleep(seconds)
 
@@ -217,14 +217,14 @@ class Fleet:
             yield
 
     def slow_bucket(self, seconds: float) -> None:
-        """Have each piece of what the server at work and the bucket send each other take its time, for a while."""
+        """Have each piece of what the active server and the bucket send each other take its time, for a while."""
         slow = self.leader().bucket
         slow.blow(Weather(delay_s=SLOW_S))
         time.sleep(seconds)
         slow.blow(Weather())
 
     def lose_peers(self, seconds: float) -> None:
-        """Cut the server at work off from the other servers for a while; each reaches database and bucket."""
+        """Cut the active server off from the other servers for a while; each reaches database and bucket."""
         main, enrolment = self.leader().inward
         assert main.connections, "the servers that stand by reach it through this network"
         with _cut(main), _cut(enrolment):

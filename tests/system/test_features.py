@@ -88,7 +88,7 @@ def ways(
     database_server: DatabaseServer,
     object_store: ObjectStore,
 ) -> Iterator[Ways]:
-    """A server at work with a standby and an aggregator, and participants enrolled for the aggregator."""
+    """An active server with a standby and an aggregator, and participants enrolled for the aggregator."""
     here = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == Path(__file__)]
     wanted = dict.fromkeys(str(item.callspec.params["feature"]) for item in here)
     folder = tmp_path_factory.mktemp("ways")

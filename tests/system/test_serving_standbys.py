@@ -45,7 +45,7 @@ Standby = Callable[[str], Server]
 
 @pytest.fixture
 def first(serve: Serve, tmp_path: Path, database_server: DatabaseServer, s3: BucketPlace) -> Server:
-    """The server at work, with PostgreSQL and S3."""
+    """The active server, with PostgreSQL and S3."""
     return serve("first", "--config", str(write_config(tmp_path / "server.toml", database_server.new("standbys"), s3)))
 
 
@@ -93,7 +93,7 @@ def test_participants_split_over_servers_give_the_same_bits(
 def test_a_standby_receives_in_as_many_processes_as_the_server_at_work(
     first: Server, tmp_path: Path, hire: Hire, killed_undisturbed: bytes
 ) -> None:
-    """Even after it takes over: its workers end, and the workers of the server at work start on the same port."""
+    """Even after it takes over: its workers end, and the workers of the active server start on the same port."""
     second = standing_by(first, "second", tmp_path / "server.toml", "--workers", "2")
     crew = hire(first)
     clients = [crew.start("Steady", *at(second), index=index) for index in range(SIZE)]
@@ -145,7 +145,7 @@ def test_nothing_that_a_killed_standby_acknowledged_is_lost(
 
 
 def at_work(servers: list[Server]) -> Server:
-    """Wait until one of these servers is at work."""
+    """Wait until one of these servers is active."""
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
         for server in servers:

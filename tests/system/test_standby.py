@@ -1,4 +1,4 @@
-"""Several servers at one PostgreSQL database: one is at work, and another takes over when it ends, dies or freezes."""
+"""Several servers at one PostgreSQL database: one is active, and another takes over when it ends, dies or freezes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple[Server, Server]:
-    """A server at work and a standby, on one database and one blob store."""
+    """An active server and a standby, on one database and one blob store."""
     config = tmp_path / "server.toml"
     bucket = tmp_path / "bucket"
     bucket.mkdir()
@@ -37,7 +37,7 @@ def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> tuple
     second = Server(first.nursery, "second")
     atoll("server", "standby", str(second.data), "--data", str(first.data))
     second.launch()
-    second.process.wait_for_log(f"standing by: {first.address} is at work")
+    second.process.wait_for_log(f"standing by: {first.address} is the active server")
     return first, second
 
 
@@ -89,7 +89,7 @@ def test_another_server_takes_over_in_mid_round_and_the_run_ends_with_the_same_b
     if fail is freeze:
         first.process.send(signal.SIGCONT)
         first.process.wait_for_log("; this server stops, and stands by")
-        first.process.wait_for_log(f"standing by: {second.address} is at work")
+        first.process.wait_for_log(f"standing by: {second.address} is the active server")
         assert second.operator.model(middle.run) == reference_model
 
 

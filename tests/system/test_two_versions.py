@@ -26,7 +26,7 @@ pytestmark = pytest.mark.system
 
 @dataclass
 class Pair:
-    """A server of the current version at work, a standby of the next version, and their database."""
+    """A server of the current version, active, a standby of the next version, and their database."""
 
     current: Server
     next: Server
@@ -60,7 +60,7 @@ def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> Itera
     following.prefix, following.env = version.prefix, version.env
     atoll_command("server", "standby", str(following.data), "--data", str(current.data))
     following.launch()
-    following.process.wait_for_log(f"standing by: {current.address} is at work")
+    following.process.wait_for_log(f"standing by: {current.address} is the active server")
     yield Pair(current, following, version, url)
     following.close()
 
@@ -94,7 +94,7 @@ def test_an_upgrade_and_the_way_back_in_mid_round_give_the_bits_of_one_version(
         for client in steady:
             client.wait("reported", round=3)
         current.launch()
-        current.process.wait_for_log(f"standing by: {following.address} is at work")
+        current.process.wait_for_log(f"standing by: {following.address} is the active server")
         assert following.stop() == 0
         current.serves()
         newer_schema = f"schema revision {pair.version.revision} (by atoll {VERSION}"

@@ -1,4 +1,4 @@
-"""A standby forwards calls over TLS to a real server at work, with their caller and project."""
+"""A standby forwards calls over TLS to a real active server, with their caller and project."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def place_of(world: World, turn: int) -> WorkPlace:
 
 @pytest.fixture
 async def at_work(world: World) -> AsyncIterator[ServerAtWork]:
-    """A standby's connections to the server at work."""
+    """A standby's connections to the active server."""
     identity = StandbyIdentity.open(world.config)
 
     def open_channel() -> grpc.aio.Channel:
@@ -77,7 +77,7 @@ async def standby(world: World, at_work: ServerAtWork) -> AsyncIterator[str]:
 
 
 async def operator_of_two(world: World, standby: str) -> tuple[Caller, Caller]:
-    """An operator with roles in two projects: its connections to the server at work and to the standby."""
+    """An operator with roles in two projects: its connections to the active server and to the standby."""
     for name in ("cardio", "onco"):
         await new_project(world, name)
     key = Key()

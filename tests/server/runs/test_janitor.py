@@ -92,7 +92,7 @@ class TestTidy:
     async def test_a_server_that_lost_its_turn_removes_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It was frozen while another server was at work, and does not know the runs with uploads in the bucket."""
+        """It was frozen while another server was active, and does not know the runs with uploads in the bucket."""
 
         def lost(_: Connection) -> None:
             raise StoreUnavailableError("another server uses the database", "stop this one")

@@ -1,4 +1,4 @@
-"""Standbys at a PostgreSQL database, and the turns of the server at work."""
+"""Standbys at a PostgreSQL database, and the turns of the active server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Waiting:
     Attributes:
         sentences: its messages about the wait, oldest first.
         store: its state, once it may use the database.
-        places: the addresses of servers at work that it found.
+        places: the addresses of active servers that it found.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ def test_it_takes_over_when_the_server_at_work_ends(
 ) -> None:
     first = first_server(tmp_path, postgresql_url)
     second = Waiting(folder, postgresql_url, 60.0, threads)
-    second.said("first:7400 is at work")
+    second.said("first:7400 is the active server")
     assert first.writer.submit(standing_by).result() == 1
     assert not second.store.done()
     first.close()
@@ -128,7 +128,7 @@ def test_a_server_whose_statement_takes_long_is_not_silent(
         outcome = first.writer.submit(long_statement)
         assert seen.wait(WAIT_S)
         second = Waiting(folder, postgresql_url, 0.0, threads)
-        second.said("is at work")
+        second.said("is the active server")
         assert not second.store.done()
         held.commit()
     assert outcome.result() == "done"
@@ -141,7 +141,7 @@ def test_it_can_be_stopped_while_it_waits(
 ) -> None:
     first = first_server(tmp_path, postgresql_url)
     second = Waiting(folder, postgresql_url, 60.0, threads)
-    second.said("is at work")
+    second.said("is the active server")
     second.standby.end()
     with pytest.raises(StandbyEndedError):
         second.store.result(WAIT_S)
@@ -156,11 +156,11 @@ def test_two_that_wait_do_not_both_take_over(
     first = first_server(tmp_path, postgresql_url)
     waiting = [Waiting(place, postgresql_url, 60.0, threads) for place in (folder, tmp_path / "third")]
     for one in waiting:
-        one.said("is at work")
+        one.said("is the active server")
     first.close()
     wait([one.store for one in waiting], WAIT_S, FIRST_COMPLETED)
     winner, other = sorted(waiting, key=lambda one: not one.store.done())
-    other.said("second:7400 is at work")
+    other.said("second:7400 is the active server")
     assert not other.store.done()
     winner.store.result().close()
     other.store.result(WAIT_S).close()
@@ -173,11 +173,11 @@ def test_the_one_that_takes_over_counts_the_others(
     (tmp_path / "third").mkdir()
     first = first_server(tmp_path, postgresql_url)
     second = Waiting(folder, postgresql_url, 60.0, threads)
-    second.said("is at work")
+    second.said("is the active server")
     assert first.writer.submit(standing_by).result() == 1
     assert first.writer.submit(second.standby.others).result() == 0
     third = Waiting(tmp_path / "third", postgresql_url, 60.0, threads)
-    third.said("is at work")
+    third.said("is the active server")
     assert first.writer.submit(second.standby.others).result() == 1
     for waiting in (second, third):
         waiting.standby.end()
@@ -206,7 +206,7 @@ def test_it_waits_while_the_database_is_away(
 ) -> None:
     first = first_server(tmp_path, postgresql_url)
     second = Waiting(folder, postgresql_url, 60.0, threads)
-    second.said("is at work")
+    second.said("is the active server")
     database_server.stop()
     first.close()
     assert not second.store.done()

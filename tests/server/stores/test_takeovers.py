@@ -53,7 +53,7 @@ def rows_of(log: Log, start: int) -> list[LoggedEvent]:
 
 
 def successor(url: str) -> Server:
-    """Take over, as ``stores.standby`` does when the server at work is silent."""
+    """Take over, as ``stores.standby`` does when the active server is silent."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(b"SELECT pg_terminate_backend(pid) FROM (" + HOLDER.encode() + b") h")
     return Server(url)
@@ -73,7 +73,7 @@ def take_over_within(stale: Server, url: str, run_id: str, log: Log, start: int)
 
 
 def play_one(seed: int, first: Server, url: str) -> Server:
-    """One schedule; returns the server that is at work then."""
+    """One schedule; returns the server that is active then."""
     rng, world = Random(f"{seed}: takeover"), play(seed)
     run_id, log = f"r{seed:012d}", world.durable.log
     at = rng.randrange(len(log))

@@ -195,7 +195,7 @@ def _take_blobs(
 
 
 def _fetch(blobs: BucketBlobStore, kept: DirectoryBlobStore, name: str, *, vital: bool) -> None:
-    """Copy a blob from a bucket, unless the server at work, on another machine, has just deleted it as surplus."""
+    """Copy a blob from a bucket, unless the active server, on another machine, has just deleted it as surplus."""
     try:
         kept.copy_in(name, blobs.pieces(name))
     except BlobMissingError:

@@ -20,7 +20,7 @@ def standby(*, folder: Path, data: Path, json_output: bool) -> None:
     """Create FOLDER as the data directory of another server of this federation.
 
     Copy it to another machine and run `atoll server start --data FOLDER` there: that server stands by, and takes over
-    when the server at work ends or fails. FOLDER contains the certificate authority's key, so keep it as safe as the
+    when the active server ends or fails. FOLDER contains the certificate authority's key, so keep it as safe as the
     data directory.
     """
     from atoll.server.backup import make_standby  # noqa: PLC0415  # SQLAlchemy: half a second that others save

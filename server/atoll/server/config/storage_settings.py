@@ -71,7 +71,7 @@ class StorageSettings(BaseModel):
         Field(
             ge=2,
             le=3600,
-            description="Seconds without a statement from the server at work after which a standby at the same "
+            description="Seconds without a statement from the active server after which a standby at the same "
             "PostgreSQL database takes over; a server that exits is replaced at once.",
         ),
     ] = 3.0

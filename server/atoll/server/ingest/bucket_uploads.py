@@ -147,7 +147,7 @@ class BucketUploads:
 
     @property
     def of_others(self) -> BucketUploads:
-        """The interface for a standby, which puts and fetches uploads; the server at work deletes them.
+        """The interface for a standby, which puts and fetches uploads; the active server deletes them.
 
         A standby's view of ended rounds may be outdated, if it was frozen or cut off meanwhile.
         """
@@ -166,7 +166,7 @@ class _OfOthers(BucketUploads):
     """See ``BucketUploads.of_others``."""
 
     def listed(self, run: str = "") -> Iterator[tuple[CommittedKey, int]]:
-        """Always empty, since the server at work looks after uploads."""
+        """Always empty, since the active server looks after uploads."""
         del run
         return iter(())
 

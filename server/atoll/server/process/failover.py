@@ -43,7 +43,7 @@ class Failover:
 
     Args:
         config: the server's settings.
-        returns: whether the server was at work before.
+        returns: whether the server was active before.
 
     Attributes:
         standby: waits in ``Store.open``.
@@ -82,7 +82,7 @@ class Failover:
     async def take_turn(self, store: Store, rounds: RoundFigures) -> None:
         """End the wait: the server now uses the store, and soon the ports."""
         if self._pages.sentence:
-            notify("STATUS=at work")
+            notify("STATUS=active")
         self._speak(store, rounds)
         await self._stop_serving(HANDOVER_S, "this server takes over")
         self.close_pages()
@@ -127,7 +127,7 @@ class Failover:
             await self._heartbeat.stop()
 
     def close_pages(self) -> None:
-        """Close the standby's pages, to free the port for those of a server at work."""
+        """Close the standby's pages, to free the port for those of an active server."""
         self._pages.close()
 
     def _show_wait(self, sentence: str) -> None:
@@ -140,7 +140,7 @@ class Failover:
         notify(f"STATUS=standing by: {sentence}")
 
     def _found(self, place: WorkPlace) -> None:
-        """Called in the waiting thread: another server is at work."""
+        """Called in the waiting thread: another server is active."""
         if self._loop is None:
             raise RuntimeError("begin first")
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -189,7 +189,7 @@ def obstacle_to_serving(config: ServerConfig) -> str:
     if config.insecure:
         return "without TLS no server can distinguish another one from a participant (insecure)"
     if blob_place.find(config.data) is None:
-        return "models and accepted updates are files of the server at work, not objects in a bucket ([storage] blobs)"
+        return "models and accepted updates are files of the active server, not objects in a bucket ([storage] blobs)"
     if not all((config.data / CA_FOLDER / name).exists() for name in AUTHORITY_FILES):
         return f"{config.data} lacks the certificate authority; make it anew with `atoll server standby`"
     return ""

@@ -49,7 +49,7 @@ SIZES_S = 15.0
 """Minimum seconds between two measurements of sizes on disk."""
 MAIN = "main"
 AT_WORK = "/at-work"
-"""The page that answers 200 only at the server at work, for load balancers of operators."""
+"""The page that answers 200 only at the active server, for load balancers of operators."""
 UNKNOWN = "unknown"
 
 
@@ -117,7 +117,7 @@ class MetricsPages:
 
     def _at_work(self) -> Page:
         if self.serving():
-            return Page(b"at work\n")
+            return Page(b"active\n")
         return Page(b"starting or stopping\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def collect(self) -> list[Metric]:

@@ -50,7 +50,7 @@ class Daemon:
 
     Args:
         config: its settings.
-        returns: whether this server was at work before and had to stop; ``start`` then waits for a database or bucket
+        returns: whether this server was active before and had to stop; ``start`` then waits for a database or bucket
             that does not answer.
     """
 
@@ -81,7 +81,7 @@ class Daemon:
         """Open the state, listen, and resume every run.
 
         Raises:
-            StandbyEndedError: if ``stop_waiting`` was called while another server was at work.
+            StandbyEndedError: if ``stop_waiting`` was called while another server was active.
             ServerError: if state, ports or evaluators cannot be used; nothing is left running.
         """
         keep_chunks()

@@ -1,7 +1,7 @@
-"""Serves participants at a standby, which is a gateway of the server at work (``atoll.server.gateway``).
+"""Serves participants at a standby, which is a gateway of the active server (``atoll.server.gateway``).
 
-It holds check-in streams, sends models, receives and folds updates, and sends exact partial sums to the server at work.
-An update that it acknowledges is in the bucket before the server at work records it, so nothing is lost if the standby
+It holds check-in streams, sends models, receives and folds updates, and sends exact partial sums to the active server.
+An update that it acknowledges is in the bucket before the active server records it, so nothing is lost if the standby
 fails.
 """
 
@@ -68,9 +68,9 @@ log = logging.getLogger(__name__)
 
 THREADS = 8
 PATIENCE_S = 15.0
-"""Seconds without the server at work during which this one still counts as ready; a take-over takes a few."""
+"""Seconds without the active server during which this one still counts as ready; a take-over takes a few."""
 REFUSED_S = 10.0
-"""Seconds between two attempts while the server at work does not accept this one."""
+"""Seconds between two attempts while the active server does not accept this one."""
 HANDOVER_S = 0.5
 """Seconds that open calls get to end when this server takes over; participants return to it."""
 COME_BACK_S = 0.5
@@ -82,14 +82,14 @@ _FORWARDED = (
     GATEWAY_SERVICE,
     f"{PARTICIPATION_SERVICE}/CheckInOnce",
 )
-"""Services that only the server at work answers; they have no check-in streams, and no bytes of updates or models."""
+"""Services that only the active server answers; they have no check-in streams, and no bytes of updates or models."""
 _ENDLESS = (f"{GATEWAY_SERVICE}/Attend", f"{GATEWAY_SERVICE}/Work", "atoll.wire.v1.ControlService/WatchRun")
 """Methods of these services whose calls would delay a stop."""
 
 
 @dataclass(frozen=True)
 class _Stores:
-    """Blobs and uploads that are shared with the server at work through the bucket, and local copies."""
+    """Blobs and uploads that are shared with the active server through the bucket, and local copies."""
 
     blobs: BlobStore
     spool: Spool
@@ -112,13 +112,13 @@ class _Stores:
 
 
 class StandbyGateway:
-    """Serves participants on this server's own ports while another is at work. Only the event loop uses it.
+    """Serves participants on this server's own ports while another is active. Only the event loop uses it.
 
     Call ``start`` once, then ``stop`` once.
 
     Args:
         config: the server's settings.
-        place: addresses of the server at work.
+        place: addresses of the active server.
 
     Attributes:
         figures: the metrics of this process.
@@ -155,10 +155,10 @@ class StandbyGateway:
             raise
 
     def go_to(self, place: WorkPlace) -> None:
-        """Connect to another server that is now at work. Participants stay connected here meanwhile."""
+        """Connect to another server that is now active. Participants stay connected here meanwhile."""
         self._place = place
         if self._link is not None and self._at_work is not None:
-            log.info("the server at work is %s now", place.main)
+            log.info("the active server is %s now", place.main)
             self._link.go_to(place.main, place.name)
             self._at_work.go_to(place)
 
@@ -190,7 +190,7 @@ class StandbyGateway:
         if self._link.up:
             self._up_at = time.monotonic()
         elif time.monotonic() - self._up_at > PATIENCE_S:
-            return f"there is no connection to {self._place.main}, the server at work"
+            return f"there is no connection to {self._place.main}, the active server"
         return ""
 
     async def _renew(self) -> None:
@@ -216,7 +216,7 @@ class StandbyGateway:
         self._closing.callback(Warming(self._executor).stop)
         self.figures.start()
         self._closing.callback(self.figures.stop)
-        log.info("serving participants as %s for the server at work, %s", identity.name, self._place.main)
+        log.info("serving participants as %s for the active server, %s", identity.name, self._place.main)
 
     async def _listen(self, identity: StandbyIdentity, stores: _Stores) -> Link:
         """Create the services and bind their ports."""
@@ -300,7 +300,7 @@ class StandbyGateway:
         authenticator: Authenticator,
         nodes: NodePool,
     ) -> TransferService:
-        """Receive and fold updates on the orders of the server at work."""
+        """Receive and fold updates on the orders of the active server."""
 
         def shut_out(caller: Caller, error: ServerError) -> None:
             link.forget()
@@ -333,12 +333,12 @@ class StandbyGateway:
 
 
 async def _keep(link: Link) -> None:
-    """Keep the link, even while the server at work does not accept this one, since another may soon be at work."""
+    """Keep the link, even while the active server does not accept this one, since another may soon be active."""
     while True:
         try:
             await link.run()
         except ServerError as error:
-            log.warning("the server at work does not accept this one: %s", error.logged)
+            log.warning("the active server does not accept this one: %s", error.logged)
         except Exception:  # without the link the participants here would wait for ever
-            log.exception("the connection to the server at work ended with an unforeseen error")
+            log.exception("the connection to the active server ended with an unforeseen error")
         await asyncio.sleep(REFUSED_S)

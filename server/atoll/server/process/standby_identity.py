@@ -1,4 +1,4 @@
-"""A standby's identity towards the server at work, and its connections to it."""
+"""A standby's identity towards the active server, and its connections to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atoll.server.identity import PARTICIPANT_LIFETIME_S, Authority, new_server_
 from atoll.server.stores.server_turns import WorkPlace
 
 LIFETIME_S = PARTICIPANT_LIFETIME_S
-"""Lifetime of the certificate by which the server at work knows this one."""
+"""Lifetime of the certificate by which the active server knows this one."""
 KEPT = 2
 """Number of connections kept to one server: the newest and its predecessor."""
 
@@ -44,16 +44,16 @@ class StandbyIdentity:
         return cls(new_server_id(), Authority.open(config.data / "ca", now=time.time()))
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Mutual TLS with the server at work, with a certificate that is valid for ``LIFETIME_S``."""
+        """Mutual TLS with the active server, with a certificate that is valid for ``LIFETIME_S``."""
         made = self.authority.identify_server(self.name, now=time.time(), lifetime_s=LIFETIME_S)
         return grpc.ssl_channel_credentials(self.authority.certificate_pem, made.key_pem, made.issued.pem)
 
 
 class ServerAtWork:
-    """Connections to the server at work, in addition to the link. Only the event loop uses it.
+    """Connections to the active server, in addition to the link. Only the event loop uses it.
 
     Args:
-        place: addresses of the server at work.
+        place: addresses of the active server.
         ca_certificate_pem: the federation's authority certificate.
         open_channel: connects to its main port.
     """

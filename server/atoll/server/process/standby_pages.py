@@ -1,4 +1,4 @@
-"""Health and metrics of a standby: it is ready if it serves participants, and not at work."""
+"""Health and metrics of a standby: it is ready if it serves participants, and not active."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atoll.server.telemetry.gauges import standing_by
 
 
 class StandbyPages:
-    """The pages, on the port that a server at work uses for its own; none without a fixed port.
+    """The pages, on the port that an active server uses for its own; none without a fixed port.
 
     Attributes:
         sentence: what the server is waiting for; empty before it waits.
@@ -28,7 +28,7 @@ class StandbyPages:
         self._endpoint: Endpoint | None = None
         self._gateway: StandbyGateway | None = None
         self.sentence = ""
-        self.obstacle = "the server at work does not say yet where it is"
+        self.obstacle = "the active server does not say yet where it is"
 
     def open(self, sentence: str) -> None:
         """Serve the pages.

@@ -1,4 +1,4 @@
-"""Forwards calls, unparsed, to the server at work, with the certificate that the caller has proved.
+"""Forwards calls, unparsed, to the active server, with the certificate that the caller has proved.
 
 Every server of the federation has the authority's key, so another server may trust its statement of who the caller is;
 see ``authentication.certificate_of``.
@@ -19,15 +19,15 @@ from atoll.server.rpc.authentication import FORWARDED, Authenticator, Context, c
 from atoll.server.rpc.internal_calls import as_server_errors, closing_is_unavailability
 from atoll.wire.project import PROJECT
 
-_PEER = "server at work"
+_PEER = "active server"
 
 
 class Forwarding(grpc.GenericRpcHandler):
-    """A standby's handlers of the methods that only the server at work can perform.
+    """A standby's handlers of the methods that only the active server can perform.
 
     Args:
         names: full names of services and of single methods.
-        channel: to the server at work; raises UnavailableError if that is unknown.
+        channel: to the active server; raises UnavailableError if that is unknown.
         authenticator: identifies callers.
         endless: full names of methods whose calls last until one side ends them.
     """
@@ -66,16 +66,16 @@ class Forwarding(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(forward)
 
     async def _forward(self, path: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        """Yield the answers of the server at work, or raise its error.
+        """Yield the answers of the active server, or raise its error.
 
         Raises:
             UnavailableError: if it does not answer, this server is stopping or has turned to another one, or the caller
                 is itself a server.
-            ServerError: the error of the server at work.
+            ServerError: the error of the active server.
         """
         caller = await self._authenticator.identify(context)
         if caller.role is Role.SERVER:
-            raise UnavailableError("standby.call", "this server stands by itself", "find the one at work", 1.0)
+            raise UnavailableError("standby.call", "this server stands by itself", "find the active one", 1.0)
         endless = path.removeprefix("/") in self._endless
         if endless and self._leaving:
             raise _stopping()

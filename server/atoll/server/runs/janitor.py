@@ -107,7 +107,7 @@ class Janitor:
             fresh_s: age in seconds up to which blobs that no row refers to are kept.
         """
         async with self._turn:
-            await self._services.writer.run(schema_version.touch)  # fails if another server is at work now
+            await self._services.writer.run(schema_version.touch)  # fails if another server is active now
             found = [
                 *await self._uploads(dry_run=dry_run),
                 *await self._events(dry_run=dry_run),

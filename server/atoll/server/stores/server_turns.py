@@ -53,7 +53,7 @@ class TurnOverError(StoreUnavailableError):
     def __init__(self, place: str) -> None:
         super().__init__(
             "another server has used the database since this one lost its connection",
-            "stop this server; start it again if it should be at work",
+            "stop this server; start it again if it should be active",
             where=place,
         )
 
@@ -79,7 +79,7 @@ def retire(engine: Engine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkPlace:
-    """The addresses at which the other servers of a database reach the server at work.
+    """The addresses at which the other servers of a database reach the active server.
 
     Attributes:
         turn: the number of its turn.
@@ -95,7 +95,7 @@ class WorkPlace:
 
 
 def find_work_place(connection: Connection) -> WorkPlace | None:
-    """The addresses of the server at work; None until it serves, or if its version does not publish them."""
+    """The addresses of the active server; None until it serves, or if its version does not publish them."""
     if connection.execute(text("SELECT to_regclass(:name)"), {"name": _ADDRESSES}).scalar_one() is None:
         return None
     query = f"SELECT a.number AS turn, name, main, enrolment FROM {_ADDRESSES} a JOIN server_turns t USING (number)"  # noqa: S608

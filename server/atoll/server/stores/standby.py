@@ -43,7 +43,7 @@ class StandbyEndedError(SetupError):
     """The server was stopped while it was a standby."""
 
     def __init__(self) -> None:
-        super().__init__("server.standby", "stopped while another server was at work", "start it again to stand by")
+        super().__init__("server.standby", "stopped while another server was active", "start it again to stand by")
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Standby:
         name: of this server, host:port.
         silence_s: seconds without a statement after which the other server counts as failed.
         report: called in the waiting thread with each new message about the wait.
-        returns: whether this server was at work before. If so, it also waits for a database or bucket that does not
+        returns: whether this server was active before. If so, it also waits for a database or bucket that does not
             answer, which is otherwise an error.
-        found: called in the waiting thread with the addresses of the server at work, whenever they are new.
+        found: called in the waiting thread with the addresses of the active server, whenever they are new.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Standby:
 
         Raises:
             StandbyEndedError: if ``end`` was called.
-            BucketUnavailableError: if it does not answer, and this server was not at work before.
+            BucketUnavailableError: if it does not answer, and this server was not active before.
         """
         while True:
             try:
@@ -133,7 +133,7 @@ class Standby:
     def begin(self, engine: Engine) -> None:
         """Open the writer's connection of a PostgreSQL database, as soon as no other server has one.
 
-        An unreachable database is an error at first. Once another server has been seen, or if this server was at work
+        An unreachable database is an error at first. Once another server has been seen, or if this server was active
         before, it is waited for.
 
         Raises:
@@ -185,9 +185,9 @@ class Standby:
             schema_version.require_allowed(connection)
             warn_of_skew(connection)
         if holder.silent_s is None:
-            self._say(f"{holder.name} is at work; {_BLIND}")
+            self._say(f"{holder.name} is the active server; {_BLIND}")
         elif holder.silent_s <= self._silence_s:
-            self._say(f"{holder.name} is at work")
+            self._say(f"{holder.name} is the active server")
             self._look_for_place(connection)
         else:
             self._say(f"{holder.name} has sent the database nothing for {self._silence_s:g} s: taking over")

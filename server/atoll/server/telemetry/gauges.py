@@ -92,7 +92,7 @@ def families(now: Gauges) -> Iterator[Metric]:
 
 
 def standing_by(value: int) -> Metric:
-    """The metric of a server's role: 1 as a standby, 0 at work."""
+    """The metric of a server's role: 1 as a standby, 0 if active."""
     return GaugeMetricFamily("atoll_standing_by", "1 while this server waits for another one to fail.", value)
 
 
