@@ -63,8 +63,7 @@ def test_the_fused_update_is_that_of_a_loop_over_parameters() -> None:
         {"params": [looped.weight], "weight_decay": section.weight_decay},
         {"params": [looped.bias], "weight_decay": 0.0},
     ]
-    settings = {"lr": section.lr, "betas": section.betas, "eps": section.epsilon}
-    plain = torch.optim.AdamW(kinds, **settings, fused=False, foreach=False)
+    plain = torch.optim.AdamW(kinds, section.lr, section.betas, section.epsilon, fused=False, foreach=False)
     for rows in torch.randn(5, 4, 3):
         for module, optimiser in ((fused, ours), (looped, plain)):
             optimiser.zero_grad()

@@ -56,10 +56,11 @@ class Views:
 def _open(mesh: DeviceMesh, number: int, axis: str) -> GroupName:
     """Open a group for each line along an axis, as PyTorch does: the world's serves an axis of all ranks."""
     if axis in OWN and 1 < mesh.size(number) == dist.get_world_size():
-        world: GroupName = dist.new_group(group_desc=f"mesh_{axis}").group_name
-        return world
-    layout, ranks = mesh._layout[number], mesh._rank_map  # noqa: SLF001  # no public names
-    name = DeviceMesh._init_one_process_group(layout, ranks, axis, (None, None))  # noqa: SLF001  # no public name
+        opened = dist.new_group(group_desc=f"mesh_{axis}")
+        name = opened.group_name if isinstance(opened, dist.ProcessGroup) else None
+    else:
+        layout, ranks = mesh._layout[number], mesh._rank_map  # noqa: SLF001  # no public names
+        name = DeviceMesh._init_one_process_group(layout, ranks, axis, (None, None))  # noqa: SLF001  # no public name
     if name is None:
         raise RuntimeError(f"rank {dist.get_rank()} is on no line of the axis {axis} of {mesh}")
     return name
