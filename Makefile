@@ -20,16 +20,18 @@ SYSTEM_TESTS := tests/system
 FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-m]*.py)
 LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[n-z]*.py)
 SERVER_TESTS := tests/server
-# The fast tests' two lanes, alike in processor time, and files whose tests take seconds of it: statistics, fuzzing,
-# fits, and processes: nodes of Ray, simulations that are killed, studies that test themselves.
+# The fast tests' two lanes, alike in processor time, and what takes long: statistics, fuzzing, fits, simulations,
+# examples, thousands of participants, crashes at every point, backups, and processes that are killed.
 FAST := "not system and not ranks"
-SLOW_TESTS := tests/accounting tests/benchmarks tests/fuzz tests/client/_privacy/test_randomisers.py \
-  tests/server/privacy_audit tests/server/cli/test_privacy_audit.py tests/server/rounds/test_schedules.py \
+SLOW_TESTS := tests/accounting tests/benchmarks tests/examples tests/fuzz tests/simulation \
+  tests/client/_privacy/test_randomisers.py tests/client/_study/test_project.py tests/client/test_opacus.py \
+  tests/server/backup tests/server/privacy_audit tests/server/cli/test_privacy_audit.py tests/server/cli/test_hostile_text.py \
   tests/server/privacy/test_drawn_counts.py tests/server/privacy/test_accounting.py tests/server/privacy/noise \
+  tests/server/process/test_worker_pool.py tests/server/report/test_render.py tests/server/rounds/test_schedules.py \
+  tests/server/rpc/test_transfer.py tests/server/runs/test_pace_steering.py tests/server/runs/private/test_crashes.py \
+  tests/server/runs/private/test_differential_privacy.py tests/server/sampling tests/server/stores/test_takeovers.py \
   tests/datacenter/scaling tests/datacenter/cli/test_scaling.py tests/datacenter/cli/test_join.py \
-  tests/datacenter/plan/test_verify.py tests/datacenter/data/test_batches.py tests/datacenter/data/test_opening.py \
-  tests/simulation/cluster/test_pool.py tests/simulation/cluster/test_started_ray.py \
-  tests/simulation/resuming/test_killed_simulations.py tests/client/_study/test_project.py
+  tests/datacenter/plan/test_verify.py tests/datacenter/data/test_batches.py tests/datacenter/data/test_opening.py
 FAST_TESTS := tests/server/runs tests/server/process tests/server/access tests/server/rpc tests/server/stores tests/server/privacy \
   tests/client
 ROOMS := protos common client server datacenter tests benchmarks examples packaging
