@@ -50,7 +50,7 @@ class Member:
     @property
     def works(self) -> bool:
         """Whether it is active."""
-        return self._answers("/at-work")
+        return self._answers("/active")
 
     @property
     def ready(self) -> bool:

@@ -73,8 +73,8 @@ def test_participants_split_over_servers_give_the_same_bits(
     first: Server, stand_by: Standby, hire: Hire, killed_undisturbed: bytes
 ) -> None:
     second = stand_by("second")
-    assert page(second, "/at-work")[0] == HTTPStatus.SERVICE_UNAVAILABLE
-    assert page(first, "/at-work")[0] == HTTPStatus.OK
+    assert page(second, "/active")[0] == HTTPStatus.SERVICE_UNAVAILABLE
+    assert page(first, "/active")[0] == HTTPStatus.OK
     crew = hire(first)
     clients = [crew.start("Steady", *at(server), index=index) for index, server in enumerate((first, second, second))]
     for client in clients:
@@ -90,7 +90,7 @@ def test_participants_split_over_servers_give_the_same_bits(
     assert folds == [KILLED_ROUNDS, 2 * KILLED_ROUNDS]
 
 
-def test_a_standby_receives_in_as_many_processes_as_the_server_at_work(
+def test_a_standby_receives_in_as_many_processes_as_the_active_server(
     first: Server, tmp_path: Path, hire: Hire, killed_undisturbed: bytes
 ) -> None:
     """Even after it takes over: its workers end, and the workers of the active server start on the same port."""
@@ -150,7 +150,7 @@ def at_work(servers: list[Server]) -> Server:
     while time.monotonic() < until:
         for server in servers:
             with contextlib.suppress(OSError):
-                if page(server, "/at-work")[0] == HTTPStatus.OK:
+                if page(server, "/active")[0] == HTTPStatus.OK:
                     return server
         time.sleep(0.05)
     raise AssertionError([server.process.log[-2000:] for server in servers])
@@ -180,7 +180,7 @@ def test_a_standby_takes_over_while_standbys_serve_participants(
         assert metric(waiting, "atoll_upload_bytes_total") > 0
 
 
-def test_a_standby_passes_on_what_only_the_server_at_work_answers(
+def test_a_standby_passes_on_what_only_the_active_server_answers(
     first: Server, stand_by: Standby, hire: Hire, reference_model: bytes
 ) -> None:
     """Operators and participants without streams may call any server."""

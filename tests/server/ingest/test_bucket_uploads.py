@@ -202,7 +202,7 @@ def test_uploads_move_into_a_bucket_and_out_of_it(tmp_path: Path, bucket: Bucket
     assert read_back(there, ref(), digest) == read_back(there, ref(BOB), whole) == VALUES.tolist()
 
 
-def test_a_standby_puts_uploads_where_the_server_at_work_finds_them_and_deletes_none(
+def test_a_standby_puts_uploads_where_the_active_server_finds_them_and_deletes_none(
     tmp_path: Path, bucket: Bucket, there: Spool
 ) -> None:
     """Its orders may be outdated: a run that it should drop may have begun since."""

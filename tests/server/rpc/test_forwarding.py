@@ -17,7 +17,7 @@ from atoll.server.identity import OperatorRole, Peer
 from atoll.server.ingest.coordinator_api import Caller as Known
 from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.process.listeners import Port, bind, make_server, server_credentials
-from atoll.server.process.standby_identity import ServerAtWork, StandbyIdentity
+from atoll.server.process.standby_identity import ActiveServer, StandbyIdentity
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import FORWARDED, Authenticator
 from atoll.server.rpc.forwarding import Forwarding
@@ -48,20 +48,20 @@ def place_of(world: World, turn: int) -> WorkPlace:
 
 
 @pytest.fixture
-async def at_work(world: World) -> AsyncIterator[ServerAtWork]:
+async def at_work(world: World) -> AsyncIterator[ActiveServer]:
     """A standby's connections to the active server."""
     identity = StandbyIdentity.open(world.config)
 
     def open_channel() -> grpc.aio.Channel:
         return grpc.aio.secure_channel(world.addresses.main, identity.credentials())
 
-    made = ServerAtWork(place_of(world, 1), world.ca, open_channel)
+    made = ActiveServer(place_of(world, 1), world.ca, open_channel)
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def standby(world: World, at_work: ServerAtWork) -> AsyncIterator[str]:
+async def standby(world: World, at_work: ActiveServer) -> AsyncIterator[str]:
     """Address of a standby's main port, made like in ``StandbyGateway``."""
     identity = StandbyIdentity.open(world.config)
     knows = cast("CoordinatorApi", SimpleNamespace(identify=_identify))
@@ -110,7 +110,7 @@ async def test_the_project_of_a_call_is_passed_on(world: World, standby: str) ->
     watch.cancel()
 
 
-async def test_refusals_are_those_of_the_server_at_work(world: World, standby: str) -> None:
+async def test_refusals_are_those_of_the_active_server(world: World, standby: str) -> None:
     direct, passed = await operator_of_two(world, standby)
     run = await submit(await with_role(world, "cardio-boss", ADMINISTRATOR, "cardio"))
     tries: tuple[tuple[str, Any, Any], ...] = (
@@ -138,7 +138,7 @@ async def test_a_caller_cannot_claim_to_be_another(world: World, standby: str) -
 
 
 async def test_a_call_to_a_server_whose_turn_is_over_ends_at_once(
-    world: World, at_work: ServerAtWork, standby: str
+    world: World, at_work: ActiveServer, standby: str
 ) -> None:
     """That server may be frozen or cut off, so the caller would wait for its own time limit.
 

@@ -79,7 +79,7 @@ def _unheard(sentence: str) -> None:
     raise AssertionError(f"it need not wait, and says: {sentence}")
 
 
-def test_it_takes_over_when_the_server_at_work_ends(
+def test_it_takes_over_when_the_active_server_ends(
     tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:
     first = first_server(tmp_path, postgresql_url)
@@ -222,7 +222,7 @@ def test_a_database_that_cannot_be_reached_at_first_is_an_error(
         second.store.result(WAIT_S)
 
 
-def test_a_server_that_was_at_work_before_waits_for_a_database_that_cannot_be_reached(
+def test_a_server_that_was_active_before_waits_for_a_database_that_cannot_be_reached(
     folder: Path, database_server: DatabaseServer, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:
     database_server.stop()
@@ -235,7 +235,7 @@ def test_a_server_that_was_at_work_before_waits_for_a_database_that_cannot_be_re
     second.store.result(WAIT_S).close()
 
 
-def test_a_server_that_was_at_work_before_waits_for_its_bucket() -> None:
+def test_a_server_that_was_active_before_waits_for_its_bucket() -> None:
     said: list[str] = []
     answers = iter((BucketUnavailableError("the object store does not answer"), None))
 
@@ -309,7 +309,7 @@ def test_a_server_ends_its_own_lost_connection_and_writes_on(tmp_path: Path, pos
     store.close()
 
 
-def test_it_finds_where_the_server_at_work_serves(
+def test_it_finds_where_the_active_server_serves(
     tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:
     """By the number of its turn: addresses of an earlier server are ignored."""

@@ -48,7 +48,7 @@ METRICS_S = 1.0
 SIZES_S = 15.0
 """Minimum seconds between two measurements of sizes on disk."""
 MAIN = "main"
-AT_WORK = "/at-work"
+ACTIVE = "/active"
 """The page that answers 200 only at the active server, for load balancers of operators."""
 UNKNOWN = "unknown"
 
@@ -111,11 +111,11 @@ class MetricsPages:
             "/metrics": lambda: rendered(in_loop(collected, ANSWER_S)),
             "/healthz": healthz,
             "/readyz": lambda: health.page_of(in_loop(readiness.problems, ANSWER_S)),
-            AT_WORK: self._at_work,
+            ACTIVE: self._is_active,
         }
         return Endpoint(host, port, pages)
 
-    def _at_work(self) -> Page:
+    def _is_active(self) -> Page:
         if self.serving():
             return Page(b"active\n")
         return Page(b"starting or stopping\n", status=HTTPStatus.SERVICE_UNAVAILABLE)

@@ -41,7 +41,7 @@ from atoll.server.process.draining import drain
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.metrics_pages import ANSWER_S, MAIN
-from atoll.server.process.standby_identity import LIFETIME_S, ServerAtWork, StandbyIdentity
+from atoll.server.process.standby_identity import LIFETIME_S, ActiveServer, StandbyIdentity
 from atoll.server.process.warming import Warming
 from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.rpc.admission import Admission
@@ -137,7 +137,7 @@ class StandbyGateway:
         self._loop = asyncio.get_running_loop()
         self._workers: WorkerPool | None = None
         self._link: Link | None = None
-        self._at_work: ServerAtWork | None = None
+        self._active: ActiveServer | None = None
         self._forwarding: Forwarding | None = None
         self._up_at = -math.inf
         self._leaving = ""
@@ -157,10 +157,10 @@ class StandbyGateway:
     def go_to(self, place: WorkPlace) -> None:
         """Connect to another server that is now active. Participants stay connected here meanwhile."""
         self._place = place
-        if self._link is not None and self._at_work is not None:
+        if self._link is not None and self._active is not None:
             log.info("the active server is %s now", place.main)
             self._link.go_to(place.main, place.name)
-            self._at_work.go_to(place)
+            self._active.go_to(place)
 
     async def stop(self, grace_s: float, reason: str) -> None:
         """Tell participants to come back, give uploads and other calls time to end, and free the ports."""
@@ -255,12 +255,12 @@ class StandbyGateway:
         front.connections.port = bind(enrolment, BEHIND, 0, plain)
         enrol_port = config.port_after(main_port, 1, config.enrol_port)
         enrol_port = await front.bind(config.host, enrol_port, front.connections.port)
-        at_work = self._at_work = ServerAtWork(self._place, authority.certificate_pem, link.open_channel)
-        self._closing.push_async_callback(at_work.close)
-        forwarding = self._forwarding = Forwarding(_FORWARDED, at_work.channel, authenticator, _ENDLESS)
+        active = self._active = ActiveServer(self._place, authority.certificate_pem, link.open_channel)
+        self._closing.push_async_callback(active.close)
+        forwarding = self._forwarding = Forwarding(_FORWARDED, active.channel, authenticator, _ENDLESS)
         main.add_generic_rpc_handlers((forwarding, participation.handler(), transfer.handler()))
         address = f"{config.advertised_host}:{main_port}"
-        passing = PassingEnrolment(link.line, at_work, address, EnrolmentRate(limits), front.origin)
+        passing = PassingEnrolment(link.line, active, address, EnrolmentRate(limits), front.origin)
         add_EnrolmentServiceServicer_to_server(passing, enrolment)
         await add_health_and_reflection(main, [PARTICIPATION_SERVICE, TRANSFER_SERVICE, *_FORWARDED[:-1]])
         await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"])

@@ -49,7 +49,7 @@ class StandbyIdentity:
         return grpc.ssl_channel_credentials(self.authority.certificate_pem, made.key_pem, made.issued.pem)
 
 
-class ServerAtWork:
+class ActiveServer:
     """Connections to the active server, in addition to the link. Only the event loop uses it.
 
     Args:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from prometheus_client.core import Metric
 
 from atoll.server.config.config import ServerConfig
-from atoll.server.process.metrics_pages import AT_WORK, rendered
+from atoll.server.process.metrics_pages import ACTIVE, rendered
 from atoll.server.process.standby_gateway import StandbyGateway
 from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
@@ -45,7 +45,7 @@ class StandbyPages:
             "/metrics": lambda: rendered(self._metrics()),
             "/healthz": lambda: Page(b"alive\n"),
             "/readyz": self._ready,
-            AT_WORK: lambda: Page(self.sentence.encode() + b"\n", status=HTTPStatus.SERVICE_UNAVAILABLE),
+            ACTIVE: lambda: Page(self.sentence.encode() + b"\n", status=HTTPStatus.SERVICE_UNAVAILABLE),
         }
         self._endpoint = Endpoint(config.metrics_host, port, pages)
 
