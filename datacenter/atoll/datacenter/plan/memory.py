@@ -8,8 +8,7 @@ optimiser). The parts are those of Rajbhandari et al. 2020, section 3, and FSDP'
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.plan.activations import Activations, activations_of
@@ -17,11 +16,11 @@ from atoll.datacenter.plan.bubble import held
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.muon import spared_second_moments, whole_matrix
 from atoll.datacenter.plan.sharding import dealt_elements, root_elements, sharded, spared_by_float8, unit_elements
-from atoll.datacenter.plan.stages import Share
 from atoll.datacenter.sizing.formula import Figure, given, smallest, total
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
+    from atoll.datacenter.plan.stages import Share
 
 CONTEXT_BYTES = 1.5 * 2**30
 """CUDA context, library workspaces and NCCL's channels: assumed, not measured; about what is seen on H100s."""
@@ -124,38 +123,7 @@ def _trained(task: Task, share: Share, elements: Figure) -> Figure:
     return (share.all_blocks * task.shape.adapters).called("adapters on one rank", "elements")
 
 
-@dataclass(frozen=True, slots=True)
-class _Constant:
-    """Figures of a rank that its pipeline's schedule does not change, and the moments that have nothing in flight."""
-
-    acts: Activations
-    parameters: Figure
-    before: Figure
-    states: Figure
-    logits: Figure
-    loss: Figure
-    buffers_at_loss: Figure
-    buffers_backward: Figure
-    gradients: Memory
-    update: Memory
-
-
 def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
-    """Return the memory at each moment; what the schedule does not change is computed once for all schedules."""
-    alike = replace(layout, schedule="1f1b", stages_per_rank=1)
-    same = _constant(task, alike, Share(0, (share.all_blocks,), share.first, share.last))
-    kept = _in_flight(layout, share, same.acts).called("activations", "bytes")
-    working = (kept + same.acts.working).called("activations", "bytes")
-    return {
-        "loss": Memory(same.parameters, same.before, same.states, kept, same.loss, same.buffers_at_loss),
-        "backward": Memory(same.parameters, same.before, same.states, working, same.logits, same.buffers_backward),
-        "gradients": same.gradients,
-        "update": same.update,
-    }
-
-
-@lru_cache(maxsize=1024)
-def _constant(task: Task, layout: Layout, share: Share) -> _Constant:
     acts = activations_of(task, layout)
     elements = _elements(task, layout, share)
     trained = _trained(task, share, elements)
@@ -170,22 +138,26 @@ def _constant(task: Task, layout: Layout, share: Share) -> _Constant:
     spared = spared_second_moments(task, layout, share)
     states = task.state_elements * master * learning
     states = NOTHING if offloaded else (states - spared if spared.value else states).called("optimiser states", "bytes")
+    before = _gradients_between(task, layout, trained, of_shard)
     gathered = _gathered(task, layout, share, elements)
+    kept = _in_flight(layout, share, acts).called("activations", "bytes")
     logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them to the step's end
+    loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
     travelling, waiting = _travelling(task, layout), _waiting(task, layout, share)
     finished = _finished(task, layout, trained, of_shard)
-    return _Constant(
-        acts,
-        parameters,
-        _gradients_between(task, layout, trained, of_shard),
-        states,
-        logits,
-        (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING,
-        gathered.at_loss + waiting,
-        gathered.backward + travelling + waiting,
-        Memory(parameters, finished, states, acts.working, logits, gathered.last_block + travelling),
-        Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning, spared)),
-    )
+    return {
+        "loss": Memory(parameters, before, states, kept, loss, gathered.at_loss + waiting),
+        "backward": Memory(
+            parameters,
+            before,
+            states,
+            (kept + acts.working).called("activations", "bytes"),
+            logits,
+            gathered.backward + travelling + waiting,
+        ),
+        "gradients": Memory(parameters, finished, states, acts.working, logits, gathered.last_block + travelling),
+        "update": Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning, spared)),
+    }
 
 
 def _gradients_between(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:

@@ -18,7 +18,7 @@ from atoll.datacenter.plan.message import Message
 from atoll.datacenter.plan.muon import matrices_of, moved_by_muon, orthogonalising, spared_second_moments
 from atoll.datacenter.plan.sharding import root_elements, sharded, unit_elements
 from atoll.datacenter.plan.stages import Share
-from atoll.datacenter.plan.traffic import collectives, crossings, sends
+from atoll.datacenter.plan.traffic import collectives, sends
 from atoll.datacenter.plan.work import block_work, end_work
 from atoll.datacenter.sizing.flops import flops_per_token
 from atoll.datacenter.sizing.formula import Figure, given, largest, total
@@ -202,15 +202,9 @@ def _of_rank(task: Task, layout: Layout, share: Share, machine: Machine) -> Step
     step, whole = _without_schedule(task, alike, Share(0, (share.all_blocks,), share.first, share.last), machine)
     if dims.pp == 1:
         return step
+    sent = [seconds_of(message, dims, machine) for message in sends(task, layout, share)]
     waited = bubble(layout.schedule, dims.pp, layout.stages_per_rank, whole.forward, whole.to_input, whole.to_weights)
-    return replace(step, sends=_sent(task, alike, crossings(layout, share), machine), bubble=waited)
-
-
-@lru_cache(maxsize=1024)
-def _sent(task: Task, layout: Layout, crossed: tuple[int, int], machine: Machine) -> Figure:
-    """Return the seconds of a rank's sends to other stages."""
-    spent = [seconds_of(message, layout.dims, machine) for message in sends(task, layout, crossed)]
-    return total(spent).called("sends", "s")
+    return replace(step, sends=total(sent).called("sends", "s"), bubble=waited)
 
 
 @lru_cache(maxsize=256)

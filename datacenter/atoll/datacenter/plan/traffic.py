@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
     """Return all messages of this rank in one step."""
-    return [*collectives(task, layout, share), *sends(task, layout, crossings(layout, share))]
+    return [*collectives(task, layout, share), *sends(task, layout, share)]
 
 
 def collectives(task: Task, layout: Layout, share: Share) -> list[Message]:
@@ -181,20 +181,16 @@ def padded(task: Task, rows: Figure) -> Figure:
     return rows * given("model.moe.capacity_factor", min(moe.capacity_factor, moe.experts / moe.top_k))
 
 
-def crossings(layout: Layout, share: Share) -> tuple[int, int]:
-    """Return how many boundaries of its stages a rank sends across: hidden states, and their gradients."""
+def sends(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
+    """One hidden state for each micro-batch and each boundary that this rank sends across, and its gradient back."""
     if layout.dims.pp == 1:
-        return 0, 0
+        return
+    boundary = activations_of(task, layout).boundary
     stages = len(share.blocks)
     turns = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its two stages are adjacent
-    return stages - int(share.last) - int(turns), stages - int(share.first) - int(turns)
-
-
-def sends(task: Task, layout: Layout, crossed: tuple[int, int]) -> Iterator[Message]:
-    """One hidden state for each micro-batch and each boundary that a rank sends across, and its gradient back."""
-    boundary = activations_of(task, layout).boundary
     passes = given("micro_batches", layout.micro_batches)
-    for count, what in zip(crossed, ("hidden states", "their gradients"), strict=True):
+    ahead, back = stages - int(share.last) - int(turns), stages - int(share.first) - int(turns)
+    for count, what in ((ahead, "hidden states"), (back, "their gradients")):
         if count:
             yield Message("pp", "send", "forward", boundary, count * passes, what)
 
