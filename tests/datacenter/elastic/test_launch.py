@@ -107,7 +107,7 @@ def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Pat
     ],
 )
 def test_a_stop_while_ranks_are_started_ends_them(tmp_path: Path, signals: str, last: signal.Signals, how: str) -> None:
-    """No rank is left behind, at whatever point of the start the stop comes; the second signal ends it at once."""
+    """A stop during the start leaves no rank running; a second signal ends the job without a last checkpoint."""
     held = Hold(tmp_path / "fifo", rank="any", step=0)
     started = launched(write_job(tmp_path), "--nproc", "2", HOLD=held.variable, SIGNALLED=signals)
     with started as command, held.allowed():

@@ -39,12 +39,11 @@ class Views:
             ValueError: if the product of the degrees is not the number of ranks.
         """
         mesh = self._root._unflatten(0, tuple(axes.values()), tuple(axes))  # noqa: SLF001  # no public name for it yet
-        mesh._dim_group_names = [self._group(mesh, axis) for axis in axes]  # noqa: SLF001  # as above
+        mesh._dim_group_names = [self._group(mesh, *axis) for axis in enumerate(axes)]  # noqa: SLF001  # as above
         return mesh
 
-    def _group(self, mesh: DeviceMesh, axis: str) -> GroupName:
+    def _group(self, mesh: DeviceMesh, number: int, axis: str) -> GroupName:
         """Return the group of this rank's line along an axis; open it if no earlier mesh has the same lines."""
-        number = (mesh.mesh_dim_names or ()).index(axis)
         lines = tuple(map(tuple, mesh.mesh.movedim(number, -1).flatten(0, -2).tolist()))
         key = (axis in OWN and mesh.size(number) > 1, lines)
         if key not in self._opened:

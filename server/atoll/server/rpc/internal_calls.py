@@ -57,9 +57,7 @@ def closing_is_unavailability(peer: str) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as cancelled:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
+        keep_cancellation()
         message = f"the connection to the {peer} ended before it answered"
         raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from cancelled
 
