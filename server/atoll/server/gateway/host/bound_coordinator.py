@@ -42,9 +42,9 @@ class BoundCoordinator:
             ForbiddenError: at an aggregator, for an operator's or another gateway's certificate.
         """
         caller = await self._coordinator.identify(certificate_pem)
-        if self._gateway.is_server and caller.role is not Role.PARTICIPANT:
-            return caller
         if caller.role is not Role.PARTICIPANT:
+            if self._gateway.is_server:
+                return caller
             raise ForbiddenError(
                 "gateway.role",
                 f"{caller.name} is not a participant; an aggregator serves participants only",
