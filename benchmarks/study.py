@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -126,6 +125,7 @@ def _figures(commands: list[str], walk: Walk, command: str) -> list[Figure]:
 
 
 def _free_ports() -> str:
-    """Options for free ports, and for no metrics port."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return f"--port {one.getsockname()[1]} --enrol-port {other.getsockname()[1]} --no-metrics"
+    """An option for free ports, and one for no metrics port."""
+    from tests.ports import free_ports  # noqa: PLC0415 - of a checkout, as the commands
+
+    return f"--port {free_ports()} --no-metrics"

@@ -20,6 +20,7 @@ from atoll.datacenter.train.trainer import train
 from tests.datacenter.elastic.launched import Hold, launched, tensors_of, write_job
 from tests.datacenter.ranks import run_ranks
 from tests.patience import WAIT_S
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.system
 
@@ -140,7 +141,7 @@ def test_a_job_goes_on_with_fewer_nodes_when_one_is_lost(tmp_path: Path) -> None
     On a busy machine the first node may begin before the second has come: its rank waits, so that they train together.
     """
     hold, alone = Hold(tmp_path / "fifo", rank="any", step=6), Hold(tmp_path / "alone", rank="alone", step=1)
-    job, port = write_job(tmp_path), free_port()
+    job, port = write_job(tmp_path), free_ports()
     nodes = ("--nnodes", "1:2", "--meet", f"127.0.0.1:{port}", "--id", "lost", "--logs")
     with alone.allowed(), launched(job, *nodes, str(tmp_path / "one"), HOLD=alone.variable) as left:
         until_listening(port)
@@ -151,12 +152,6 @@ def test_a_job_goes_on_with_fewer_nodes_when_one_is_lost(tmp_path: Path) -> None
         assert left.wait() == 0, left.said
         assert "the job continues with 1 ranks instead of 2" in left.said
         assert left.outcome["step"] == 8
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until_listening(port: int) -> None:

@@ -12,6 +12,7 @@ from atoll.datacenter.job.operation import MetricsSection
 from atoll.datacenter.metrics.opening import MetricsFileError, open_sinks
 from atoll.datacenter.metrics.prometheus import MetricsPortError
 from tests.datacenter.metrics.records import FACTS, RECORD
+from tests.ports import free_ports
 
 
 def test_rank_0_opens_what_the_job_asks_for_relative_to_its_file(tmp_path: Path) -> None:
@@ -29,10 +30,8 @@ def test_other_ranks_open_nothing(tmp_path: Path) -> None:
 
 
 def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     (tmp_path / "file").write_text("")
-    section = MetricsSection(port=port, json_lines="file/a.jsonl")
+    section = MetricsSection(port=free_ports(), json_lines="file/a.jsonl")
     for _ in range(2):  # the second finds the port free again
         with pytest.raises(MetricsFileError, match=r"metrics.json_lines = .*file/a.jsonl cannot be written"):
             open_sinks(section, FACTS, tmp_path, rank=0, console=False)

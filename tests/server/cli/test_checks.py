@@ -11,6 +11,7 @@ from atoll.server.cli import checks
 from atoll.server.cli.checks import Status
 from atoll.server.control import ServerInfo
 from atoll.server.identity import Authority
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,8 +124,8 @@ def test_clocks_are_compared_at_half_the_round_trip(ahead_s: float, status: Stat
 
 
 def test_a_port_in_use_is_not_free_and_a_free_one_not_reachable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_ports()
+    with socket.create_server(("127.0.0.1", port)):
         (free,) = checks.ports("127.0.0.1", [port], serving=False)
         (reachable,) = checks.ports("127.0.0.1", [port], serving=True)
         assert (free.status, reachable.status) == (Status.FAIL, Status.OK)

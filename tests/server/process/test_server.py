@@ -19,6 +19,7 @@ from atoll.server.process.server import Daemon
 from atoll.server.stores import StoreUnavailableError
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
+from tests.ports import free_ports
 from tests.server.rpc.world import World
 
 SERVICES = {
@@ -136,12 +137,12 @@ class TestStart:
 
 class TestOperatorFile:
     async def test_it_is_its_owner_s_and_is_kept(self, tmp_path: Path) -> None:
-        async with World(tmp_path / "data") as world:
+        port = free_ports()
+        async with World(tmp_path / "data", port=port) as world:
             first = operator_of(world)
             assert world.addresses.operator is not None
             assert world.addresses.operator.stat().st_mode & 0o777 == 0o600
-            port = int(world.addresses.main.rpartition(":")[2])
-        async with World(tmp_path / "data", port=port, enrol_port=0) as world:
+        async with World(tmp_path / "data", port=port) as world:
             assert operator_of(world) == first
 
     async def test_a_new_address_gives_a_new_file(self, tmp_path: Path) -> None:
@@ -153,22 +154,22 @@ class TestOperatorFile:
 
     @pytest.mark.parametrize("content", ["", "rubbish", "{}", '{"format": "atoll operator 1"}'])
     async def test_a_damaged_file_is_replaced(self, tmp_path: Path, content: str) -> None:
-        async with World(tmp_path / "data") as world:
+        port = free_ports()
+        async with World(tmp_path / "data", port=port) as world:
             path = world.addresses.operator
             assert path is not None
-            port = int(world.addresses.main.rpartition(":")[2])
         path.write_text(content)
-        async with World(tmp_path / "data", port=port, enrol_port=0) as world:
+        async with World(tmp_path / "data", port=port) as world:
             await world.operator.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
 
     async def test_a_file_that_the_database_does_not_know_is_replaced(self, tmp_path: Path) -> None:
         """Otherwise the operator would be locked out until it expires."""
-        async with World(tmp_path / "data") as world:
-            port = int(world.addresses.main.rpartition(":")[2])
+        port = free_ports()
+        await started_and_stopped(config(tmp_path / "data", port=port))
         with sqlite3.connect(tmp_path / "data" / "atoll.sqlite3") as database:
             database.execute("DELETE FROM certificates")
         database.close()
-        async with World(tmp_path / "data", port=port, enrol_port=0) as world:
+        async with World(tmp_path / "data", port=port) as world:
             await world.operator.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
 
     async def test_plaintext_has_no_credentials(self, tmp_path: Path) -> None:
