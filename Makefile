@@ -44,7 +44,7 @@ BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
-.PHONY: dev demo demo-private demo-silo test test-silo test-system test-system-first test-system-last test-server test-federation test-fast test-fast-server \
+.PHONY: dev demo demo-private demo-silo test test-every test-silo test-system test-system-first test-system-last test-server test-federation test-fast test-fast-server \
   test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
@@ -61,6 +61,9 @@ demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ra
 
 test: $(VENV)/.dev ## the whole test suite, in five lanes side by side
 	$(MAKE) --no-print-directory --jobs=5 test-silo test-server test-federation test-system-first test-system-last
+
+test-every: ## the whole test suite, with what a commit leaves out (docs/testing.md)
+	PYTEST_ADDOPTS=--every $(MAKE) --no-print-directory test
 
 test-silo: $(VENV)/.dev ## training in a silo
 	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo        /'

@@ -31,12 +31,21 @@ hypothesis.settings.register_profile("without-deadline", deadline=None)
 hypothesis.settings.load_profile("without-deadline")
 
 
+KINDS = {
+    "case": "try each case of what one case always tests",
+    "fault": "play each fault of a disk, not one of each kind",
+    "layout": "train in each layout of ranks, not one of each kind",
+    "schedule": "play 12,500 random schedules, crash at each point",
+    "step": "train ten steps in each layout of ranks, not four",
+    "study": "train the study of each framework over processes",
+}
+"""What a commit leaves out, each with a flag ``--every-KIND``; ``--every`` runs all of it."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every-fault", action="store_true", help="play each fault of a disk, not one of each kind")
-    parser.addoption("--every-layout", action="store_true", help="train in each layout of ranks, not one of each kind")
-    parser.addoption("--every-schedule", action="store_true", help="play 12,500 random schedules, crash at each point")
-    parser.addoption("--every-step", action="store_true", help="train ten steps in each layout of ranks, not four")
-    parser.addoption("--every-study", action="store_true", help="train the study of each framework over processes")
+    parser.addoption("--every", action="store_true", help="set each of the flags --every-...: leave nothing out")
+    for kind, purpose in KINDS.items():
+        parser.addoption(f"--every-{kind}", action="store_true", help=purpose)
     parser.addoption("--rewrite-mistakes", action="store_true", help="write tests/mistakes/mistakes.md anew")
     parser.addoption(
         "--seeds",
@@ -48,14 +57,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Pass the number of steps on to the processes that tests start."""
+    """Apply ``--every``, and pass the number of steps on to the processes that tests start."""
+    if config.getoption("every"):
+        for kind in KINDS:
+            setattr(config.option, f"every_{kind}", True)
     if config.getoption("every_step"):
         os.environ["ATOLL_TESTS_EVERY_STEP"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out repetitions of a kind of fault, layout or study unless all are asked for."""
-    unasked = [name for name in ("every_fault", "every_layout", "every_study") if not config.getoption(name)]
+    """Leave out what a marker ``every_KIND`` leaves to its flag."""
+    unasked = [f"every_{kind}" for kind in KINDS if not config.getoption(f"every_{kind}")]
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
