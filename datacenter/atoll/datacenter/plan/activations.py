@@ -34,18 +34,22 @@ class Activations:
     Attributes:
         block: kept by one block.
         working: added while one block's backward pass runs: what it recomputes, and gradients.
+        passed: gradients of hidden states, between the backward passes of blocks.
         last: kept by the last norm and the output projection.
         logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass. With a loss in
             chunks, hidden states instead.
         loss: while the loss's backward pass begins, or while a chunk's gradient is computed.
+        projection: gradients that the output projection's backward pass starts from.
         boundary: one hidden state, as sent between stages.
     """
 
     block: Figure
     working: Figure
+    passed: Figure
     last: Figure
     logits: Figure
     loss: Figure
+    projection: Figure
     boundary: Figure
 
 
@@ -88,12 +92,26 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
     boundary = (hidden / tokens.between).called("hidden states between matrices", "bytes")
     whole = _whole_block(task, tokens, hidden, ep, cp)
     kept, again = _kept(task, tokens, hidden, boundary, whole, checkpointing)
-    fed = _fed(task, tokens)
-    working = (again + fed + 2 * hidden + _ring_scores(task, tokens, cp)).called("working memory of a block", "bytes")
+    working = (again + _gradients(task, tokens, hidden, cp)).called("working memory of a block", "bytes")
     last = (boundary + hidden + _norm_extra(task, tokens)).called("last norm and output", "bytes")
     chunk = loss_chunk_tokens(task.job, micro_batch=micro_batch, cp=cp, tp=tp, head=task.has_head)
     logits, loss = _loss(task, tokens, chunk)
-    return Activations(kept, working, last, logits, loss, boundary)
+    projection = logits if chunk is None else hidden
+    return Activations(kept, working, 2 * hidden, last, logits, loss, projection, boundary)
+
+
+def _gradients(task: Task, tokens: Tokens, hidden: Figure, cp: int) -> Figure:
+    """Gradients of activations at the fullest moment of a block's backward pass.
+
+    That is the product of the gate: its gradient and those of both factors exist, and its result is freed. With plain
+    products in a ring it can be attention, after the feed-forward part is freed.
+    """
+    fed, rows = _fed(task, tokens), hidden
+    if task.job.model.moe is not None:
+        rows = rows + hidden * task.shape.sizes.top_k
+    gate = 2 * fed + rows
+    scores = _ring_scores(task, tokens, cp)
+    return largest(gate, scores + 2 * hidden - 4 * fed) if scores.value else gate
 
 
 def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -> Figure:
@@ -168,12 +186,12 @@ def _head_norms(task: Task, tokens: Tokens) -> Figure:
 
 
 def _ring_scores(task: Task, tokens: Tokens, cp: int) -> Figure:
-    """Scores of one block in float32, without fused kernels: scores, exponentials and gradients, half of each."""
+    """Scores of a rank's own block in float32, without fused kernels: exponentials, gradients and their difference."""
     if cp == 1 or task.job.context_parallel.method != "ring" or _fused_ring(task):
         return Figure(0.0)
     length = task.sequence / given("cp", cp)
     scores = tokens.count * length * task.shape.sizes.heads / tokens.tp
-    return (3 * _FLOAT32 * scores / 2).called("scores of ring attention", "bytes")
+    return (3 * _FLOAT32 * scores).called("scores of ring attention", "bytes")
 
 
 def _fused_ring(task: Task) -> bool:

@@ -1,9 +1,19 @@
 """Memory that one rank needs, by part, at the fullest moment of a step.
 
-Moments, in order: ``loss`` (after the last forward pass, while the gradient of the loss is computed), ``backward`` (the
-first block's backward pass), ``gradients`` (after all passes, while gradients are scattered), ``update`` (the
-optimiser). The parts are those of Rajbhandari et al. 2020, section 3, and FSDP's buffers (Zhao et al. 2023, section
-3.4).
+Moments, in order; blocks are named in the order of the backward pass:
+
+==============  =======================================================================================
+``output``      the output matrix is gathered
+``loss``        the gradient of the loss is computed
+``projection``  the backward pass of the output projection
+``backward``    that of the first block, whose activations are still whole; the output's gradients travel
+``second``      that of the second block; the first block's gradients travel
+``scatter``     the first block's gradients exist, and are scattered
+``gradients``   those of the last block and of the embedding are scattered
+``update``      the optimiser's
+==============  =======================================================================================
+
+The parts are those of Rajbhandari et al. 2020, section 3, and FSDP's buffers (Zhao et al. 2023, section 3.4).
 """
 
 from __future__ import annotations
@@ -13,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.plan.activations import Activations, activations_of
 from atoll.datacenter.plan.bubble import held
+from atoll.datacenter.plan.buffers import buffers_of
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.muon import spared_second_moments, whole_matrix
-from atoll.datacenter.plan.sharding import dealt_elements, root_elements, sharded, spared_by_float8, unit_elements
-from atoll.datacenter.sizing.formula import Figure, given, smallest, total
+from atoll.datacenter.plan.sharding import dealt_elements, root_elements, sharded, unit_elements
+from atoll.datacenter.sizing.formula import Figure, given, total
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
@@ -54,8 +65,8 @@ class Memory:
     @property
     def size(self) -> float:
         """Bytes of all parts, without a formula."""
-        held = (self.parameters, self.gradients, self.states, self.activations, self.logits, self.buffers)
-        return sum(part.value for part in held)
+        kept = self.parameters.value + self.gradients.value + self.states.value
+        return kept + self.activations.value + self.logits.value + self.buffers.value
 
     @property
     def total(self) -> Figure:
@@ -139,25 +150,28 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     states = task.state_elements * master * learning
     states = NOTHING if offloaded else (states - spared if spared.value else states).called("optimiser states", "bytes")
     before = _gradients_between(task, layout, trained, of_shard)
-    gathered = _gathered(task, layout, share, elements)
-    kept = _in_flight(layout, share, acts).called("activations", "bytes")
+    buffers = buffers_of(task, layout, share, elements)
+    blocks = _in_flight(layout, share, acts)
+    kept = (blocks + _at_end(layout, share, acts)).called("activations", "bytes")
     logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them to the step's end
     loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
-    travelling, waiting = _travelling(task, layout), _waiting(task, layout, share)
-    finished = _finished(task, layout, trained, of_shard)
-    return {
-        "loss": Memory(parameters, before, states, kept, loss, gathered.at_loss + waiting),
-        "backward": Memory(
-            parameters,
-            before,
-            states,
-            (kept + acts.working).called("activations", "bytes"),
-            logits,
-            gathered.backward + travelling + waiting,
-        ),
-        "gradients": Memory(parameters, finished, states, acts.working, logits, gathered.last_block + travelling),
+    working = (kept + acts.working).called("activations", "bytes")
+    fewer = (kept - acts.block).called("activations of the blocks before", "bytes")
+    finished = before if layout.micro_batches > 1 else of_shard
+    found = {
+        "loss": Memory(parameters, before, states, kept, loss, buffers.loss),
+        "backward": Memory(parameters, before, states, working, logits, buffers.backward),
+        "scatter": Memory(parameters, before, states, fewer + acts.passed, logits, buffers.scatter),
+        "gradients": Memory(parameters, finished, states, acts.passed, logits, buffers.gradients),
         "update": Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning, spared)),
     }
+    if layout.dims.pp == 1:  # a pipeline holds more at other moments
+        first = before if layout.method == "zero3" else NOTHING  # other methods gather in the first micro-batch only
+        found["output"] = Memory(parameters, first, states, blocks, NOTHING, buffers.output)
+        found["projection"] = Memory(parameters, before, states, kept, acts.projection, buffers.projection)
+        one_less = (fewer + acts.working).called("activations", "bytes")
+        found["second"] = Memory(parameters, before, states, one_less, logits, buffers.second)
+    return found
 
 
 def _gradients_between(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:
@@ -175,64 +189,24 @@ def _whole(task: Task, layout: Layout, trained: Figure) -> Figure:
     return (width * trained).called("whole gradients", "bytes")
 
 
-def _finished(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:
-    if layout.micro_batches > 1 and (layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}):
-        return _whole(task, layout, trained)
-    return of_shard
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Gathered parameters in the compute dtype: after the forward pass, and during backward passes.
-
-    All of them at any time; with zero3, those outside blocks and at first two blocks, at the last block only itself.
-    """
-
-    at_loss: Figure
-    backward: Figure
-    last_block: Figure
-
-
-def _gathered(task: Task, layout: Layout, share: Share, elements: Figure) -> Gathered:
-    if layout.plain_ddp:
-        low = task.width.value < MASTER_BYTES
-        copies = (task.width * elements).called("autocast's copies", "bytes") if low else NOTHING
-        return Gathered(copies, copies, copies)
-    if layout.method != "zero3" or layout.dims.pp > 1:
-        spared = given("blocks on this rank", share.all_blocks) * spared_by_float8(task, layout)
-        whole = (task.width * elements - spared).called("gathered parameters", "bytes")
-        return Gathered(whole, whole, whole)
-    units = smallest(given("units at once", 2), given("blocks on this rank", share.all_blocks))
-    root = (task.width * root_elements(task, layout, share)).called("gathered outside blocks", "bytes")
-    unit = (task.width * unit_elements(task, layout) - spared_by_float8(task, layout)).called("gathered block", "bytes")
-    return Gathered(root, (units * unit + root).called("gathered parameters", "bytes"), unit + root)
-
-
-def _waiting(task: Task, layout: Layout, share: Share) -> Figure:
-    """Gradients that FSDP scattered last, of parameters outside blocks, kept until the next micro-batch scatters."""
-    each_time = layout.dims.pp == 1 and layout.method in {"zero2", "zero3"}
-    if layout.micro_batches == 1 or not each_time or task.shape.frozen:
-        return NOTHING
-    return (task.reduce_width * root_elements(task, layout, share)).called("gradients scattered last", "bytes")
-
-
-def _travelling(task: Task, layout: Layout) -> Figure:
-    """One block's gradients: as left by the backward pass, and as sent."""
-    if layout.plain_ddp:
-        return NOTHING
-    unit = task.shape.adapters if task.shape.frozen else unit_elements(task, layout)
-    return (unit * (task.width + task.reduce_width)).called("travelling gradients", "bytes")
-
-
 def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
-    """Activations of all micro-batches whose backward pass has not run yet."""
-    end = acts.last if share.last else NOTHING
+    """Activations of blocks, of all micro-batches whose backward pass has not run yet."""
     if layout.dims.pp == 1:
-        return given("blocks", share.all_blocks) * acts.block + end
-    passes = held(layout.schedule, share.rank, layout.dims.pp, layout.stages_per_rank, layout.micro_batches)
-    stages = given("stage passes in flight", passes)
+        return given("blocks", share.all_blocks) * acts.block
     each = given("blocks of a stage", share.all_blocks / len(share.blocks)) * acts.block + acts.boundary
-    return stages * each + end * stages / len(share.blocks)
+    return _stage_passes(layout, share) * each
+
+
+def _at_end(layout: Layout, share: Share, acts: Activations) -> Figure:
+    """Activations of the last norm and the output projection, of the same micro-batches."""
+    if not share.last:
+        return NOTHING
+    return acts.last if layout.dims.pp == 1 else acts.last * _stage_passes(layout, share) / len(share.blocks)
+
+
+def _stage_passes(layout: Layout, share: Share) -> Figure:
+    passes = held(layout.schedule, share.rank, layout.dims.pp, layout.stages_per_rank, layout.micro_batches)
+    return given("stage passes in flight", passes)
 
 
 def _update(task: Task, learning: Figure, spared: Figure) -> Figure:

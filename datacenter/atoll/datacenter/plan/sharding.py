@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 def unit_elements(task: Task, layout: Layout) -> Figure:
     """Parameters of one block on one rank, gathered: routed experts over ``ep``, matrices over ``tp``."""
-    return _unit_elements(task, layout.dims.tp, layout.dims.ep)
+    return parameters_of_block(task, layout.dims.tp, layout.dims.ep)
 
 
 @lru_cache(maxsize=4096)
-def _unit_elements(task: Task, tp: int, ep: int) -> Figure:
+def parameters_of_block(task: Task, tp: int, ep: int) -> Figure:
+    """Parameters of one block on a rank of these degrees, gathered."""
     shape = task.shape
     cut = (shape.attention + shape.dense) / given("tp", tp) + shape.whole
     if shape.experts.value:
@@ -32,22 +33,23 @@ def _unit_elements(task: Task, tp: int, ep: int) -> Figure:
     return cut.called("parameters of a block on one rank", "elements")
 
 
-def spared_by_float8(task: Task, layout: Layout) -> Figure:
+def spared_by_float8(task: Task, tp: int) -> Figure:
     """Bytes that gathering a block's matrices in float8 saves; 0 if FSDP does not gather in float8."""
     if not task.job.precision.float8_gather:
         return Figure(0.0)
-    matrices = (task.shape.attention + task.shape.dense) / given("tp", layout.dims.tp)
+    matrices = (task.shape.attention + task.shape.dense) / given("tp", tp)
     spared = (task.width - given("bytes of a float8", 1)) * matrices
     return spared.called("bytes that float8 spares in a gathered block", "bytes")
 
 
 def root_elements(task: Task, layout: Layout, share: Share) -> Figure:
     """Parameters outside blocks on one rank, gathered."""
-    return _root_elements(task, layout.dims.tp, share.first, share.last)
+    return outside_blocks(task, layout.dims.tp, first=share.first, last=share.last)
 
 
 @lru_cache(maxsize=4096)
-def _root_elements(task: Task, cut: int, first: bool, last: bool) -> Figure:
+def outside_blocks(task: Task, cut: int, *, first: bool, last: bool) -> Figure:
+    """Parameters before the blocks, after them, or both, on one of ``cut`` tensor-parallel ranks, gathered."""
     shape, tp = task.shape, given("tp", cut)
     found = Figure(0.0)
     if first:
@@ -95,7 +97,7 @@ def sharding_messages(task: Task, layout: Layout, share: Share) -> Iterator[Mess
         if size.value and _shards(layout, axis) > 1:
             travels = size * task.width
             if what == "blocks" and task.job.precision.float8_gather:
-                travels = travels - spared_by_float8(task, layout)
+                travels = travels - spared_by_float8(task, layout.dims.tp)
             yield Message(axis, "all_gather", "gather", travels, number * gathers, what)
         if gradient.value:
             sums = given("once a step", 1) if task.job.precision.reduce == "float32" else scatters
