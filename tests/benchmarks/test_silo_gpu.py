@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
@@ -9,9 +11,9 @@ from torch.distributed.tensor import DTensor
 from atoll.datacenter.models import spec_of
 from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
-from benchmarks.silo.gpu.sizes import SMOKE
+from benchmarks.silo.gpu.sizes import FULL, SMOKE, Size
 from benchmarks.silo.gpu.speed import batches_of, one_rank, trained
-from benchmarks.silo.gpu.toggles import TOGGLES
+from benchmarks.silo.gpu.toggles import TOGGLES, job_of
 from tests.datacenter.ranks import run_ranks
 
 _STEPS = 4
@@ -66,3 +68,13 @@ def _without(name: str) -> tuple[bool, int]:
 )
 def test_what_a_row_turns_off_is_off_there(name: str, found: tuple[bool, int]) -> None:
     assert run_ranks(_without, 1, name) == [found]
+
+
+@pytest.mark.parametrize("size", [FULL, SMOKE], ids=["full", "smoke"])
+def test_each_setting_makes_two_ways_to_measure(size: Size) -> None:
+    """Also of rows that need a GPU: their jobs are valid, and differ unless the processes or their code do."""
+    for name, toggle in TOGGLES.items():
+        using, without = (job_of(toggle, way, size) for way in ("using", "without"))
+        replaced = toggle.replaced is not nullcontext
+        assert (using != without) + replaced + (toggle.started is not None) == 1, name
+        assert using.mesh.pp * using.mesh.tp * using.mesh.cp <= toggle.ranks

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from atoll.datacenter.elastic.environment import grow_segments
 from benchmarks.figures import Figure
 from benchmarks.options import progress
 from benchmarks.silo.gpu.rows import ROWS
@@ -30,6 +31,7 @@ def run(smoke: bool, wanted: Sequence[str] = ()) -> Iterator[Figure]:
     if not (smoke or torch.cuda.is_available()):
         progress("gpu: not run on GPU: this machine has none")
         return
+    grow_segments()  # as ranks of a job do
     failures: list[Exception] = []
     for name in wanted or ROWS:
         progress(f"gpu: {name}")

@@ -2,20 +2,22 @@
 
 What a job cannot turn off, because it is always better or equal, is replaced in the process that measures.
 
-Settings that need several ranks are measured by as many processes, one for each GPU:
-``python -m benchmarks.silo.gpu.toggles NAME`` is one of them, started by torchrun. A row that this machine has too few
-GPUs for says so.
+Settings that need several ranks are measured by as many processes, one for each GPU, and those of a process's start by
+processes with it and without: ``python -m benchmarks.silo.gpu.toggles NAME`` is one of them, started by torchrun. A row
+that this machine has too few GPUs for, or no program, says so.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +25,8 @@ from unittest.mock import patch
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from atoll.datacenter.elastic.environment import ALLOCATOR_VARIABLES
+from atoll.datacenter.job import SiloJob
 from atoll.datacenter.parallel import data
 from atoll.datacenter.train.trainer import Trainer
 from benchmarks.figures import Figure
@@ -33,7 +37,21 @@ from benchmarks.silo.gpu.speed import alone, one_rank
 COMMAND = "python -m benchmarks.silo gpu"
 _TIMEOUT_S = 900.0
 _SMOKE = "--smoke"
+_WAYS = ("using", "without")
 Sections = Mapping[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How processes are started.
+
+    Attributes:
+        options: of torchrun.
+        variables: of the environment.
+    """
+
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,21 +63,28 @@ class Toggle:
         using: sections of the job with it.
         without: sections of the job without it.
         replaced: a context in which the job without it is measured.
+        started: how processes with it and without it are started, if that is the difference.
         ranks: processes.
         on_cpu: whether a smoke run on a CPU can run it.
+        program: a program that it needs.
     """
 
     common: Sections
     using: Sections
     without: Sections
     replaced: Callable[[], AbstractContextManager[object]] = nullcontext
+    started: tuple[Start, Start] | None = None
     ranks: int = 1
     on_cpu: bool = True
+    program: str = ""
 
 
 _MOE = {"experts": 8, "top_k": 2, "expert_dim": 1408, "capacity_factor": 1.0}
 _FLOAT8 = {"compute": "float8"}
 _COMPILED = {"compile": True}
+_GROWING, _FIXED = (
+    Start(variables={ALLOCATOR_VARIABLES[0]: f"expandable_segments:{grow}"}) for grow in ("True", "False")
+)
 
 
 def _looping(adamw: Callable[..., Any], *args: Any, **settings: Any) -> Any:
@@ -75,6 +100,11 @@ TOGGLES: Mapping[str, Toggle] = {
     "figures read a step later": Toggle({}, {}, {}, lambda: patch.object(Trainer, "queue", Trainer.advance)),
     "attention by cuDNN or FlashAttention beside PyTorch's own": Toggle(
         {}, {}, {}, lambda: sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    ),
+    "compiled blocks": Toggle({}, {"memory": _COMPILED}, {"memory": {"compile": False}}, on_cpu=False),
+    "expandable segments": Toggle({}, {}, {}, started=(_GROWING, _FIXED), on_cpu=False),
+    "bound to the GPU's NUMA node": Toggle(
+        {}, {}, {}, started=(Start(("--numa-binding", "node")), Start()), on_cpu=False, program="numactl"
     ),
     "units of the first and last layers": Toggle(
         {}, {}, {}, lambda: patch.object(data, "_ends", lambda *_: ()), ranks=2
@@ -101,36 +131,71 @@ TOGGLES: Mapping[str, Toggle] = {
     "padded experts with ep": Toggle(
         {"mesh": {"ep": 2}}, {"model": {"moe": {**_MOE, "padded": True}}}, {"model": {"moe": _MOE}}, ranks=2
     ),
+    "selective recomputation with ep": Toggle(
+        {"mesh": {"ep": 2}, "model": {"moe": {**_MOE, "padded": True}}},
+        {"memory": {"checkpointing": "selective"}},
+        {},
+        ranks=2,
+    ),
 }
 
 
 def turned_off(size: Size) -> Iterator[Figure]:
-    """Each setting of ``TOGGLES`` that this machine can run."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    """Each setting of ``TOGGLES`` that this machine can run.
+
+    Raises:
+        ExceptionGroup: at the end, with the errors of the settings that failed.
+    """
+    failures: list[Exception] = []
     for name, toggle in TOGGLES.items():
-        if gpus < toggle.ranks and not (gpus == 0 and toggle.on_cpu):
-            progress(f"gpu: {name}: not run: needs {toggle.ranks} GPUs, this machine has {gpus}")
+        if reason := _missing(toggle):
+            progress(f"gpu: {name}: not run: {reason}")
             continue
         progress(f"gpu: {name}")
-        found = measured(toggle, size) if toggle.ranks == 1 else _by_ranks(name, toggle, size)
+        try:
+            found = measured(toggle, size) if _in_this_process(toggle) else _by_ranks(name, toggle, size)
+        except Exception as failure:  # noqa: BLE001  # the other settings are measured all the same; raised below
+            progress(f"gpu: {name} is left out:\n{traceback.format_exc()}")
+            failures.append(failure)
+            continue
         yield Figure.stated(f"{name}, beside without", found["without"] / found["using"], "times", COMMAND)
-        for way in ("using", "without"):
+        for way in _WAYS:
             if peak := found[f"{way}, bytes"]:
                 yield Figure.stated(f"  peak memory {way} it", peak / 2**30, "GiB", COMMAND)
+    if failures:
+        raise ExceptionGroup("settings that could not be measured", failures)
 
 
-def measured(toggle: Toggle, size: Size) -> dict[str, float]:
-    """Return seconds of a step and peak bytes of both jobs, by this rank."""
+def _missing(toggle: Toggle) -> str:
+    """Return what this machine lacks for a setting; nothing if it can run."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus < toggle.ranks and not (gpus == 0 and toggle.on_cpu):
+        return f"needs {toggle.ranks} GPUs, this machine has {gpus}"
+    if toggle.program and shutil.which(toggle.program) is None:
+        return f"needs the program {toggle.program}"
+    return ""
+
+
+def _in_this_process(toggle: Toggle) -> bool:
+    return toggle.ranks == 1 and toggle.started is None
+
+
+def measured(toggle: Toggle, size: Size, ways: Sequence[str] = _WAYS) -> dict[str, float]:
+    """Return seconds of a step and peak bytes of both jobs, or of one, by this rank."""
     found: dict[str, float] = {}
-    ways = (("using", toggle.using, nullcontext), ("without", toggle.without, toggle.replaced))
-    for way, sections, context in ways:
-        asked = _merged(toggle.common, sections)
-        memory = {"compile": size.compiled, **asked.pop("memory", {})}
-        model = {**size.billion, **asked.pop("model", {})}
-        with context():
-            found[way] = alone(size.job(model, size.batch, memory=memory, **asked), size)
+    for way in ways:
+        with toggle.replaced() if way == "without" else nullcontext():
+            found[way] = alone(job_of(toggle, way, size), size)
         found[f"{way}, bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0.0
     return found
+
+
+def job_of(toggle: Toggle, way: str, size: Size) -> SiloJob:
+    """Return the job with a setting (``using``) or ``without`` it."""
+    asked = _merged(toggle.common, toggle.using if way == "using" else toggle.without)
+    memory = {"compile": size.compiled, **asked.pop("memory", {})}
+    model = {**size.billion, **asked.pop("model", {})}
+    return size.job(model, size.batch, memory=memory, **asked)
 
 
 def _merged(common: Sections, sections: Sections) -> dict[str, dict[str, Any]]:
@@ -138,15 +203,26 @@ def _merged(common: Sections, sections: Sections) -> dict[str, dict[str, Any]]:
 
 
 def _by_ranks(name: str, toggle: Toggle, size: Size) -> dict[str, float]:
+    """Return what rank 0 of as many processes measured; of two such jobs, if they are started differently."""
+    if toggle.started is None:
+        return _printed(name, toggle, size, Start(), _WAYS)
+    using, without = (
+        _printed(name, toggle, size, start, (way,)) for way, start in zip(_WAYS, toggle.started, strict=True)
+    )
+    return using | without
+
+
+def _printed(name: str, toggle: Toggle, size: Size, start: Start, ways: Sequence[str]) -> dict[str, float]:
     """Run ``main`` in as many processes, and return what rank 0 printed.
 
     Raises:
         RuntimeError: with the ranks' output, if they failed.
     """
-    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(toggle.ranks))
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(toggle.ranks), *start.options)
     flags = (_SMOKE,) if size is SMOKE else ()
-    command = [sys.executable, *run, "-m", "benchmarks.silo.gpu.toggles", name, *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    command = [sys.executable, *run, "-m", "benchmarks.silo.gpu.toggles", name, *ways, *flags]
+    environment = {**os.environ, **start.variables}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if ended.returncode:
         raise RuntimeError(f"{name}: {ended.stderr[-4000:]}")
     found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
@@ -154,9 +230,10 @@ def _by_ranks(name: str, toggle: Toggle, size: Size) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure one setting as one rank of several; rank 0 prints JSON."""
+    """Measure one setting, with it, without it or both, as one rank of several; rank 0 prints JSON."""
+    ways = tuple(way for way in _WAYS if way in arguments)
     with one_rank():  # of both jobs: the ranks meet once
-        found = measured(TOGGLES[arguments[0]], SMOKE if _SMOKE in arguments else FULL)
+        found = measured(TOGGLES[arguments[0]], SMOKE if _SMOKE in arguments else FULL, ways)
     if os.environ["RANK"] == "0":
         sys.stdout.write(json.dumps(found) + "\n")
 
