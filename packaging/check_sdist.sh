@@ -10,5 +10,5 @@ tar -xzf "$sdist" -C "$folder" --strip-components=1
 cd "$folder"
 export PYTHONPATH="$folder/protos:$folder/client:$folder/server:$folder/datacenter:$folder/common"
 "$python" -c "import atoll.server as s; assert s.__file__.startswith('$folder'), s.__file__"
-"$python" -m pytest -q --collect-only | tail -n 1
+"$python" -m pytest -q --collect-only --assert=plain | tail -n 1
 "$python" -m pytest -q -p no:cacheprovider tests/text tests/formats tests/test_packaging.py

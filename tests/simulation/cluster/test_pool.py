@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from click.testing import CliRunner
@@ -41,6 +40,7 @@ from atoll.simulation.cluster import connection
 from atoll.simulation.cluster.link import Link, Ref
 from atoll.simulation.cluster.node import ClusterNode
 from tests.patience import WAIT_S
+from tests.simulation.cluster.participants import Deadly, Drifting, broken
 from tests.simulation.pretended_gpus import Limited, limits
 from tests.simulation.test_behaviour import CROWD, CROWDED
 from tests.simulation.test_cli import JOB
@@ -71,6 +71,8 @@ JOBS: dict[str, tuple[JobSpec, Behaviour]] = {
     ),
 }
 """Jobs, each with the behaviour that it is played with."""
+LOST = ["fedavg", "late"]
+"""Those that are always played while workers or a node are lost."""
 
 
 @pytest.fixture(scope="module")
@@ -125,32 +127,10 @@ def digest(name: str, workers: int | RayWorkers, make: Callable[[int], Participa
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("name", ["fedavg", "late", "private"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.every_case) for name in LOST), "private"])
 def test_workers_on_two_nodes_give_the_digest_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: bytes.fromhex(SECRET))
     assert digest(name, RayWorkers(count=2)) == digest(name, 0)
-
-
-class Deadly(Random):
-    """Ends the process of the first task of the third round."""
-
-    def __init__(self, number: int, marker: Path) -> None:
-        super().__init__(number)
-        self.marker = marker
-
-    def fit(self, model: Model, task: Task) -> Update:
-        if task.round == 2 and first(self.marker):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().fit(model, task)
-
-
-def first(marker: Path) -> bool:
-    """Whether this process is the first that asks."""
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def ending(end: Callable[[Link], None], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -206,19 +186,6 @@ def test_a_lost_node_changes_no_bit(cluster: Cluster, monkeypatch: pytest.Monkey
     assert len(ended) == 1
 
 
-class Drifting(Stepping):
-    """Its result depends on how often it was asked, in any process."""
-
-    marker = Path()
-
-    def fit(self, model: Model, task: Task) -> Update:
-        del task
-        with self.marker.open("a") as file:
-            file.write("x")
-        step = np.float32(self.marker.stat().st_size)
-        return Update(delta={name: np.full_like(values, step) for name, values in model.items()}, weight=1)
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_participant_that_gives_another_update_when_asked_again_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -260,7 +227,7 @@ class TestGpus:
         yield
         cluster.remove_node(node)
 
-    @pytest.mark.parametrize("gpus", [0.5, 1.0])
+    @pytest.mark.parametrize("gpus", [0.5, pytest.param(1.0, marks=pytest.mark.every_case)])
     def test_workers_may_take_no_more_of_a_gpus_memory_than_their_share(self, gpus: float, tmp_path: Path) -> None:
         federation = Federation(participants=Limited(tmp_path), population=4)
         job = Job(rounds=1, cohort=Cohort(size=4))
@@ -274,10 +241,6 @@ class TestGpus:
             Federation(participants=Stepping, population=4).run(
                 Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1, gpus=0.5)
             )
-
-
-def broken(number: int) -> Participant:
-    raise LookupError(f"no folder for {number}")
 
 
 LOCK = threading.Lock()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from atoll.simulation import Federation
 from tests.patience import WAIT_S
 from tests.simulation.resuming.scenarios import KILLED, RESTLESS, asynchronous
@@ -46,6 +48,7 @@ def played(folder: Path, append: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.every_fault
 def test_on_a_ray_of_its_own_a_killed_simulation_ends_with_the_bits_of_one_process(tmp_path: Path) -> None:
     """Late reports are carried, so waiting updates are computed again by other workers."""
     federation = Federation(participants=Random, population=8, behaviour=RESTLESS)
