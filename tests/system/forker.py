@@ -5,12 +5,13 @@ of standard input, output and error, of the pipe for the answer, and those to ke
 ``cwd`` and ``keep``, the numbers that the kept descriptors get. The answer is the process's id and, when it has ended,
 its exit status as in ``subprocess.Popen``, both as ``NUMBER``. The forker ends when the other end of the socket closes.
 
-A launcher of ranks is forked together with a process that forks its ranks: they are its children, as if it had
-started them (see ``Rank``).
+A launcher of ranks is forked together with a process that forks its ranks, and a server of several ingest workers with
+one that forks its workers: they are its children, as if it had started them (see ``Rank`` and ``Worker``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import fcntl
@@ -41,22 +42,38 @@ LOADED = {
         "alembic.command",
         "alembic.ddl.postgresql",
         "atoll.client.cli.client",
+        "atoll.client._connection.endpoint",
         "atoll.client._session.session",
         "atoll.server.aggregation.kernel",
+        "atoll.server.aggregator.daemon",
         "atoll.server.cli.aggregator",
         "atoll.server.cli.run",
         "atoll.server.cli.server",
+        "atoll.server.process.server",
+        "cryptography.hazmat.backends.openssl.backend",
+        "grpc._channel",
     ),
     "silo": (
+        "atoll.client._connection.endpoint",
         "atoll.datacenter.cli.join",
         "atoll.datacenter.cli.train",
         "atoll.datacenter.elastic.launch",
+        "atoll.datacenter.elastic.rank",
+        "atoll.datacenter.elastic.recorder",
+        "atoll.datacenter.federation.memory_check",
         "atoll.datacenter.federation.session_thread",
         "atoll.datacenter.federation.silo",
         "atoll.datacenter.train.trainer",
+        "cryptography.hazmat.backends.openssl.backend",
+        "grpc._channel",
+        "numpy.ma",
+        "torch._dynamo",
+        "torch.profiler._cupti_monitor",
     ),
 }
 """Modules that take time to load, besides those that these load; by the kind of processes that are forked."""
+_SEVERAL_WORKERS = "--workers"
+_WORKER = ("-m", "atoll.server.process.worker_process")
 _PR_SET_CHILD_SUBREAPER = 36
 _HIGH = 100
 """Above the numbers of any descriptor that a process is started with."""
@@ -224,16 +241,62 @@ class Rank:
         return code
 
 
-def fork_ranks(requests: socket.socket) -> Request | None:
-    """Fork ranks for the launcher until it has ended. Only a started rank returns a request from this call.
+class Worker:
+    """Like ``asyncio.subprocess.Process`` for an ingest worker, which is a fork and a child of this process."""
 
-    A rank's parent ends at once, so that the rank becomes a child of the launcher.
+    def __init__(self, requests: socket.socket, args: Sequence[str]) -> None:
+        theirs, self._stdin = os.pipe()  # stays open as long as this process lives, as the worker expects
+        answer = ask(requests, args, os.environ, str(Path.cwd()), (theirs, 1, 2))
+        os.close(theirs)
+        self.pid = answered(answer)
+        os.close(answer)
+        self.returncode: int | None = None
+        loop, process = asyncio.get_running_loop(), os.pidfd_open(self.pid)
+        self._ended: asyncio.Future[int] = loop.create_future()
+        loop.add_reader(process, self._end, loop, process)
+
+    @classmethod
+    async def start(cls, requests: socket.socket, *args: str, stdin: int) -> Worker:
+        """Do what ``asyncio.create_subprocess_exec`` does for the pool of workers."""
+        assert (args[1:3], stdin) == (_WORKER, asyncio.subprocess.PIPE), f"no ingest worker: {args}"
+        return cls(requests, args)
+
+    def _end(self, loop: asyncio.AbstractEventLoop, process: int) -> None:
+        loop.remove_reader(process)
+        os.close(process)
+        os.close(self._stdin)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._ended.set_result(self.returncode)
+
+    async def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        return await asyncio.shield(self._ended)
+
+    def terminate(self) -> None:
+        """Ask it to end, if it still runs."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does, if it still runs."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+
+def fork_children(requests: socket.socket, *, lead: bool) -> Request | None:
+    """Fork children for a process until it has ended. Only a started child returns a request from this call.
+
+    The parent of each ends at once, so that it becomes a child of the process that asked for it. ``lead``: whether each
+    leads a session.
     """
     while (request := receive(requests)) is not None:
         read, written = os.pipe()
         if (between := os.fork()) == 0:
             if os.fork() == 0:
-                os.setsid()  # before the launcher knows of it: the launcher may signal its group at once
+                if lead:
+                    os.setsid()  # before the launcher knows of it: the launcher may signal its group at once
                 os.write(written, NUMBER.pack(os.getpid()))
                 requests.detach()  # as in ``main``
                 become(request)
@@ -247,19 +310,22 @@ def fork_ranks(requests: socket.socket) -> Request | None:
     return None
 
 
-def launch(request: Request) -> None:
-    """Run a launcher, whose ranks are forks of this process as it is now."""
-    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler  # noqa: PLC0415
-
+def launch(request: Request, kind: str) -> None:
+    """Run a launcher or a server, whose ranks or workers are forks of this process as it is now."""
     ours, its = socket.socketpair()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.fork() == 0:
         ours.close()
-        if (rank := fork_ranks(its)) is not None:
-            run(rank)
+        if (child := fork_children(its, lead=kind == "silo")) is not None:
+            run(child)
         return
     its.close()
-    vars(subprocess_handler)["Popen"] = partial(Rank, ours)  # what starts a rank
+    if kind == "silo":
+        from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler  # noqa: PLC0415
+
+        vars(subprocess_handler)["Popen"] = partial(Rank, ours)  # what starts a rank
+    else:
+        vars(asyncio)["create_subprocess_exec"] = partial(Worker.start, ours)  # what starts a worker
     run(request)
 
 
@@ -281,7 +347,10 @@ def main() -> None:
             os.setsid()
             requests.detach()  # ``become`` closes it; the object would at its end close what then has its number
             become(request)
-            (launch if kind == "silo" else run)(request)
+            if kind == "silo" or _SEVERAL_WORKERS in request.argv:
+                launch(request, kind)
+            else:
+                run(request)
             return
         for descriptor in (*request.standard, request.answer, *request.kept.values()):
             os.close(descriptor)

@@ -27,12 +27,14 @@ ATOLL = (str(Path(sys.executable).with_name("atoll")),)
 _LOG_TAIL = 4000
 _PYTHON = sys.executable
 _FORKED = {
+    (*ATOLL, "client", "start", "personal:Personal"): "silo",  # it needs torch
     (*ATOLL, "server"): "server",
     (*ATOLL, "client"): "server",
     (*ATOLL, "aggregator"): "server",
     (*ATOLL, "run"): "server",
     (_PYTHON, str(HERE / "dying_server.py"), "server"): "server",
     (_PYTHON, str(HERE / "eager_client.py"), "client"): "server",
+    (_PYTHON, str(HERE / "skewed.py")): "server",
     (*ATOLL, "silo", "join"): "silo",
     (_PYTHON, str(HERE / "held_join.py")): "silo",
 }

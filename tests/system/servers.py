@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from tests.patience import kept
 from tests.ports import free_ports
 from tests.system.operators import Operator
@@ -105,6 +107,12 @@ class Server:
     def deaths(self) -> list[str]:
         """The moments at which it died (``dies``), oldest first."""
         return re.findall(r"^killed itself (.*)$", self.process.log, re.MULTILINE)
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """The newest process of each of its ingest workers."""
+        found = re.findall(r"ingest (\S+) started, process (\d+)", self.process.log)
+        return [psutil.Process(int(pid)) for pid in dict(found).values()]
 
     def went_on(self, what: str) -> None:
         """Check that a run continued soon after the start of this process."""

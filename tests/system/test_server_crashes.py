@@ -149,7 +149,7 @@ def test_killed_server_takes_its_workers_along(serve: Serve, hire: Hire, referen
     at_work.wait("held")
     for client in done:
         client.wait("reported", round=0)
-    workers = psutil.Process(server.process.pid).children()
+    workers = server.workers
     assert len(workers) == 2
     server.kill()
     gone, alive = psutil.wait_procs(workers, timeout=WAIT_S)
@@ -174,7 +174,7 @@ def test_killed_worker_is_started_again_and_nothing_is_lost(serve: Serve, hire: 
     at_work.wait("held")
     for client in done:
         client.wait("reported", round=0)
-    for worker in psutil.Process(server.process.pid).children():
+    for worker in server.workers:
         worker.kill()
     at_work.go()
     server.operator.finished(run)

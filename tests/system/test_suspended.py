@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 
-import psutil
 import pytest
 
 from tests.patience import WAIT_S, kept, window_s
@@ -135,7 +134,7 @@ def test_workers_that_stand_still_are_replaced_and_nothing_is_lost(
     held.wait("held")
     for client in clients[1:]:
         client.wait("reported", round=0)
-    for worker in psutil.Process(server.process.pid).children():
+    for worker in server.workers:
         worker.suspend()
     held.go()
     server.operator.finished(run, timeout_s=WAIT_S)
