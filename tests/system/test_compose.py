@@ -115,7 +115,7 @@ def test_its_console_opens_by_the_link_that_it_prints(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_its_command_lines_train_a_model(tmp_path: Path) -> None:
     study = tmp_path / "study"
-    write_study(study, FRAMEWORKS["sklearn"])
+    write_study(study, FRAMEWORKS["numpy"])
     server_options = [word for word in command_of("server")[3:] if word != "server"]
     with (
         nursery(tmp_path / "volumes") as processes,
@@ -126,7 +126,7 @@ def test_its_command_lines_train_a_model(tmp_path: Path) -> None:
         printed = shell("\n".join(script), study, ATOLL_DATA=str(server.data), ATOLL_SERVER=server.address)
         assert "round 20 released, 3 of 3 reported" in printed
         shell("atoll run model latest -o model.safetensors", tmp_path, ATOLL_DATA=str(server.data))
-    assert load(tmp_path / "model.safetensors").keys() == {"coef", "intercept"}
+    assert load(tmp_path / "model.safetensors").keys() == {"weight", "bias"}
 
 
 def line_of(name: str, folder: Path, server: Server) -> str:

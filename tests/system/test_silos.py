@@ -40,7 +40,7 @@ LAYOUTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "pp": {"mesh": {"pp": 2}},
 }
 STREAMING: tuple[Mapping[str, Mapping[str, Any]], ...] = ({}, {"mesh": {"tp": 2}})
-ROUNDS = 3
+ROUNDS = 2
 TOKENS = STEPS * GLOBAL_BATCH * SEQUENCE
 
 
