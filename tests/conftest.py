@@ -9,7 +9,7 @@ import signal
 import hypothesis
 import pytest
 
-SEEDS = 2
+SEEDS = 1
 """Number of seeds of a test of random faults, unless ``--seeds`` sets it."""
 
 # Set before a library that reads them is loaded, and for every process that a test starts: threads that wait for each

@@ -46,7 +46,9 @@ REVOKED_BYTES = 32 << 20
 UNREAD = 16
 
 
-@pytest.mark.parametrize("insecure", [False, True], ids=["tls", "plaintext"])
+@pytest.mark.parametrize(
+    "insecure", [pytest.param(False, id="tls"), pytest.param(True, id="plaintext", marks=pytest.mark.every_case)]
+)
 def test_noise_at_every_port_does_not_disturb_a_run(serve: Serve, hire: Hire, insecure: bool) -> None:
     server = serve("noisy", "--workers", "2", insecure=insecure)
     ports = [server.port, server.port + 1, server.port + 2]
@@ -132,8 +134,17 @@ def test_forty_thousand_tiny_chunks_and_requests_for_them_delay_no_other_caller(
         assert sum(answers) - before < calls * ASKING // 2
 
 
-@pytest.mark.parametrize("revoked", [False, True], ids=["in force", "revoked"])
-@pytest.mark.parametrize("method", ["GetManifest", "Report", "Upload"])
+@pytest.mark.parametrize(
+    ("method", "revoked"),
+    [
+        pytest.param("GetManifest", False, id="GetManifest", marks=pytest.mark.every_case),
+        pytest.param("GetManifest", True, id="GetManifest, revoked", marks=pytest.mark.every_case),
+        pytest.param("Report", False, id="Report", marks=pytest.mark.every_case),
+        pytest.param("Report", True, id="Report, revoked"),
+        pytest.param("Upload", False, id="Upload"),
+        pytest.param("Upload", True, id="Upload, revoked", marks=pytest.mark.every_case),
+    ],
+)
 def test_half_sent_requests_hold_little_memory(serve: Serve, tmp_path: Path, method: str, revoked: bool) -> None:
     """Each announces 4.2 MB and holds back the last byte, which would be 538 MB per connection if all were received."""
     server = serve("half-sent")

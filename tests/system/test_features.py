@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from _pytest.mark import ParameterSet
 
 from atoll.wire.v1 import control_pb2
 from tests.object_storage import CREDENTIALS, ObjectStore
@@ -36,7 +37,7 @@ class Ways:
     """A server, a standby and an aggregator, and participants, two of which use the tested way."""
 
     def __init__(
-        self, server: Server, second: Server, site: Site, clients: list[Client], wanted: Collection[str]
+        self, server: Server, second: Server, site: Site, clients: list[Client], wanted: Mapping[str, Sequence[str]]
     ) -> None:
         self.wanted = wanted
         self.server = server
@@ -64,7 +65,7 @@ class Ways:
         """The outcome of each wanted feature on this way."""
         self.take(way)
         found: dict[str, Outcome | Exception] = {}
-        for name in self.wanted:
+        for name in self.wanted[way]:
             try:
                 found[name] = played(self.server.operator, FEATURES[name], self.clients)
             except (AssertionError, grpc.RpcError) as error:
@@ -90,7 +91,9 @@ def ways(
 ) -> Iterator[Ways]:
     """An active server with a standby and an aggregator, and participants enrolled for the aggregator."""
     here = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == Path(__file__)]
-    wanted = dict.fromkeys(str(item.callspec.params["feature"]) for item in here)
+    tested = [(str(item.callspec.params["way"]), str(item.callspec.params["feature"])) for item in here]
+    wanted = {way: [feature for other, feature in tested if other == way] for way in WAYS}
+    wanted[DIRECT] = list(dict.fromkeys(feature for _, feature in tested))
     folder = tmp_path_factory.mktemp("ways")
     config = write_config(folder / "server.toml", database_server.new("ways"), object_store.new())
     with nursery(folder / "processes") as processes:
@@ -111,8 +114,16 @@ def ways(
         server.close()
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("way", WAYS)
+def pairs() -> Iterator[ParameterSet]:
+    """Each feature on each way; always one way for each feature, and each way with features of each kind."""
+    for at, way in enumerate(WAYS):
+        for number, feature in enumerate(FEATURES):
+            always = number % len(WAYS) == at
+            marks = () if always else pytest.mark.every_case
+            yield pytest.param(way, feature, marks=marks, id=f"{way}-{feature}")
+
+
+@pytest.mark.parametrize(("way", "feature"), list(pairs()))
 def test_a_run_has_the_same_bits_as_without(ways: Ways, way: str, feature: str) -> None:
     expected, found = ways.played(DIRECT)[feature], ways.played(way)[feature]
     for outcome in (expected, found):

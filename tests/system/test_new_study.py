@@ -25,7 +25,10 @@ def begun(folder: Path, framework: str) -> Page:
     return Page((folder / "wards" / "README.md").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("framework", ["numpy", "sklearn", "torch"])
+FURTHER = [pytest.param(name, marks=pytest.mark.every_study) for name in ("sklearn", "torch")]
+
+
+@pytest.mark.parametrize("framework", ["numpy", *FURTHER])
 def test_it_simulates_as_its_readme_says(framework: str, tmp_path: Path) -> None:
     (commands,) = begun(tmp_path, framework).blocks("## 1. Simulate")
     folder = tmp_path / "wards"
@@ -37,14 +40,7 @@ def test_it_simulates_as_its_readme_says(framework: str, tmp_path: Path) -> None
     assert max(float(np.abs(last[name] - first[name]).max()) for name in first) > 0.05
 
 
-@pytest.mark.parametrize(
-    "framework",
-    [
-        "numpy",
-        pytest.param("sklearn", marks=pytest.mark.every_study),
-        pytest.param("torch", marks=pytest.mark.every_study),
-    ],
-)
+@pytest.mark.parametrize("framework", ["numpy", *FURTHER])
 def test_it_trains_over_processes_as_its_readme_says(framework: str, tmp_path: Path) -> None:
     starts, commands = begun(tmp_path, framework).blocks("## 2. A server")
     assert starts.split() == ["atoll", "server", "start", "--data", "federation"]

@@ -31,7 +31,8 @@ def test_silos_and_clients_learn_together_and_leave_only_the_report(tmp_path: Pa
     assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("after", ["before training", pytest.param("[1/", marks=pytest.mark.every_fault)])
+@pytest.mark.every_fault
+@pytest.mark.parametrize("after", ["before training", "[1/"])
 def test_ctrl_c_leaves_nothing(tmp_path: Path, after: str) -> None:
-    """Ctrl-C just after its processes were started, or during training."""
+    """Ctrl-C just after its processes were started, or during training; ``test_demo`` always interrupts one."""
     assert_ctrl_c_leaves_nothing(tmp_path, "silo", "demo", "--rounds", "500", "--inner-steps", "4", after=after)

@@ -27,6 +27,7 @@ REPEATED = re.compile(r"^(?: +\d+ +(?:train|evaluate) |mean \w+ |label )")
 """Lines of the page that do not depend on the ids of participants, nor on the machine's speed."""
 
 
+@pytest.mark.every_study
 def test_its_commands_give_its_figures(tmp_path: Path) -> None:
     page = Page(TEXT)
     blocks = [block for section in SECTIONS for block in page.blocks(section)]
