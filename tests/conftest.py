@@ -27,8 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Property tests judge results, not the speed of a busy machine.
-hypothesis.settings.register_profile("without-deadline", deadline=None)
-hypothesis.settings.load_profile("without-deadline")
+for profile, examples in (("some-examples", 25), ("every-example", 100)):
+    hypothesis.settings.register_profile(profile, deadline=None, max_examples=examples)
 
 
 KINDS = {
@@ -57,10 +57,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Apply ``--every``, and pass the number of steps on to the processes that tests start."""
+    """Apply ``--every``, set the number of examples, and pass that of steps on to the processes that tests start."""
     if config.getoption("every"):
         for kind in KINDS:
             setattr(config.option, f"every_{kind}", True)
+    hypothesis.settings.load_profile("every-example" if config.getoption("every_case") else "some-examples")
     if config.getoption("every_step"):
         os.environ["ATOLL_TESTS_EVERY_STEP"] = "1"
 

@@ -11,7 +11,9 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("ATOLL_FUZZ_EXAMPLES", "40"))
+from tests.properties import examples
+
+EXAMPLES = int(os.environ.get("ATOLL_FUZZ_EXAMPLES", examples(40)))
 """Examples of each property; the same ones in each run unless this is set (README, "Tests")."""
 FUZZ = settings(
     max_examples=EXAMPLES,

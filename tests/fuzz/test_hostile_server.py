@@ -158,7 +158,7 @@ def test_whatever_a_server_sends(tmp_path: Path, unexpected: Unexpected) -> None
 
     with asyncio.Runner() as runner:
 
-        @settings(FUZZ, max_examples=EXAMPLES // 3)
+        @settings(FUZZ, max_examples=max(EXAMPLES // 3, 5))
         @given(scripts())
         def every(script: dict[str, list[Answer]]) -> None:
             runner.run(meet(script, tmp_path))

@@ -24,6 +24,7 @@ from atoll.server.aggregation.partial import BLOCK
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding
 from tests.patience import WAIT_S
+from tests.properties import examples
 from tests.server.aggregation.updates import (
     Piece,
     Update,
@@ -36,7 +37,7 @@ from tests.server.aggregation.updates import (
     update_of,
 )
 
-CALM = settings(max_examples=60)
+CALM = settings(max_examples=examples(60))
 
 
 def accumulator_of(updates: Sequence[Update], total: int) -> Accumulator:

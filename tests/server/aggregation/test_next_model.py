@@ -31,6 +31,7 @@ from atoll.server.ingest.partial_file import PartialFile, write_partial
 from atoll.wire.chunks import ElementRange, header_of
 from atoll.wire.encoding import Encoding, decode, encode
 from atoll.wire.layout import Dtype, Layout, TensorSpec
+from tests.properties import examples
 from tests.server.aggregation.updates import Update, run_cuts, update_of
 
 FEDAVG = optimiser_named("fedavg")
@@ -100,7 +101,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(tuple(TensorSpec(f"t{i}", (size,), dtypes[i]) for i, size in enumerate(sizes)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(layouts(), st.sampled_from(OPTIMISER_NAMES), st.integers(0, 2**32 - 1))
 def test_release_agrees_with_a_release_in_memory(layout: Layout, name: str, seed: int) -> None:
     optimiser = optimiser_named(name)
@@ -118,7 +119,7 @@ def test_release_agrees_with_a_release_in_memory(layout: Layout, name: str, seed
             assert np.allclose(np.frombuffer(state[key], np.float32), value, rtol=1e-5, atol=1e-8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(layouts(), st.sampled_from(OPTIMISER_NAMES), st.data())
 def test_a_round_over_a_fragment_is_the_whole_round_within_it_and_nothing_outside(
     layout: Layout, name: str, data: st.DataObject

@@ -13,6 +13,7 @@ from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.tally import Cost
 from atoll.server.stores import Charge, Population
 from atoll.server.stores.hash_chain import canonical, digest_of
+from tests.properties import examples
 
 RUN, OTHER_RUN = "rone", "rtwo"
 FOLLOWS = "does not follow the line before it in its population: that one was changed, or this one"
@@ -198,7 +199,7 @@ def test_populations_may_follow_one_another_in_one_file() -> None:
     assert [tally.charges for tally in verified(lines).tallies] == [3, 2]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_no_edit_goes_unnoticed(data: st.DataObject) -> None:
     """If any byte is changed, or any line removed, copied or moved, a flaw is found, given the head."""

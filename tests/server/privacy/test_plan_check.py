@@ -17,6 +17,7 @@ from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.privacy.events import Sampling
 from atoll.server.privacy.plan_check import FLOAT_ROOM, check_plan, rounds_that_fit
 from atoll.server.stores import Store
+from tests.properties import examples
 from tests.server.privacy.ledgers import CLINIC, DELTA, contract, release_of, submit
 from tests.server.stores.samples import NOW
 
@@ -73,7 +74,7 @@ def promises(draw: st.DrawFn) -> Contract:
     promise=promises(),
     share=st.sampled_from([0.0, 0.3, 0.7, 0.99, 1.0, 1.5]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_accepted_run_finishes_and_a_refused_one_stops_where_the_refusal_says(
     store: Store, before: list[Contract], promise: Contract, share: float
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from atoll.server.privacy_audit.bounds import Guesses, epsilon_at_least, p_value
+from tests.properties import examples
 
 
 def tail(made: int, right: int, q: Fraction) -> Fraction:
@@ -52,7 +53,7 @@ def test_coins_that_are_guessed_blindly_show_nothing() -> None:
     assert epsilon_at_least(Guesses(1000, 0, 0), 1e-5) == 0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     canaries=st.integers(1, 3000),
     made=st.floats(0, 1),

@@ -25,6 +25,7 @@ from atoll.server.stores import (
     StoreUnavailableError,
 )
 from atoll.wire.digest import BlobManifest
+from tests.properties import examples
 
 CHUNK = 1024
 
@@ -54,7 +55,7 @@ def _content(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60), deadline=None)
 @given(size=st.integers(0, 5 * CHUNK), piece=st.integers(1, 3 * CHUNK), data=st.data())
 def test_what_was_put_comes_out(blobs: DirectoryBlobStore, size: int, piece: int, data: st.DataObject) -> None:
     content = _content(size)

@@ -5,6 +5,7 @@ from sqlalchemy import delete, update
 
 from atoll.server.stores import LoggedEvent, RecordConflictError, Store, StoreDamagedError, event_log, runs
 from atoll.server.stores.schema import events as table
+from tests.properties import examples
 from tests.server.stores.samples import NOW, RUN, events, run
 
 
@@ -60,7 +61,7 @@ async def test_a_missing_event_is_found(with_events: Store) -> None:
         await with_events.reader.run(lambda c: list(event_log.replay(c, RUN)))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30), deadline=None)
 @given(
     at=st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False),
     body=st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.simulation import data
 from atoll.simulation.data import PartitionError
+from tests.properties import examples
 
 LABELS = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 60, 80, 100, 120]))
 ROWS = LABELS.size
@@ -88,7 +89,7 @@ def test_a_population_is_no_larger_than_the_rows() -> None:
         data.iid(10, population=11, seed=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=60),
     alpha=st.floats(1e-3, 1e3),
