@@ -350,7 +350,7 @@ def test_the_copy_is_of_one_moment_while_others_write(data: Path, tmp_path: Path
             row = runs.Run(name, "x", "", b"", "0", "0", 1, "finished", "a", NOW, finished_at=1.0)
             runs.add(connection, row)
 
-    writes = [store.writer.submit(pair, number) for number in range(3000)]
+    writes = [store.writer.submit(pair, number) for number in range(1000)]
     back_up(data, tmp_path / "kept", now=MADE_AT)
     for write in writes:
         write.result()

@@ -48,8 +48,8 @@ async def receiving(world: World, participant: Participant) -> Participant:
     return Participant(channel, participant.name, participant.key, participant.certificate)
 
 
-async def begin(world: World) -> tuple[str, list[Participant], participation_pb2.RoundKey]:
-    """Open a round of four members."""
+async def arrive(world: World) -> tuple[list[Participant], list[Stream]]:
+    """Four participants check in."""
     people = [await world.participant() for _ in range(MEMBERS)]
     streams = [Stream(person.participation.CheckIn()) for person in people]
     for person, stream in zip(people, streams, strict=True):
@@ -61,9 +61,29 @@ async def begin(world: World) -> tuple[str, list[Participant], participation_pb2
         welcome = await stream.next("welcome")
         assert welcome.participant == person.name
         assert welcome.transfer_address == world.addresses.transfer
+    return people, streams
+
+
+async def begin(world: World) -> tuple[str, list[Participant], participation_pb2.RoundKey]:
+    """Open a round of four new members."""
+    people, streams = await arrive(world)
+    run, at = await opened_with(world, streams)
+    return run, people, at
+
+
+async def opened_with(world: World, streams: list[Stream]) -> tuple[str, participation_pb2.RoundKey]:
+    """Open a round of those who have checked in."""
     run = await world.submit(job(size=MEMBERS))
-    tasks = [await stream.next("participate") for stream in streams]
-    return run, people, tasks[0].key
+    invitations = [await invited(stream) for stream in streams]
+    return run, invitations[0].key
+
+
+async def invited(stream: Stream) -> participation_pb2.Participate:
+    """The next invitation; other instructions are skipped."""
+    while (message := await stream.read()) is not None:
+        if message.WhichOneof("message") == "participate":
+            return message.participate
+    raise AssertionError("the stream ended")
 
 
 async def model_of(world: World, run: str) -> str:
@@ -139,36 +159,16 @@ async def crowd(tmp_path: Path, arrivals: Arrivals) -> AsyncIterator[World]:
     assert processes() == []
 
 
-async def test_two_workers_make_the_model_of_one(crowd: World, reference: str) -> None:
-    run, people, at = await begin(crowd)
+async def test_two_workers_make_the_model_of_one_and_answer_as_the_server_does(crowd: World, reference: str) -> None:
+    people, streams = await arrive(crowd)
+    run, at = await opened_with(crowd, streams)
     await asyncio.gather(*(report(crowd, person, at, seed) for seed, person in enumerate(people)))
     assert await model_of(crowd, run) == reference
+    await assert_answers(crowd, people, *await opened_with(crowd, streams))
 
 
-async def test_killed_workers_are_started_again_and_nothing_is_lost(
-    crowd: World, reference: str, arrivals: Arrivals
-) -> None:
-    run, people, at = await begin(crowd)
-    partials = crowd.config.data / "partials"
-    await report(crowd, people[0], at, 0)
-    await report(crowd, people[1], at, 1)
-    while not arrivals.names.empty():
-        arrivals.names.get_nowait()
-    for process in processes():
-        os.kill(process.pid, signal.SIGKILL)
-    (partials / "worker-0-0123456789abcdef.partial").write_bytes(b"half a sum")
-    async with asyncio.timeout(WAIT_S):
-        again = {await arrivals.names.get(), await arrivals.names.get()}
-    assert again == {"worker-0", "worker-1"}
-    assert list(partials.iterdir()) == []
-    assert (await metrics(crowd))["atoll_worker_restarts_total"][""] == 2
-    await report(crowd, people[2], at, 2)
-    await report(crowd, people[3], at, 3)
-    assert await model_of(crowd, run) == reference
-
-
-async def test_workers_answer_as_the_server_does(crowd: World) -> None:
-    run, people, at = await begin(crowd)
+async def assert_answers(crowd: World, people: list[Participant], run: str, at: participation_pb2.RoundKey) -> None:
+    """Workers refuse what the server refuses, and count what they receive."""
     person = await receiving(crowd, people[0])
     blob = (
         await crowd.operator.control.GetRunModel(control_pb2.GetRunModelRequest(run=run), timeout=WAIT_S)
@@ -194,23 +194,38 @@ async def test_workers_answer_as_the_server_does(crowd: World) -> None:
     assert set(figures["process_resident_memory_bytes"]) == {"main", "worker-0", "worker-1"}
 
 
-async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
-    crowd: World, reference: str, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+EACH_TWICE = [
+    pytest.param([fault] * 2, id=fault.name, marks=pytest.mark.every_fault)
+    for fault in (signal.SIGKILL, signal.SIGSTOP)
+]
+
+
+@pytest.mark.parametrize("faults", [pytest.param([signal.SIGKILL, signal.SIGSTOP], id="one-of-each"), *EACH_TWICE])
+async def test_killed_and_frozen_workers_are_replaced_and_nothing_is_lost(
+    crowd: World,
+    reference: str,
+    arrivals: Arrivals,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: list[signal.Signals],
 ) -> None:
     monkeypatch.setattr(worker_pool, "ANSWER_S", 1.0)
     run, people, at = await begin(crowd)
+    partials = crowd.config.data / "partials"
     await report(crowd, people[0], at, 0)
     await report(crowd, people[1], at, 1)
     while not arrivals.names.empty():
         arrivals.names.get_nowait()
-    frozen = processes()
-    for process in frozen:
-        process.suspend()
+    before = processes()
+    for process, fault in zip(before, faults, strict=True):
+        process.send_signal(fault)
+    (partials / "worker-0-0123456789abcdef.partial").write_bytes(b"half a sum")
     async with asyncio.timeout(WAIT_S):
         again = {await arrivals.names.get(), await arrivals.names.get()}
     monkeypatch.undo()  # a busy worker may take longer than a second to answer
     assert again == {"worker-0", "worker-1"}
-    assert not any(process.is_running() for process in frozen)
+    assert not any(process.is_running() for process in before)
+    assert list(partials.iterdir()) == []
+    assert (await metrics(crowd))["atoll_worker_restarts_total"][""] == 2
     await report(crowd, people[2], at, 2)
     await report(crowd, people[3], at, 3)
     assert await model_of(crowd, run) == reference

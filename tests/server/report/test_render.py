@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 
 import pytest
@@ -47,6 +48,12 @@ DETAIL = RunDetail(
 )
 
 
+@cache
+def usual_page() -> str:
+    """The report of ``DETAIL``."""
+    return render(DETAIL, now=2000.0)
+
+
 class Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +88,7 @@ def test_the_project_stands_beside_the_run() -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    page = render(DETAIL, now=2000.0)
+    page = usual_page()
     links = parsed(page)
     assert all(target.startswith("#") for target in links.targets)
     assert not {"script", "link", "img", "iframe", "object"} & set(links.tags)
@@ -91,7 +98,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_ids_are_unique_and_internal_references_resolve() -> None:
-    links = parsed(render(DETAIL, now=2000.0))
+    links = parsed(usual_page())
     assert len(links.ids) == len(set(links.ids))
     assert {target.removeprefix("#") for target in links.targets} <= set(links.ids)
 
@@ -104,7 +111,7 @@ def test_what_came_from_others_is_escaped() -> None:
 
 
 def test_the_figures_and_reasons_are_there() -> None:
-    page = render(DETAIL, now=2000.0)
+    page = usual_page()
     assert "0.6" in page
     assert "tested by the server" in page
     assert "it timed_out" in page
@@ -115,7 +122,7 @@ def test_the_figures_and_reasons_are_there() -> None:
 
 
 def test_colours_follow_the_page() -> None:
-    page = render(DETAIL, now=2000.0)
+    page = usual_page()
     assert "prefers-color-scheme: dark" in page
     assert "currentColor" in page
     assert not re.search(r"#0000[0-9a-f]{2}\b", page), "a stand-in colour was not replaced"
@@ -135,7 +142,7 @@ def test_times_are_left_out_of_a_simulation_in_which_none_passes() -> None:
     rounds = tuple(replace(one, closed_at=one.opened_at) for one in DETAIL.rounds)
     page = render(replace(DETAIL, rounds=rounds, run=replace(RUN, finished_at=RUN.created_at)), now=2000.0)
     for shown in ("time per round", "median round", "whole run"):
-        assert shown in render(DETAIL, now=2000.0)
+        assert shown in usual_page()
         assert shown not in page
 
 
@@ -159,7 +166,7 @@ def test_who_never_counted_is_named_with_the_last_reason() -> None:
     page = render(replace(DETAIL, rounds=rounds), now=2000.0)
     named = 'Never counted: p1 (<span class="id">p1</span>)</strong>'
     assert f"{named}, missing from 2 rounds, lastly failed: it failed." in page
-    assert "Never counted" not in render(DETAIL, now=2000.0)
+    assert "Never counted" not in usual_page()
 
 
 def test_evaluations_of_participants_are_compared() -> None:
