@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The suite's lanes, which run side by side: much of each is waiting. `test-federation` is everything else. A lane of one
 # process gets less of a busy machine than one of several, so what needs one process is in two lanes. The system's tests
 # wait as long as they work: two lanes, cut by the alphabet where both take about as long.
-SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py
+SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/benchmarks/test_silo_gpu.py
 SYSTEM_TESTS := tests/system
 FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-m]*.py)
 LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[n-z]*.py)

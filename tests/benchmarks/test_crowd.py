@@ -14,7 +14,9 @@ def test_a_crowd_that_the_system_has_no_file_descriptors_for_is_refused(monkeypa
 
 
 @pytest.mark.system
+@pytest.mark.every_case
 def test_a_few_connected_participants_are_measured() -> None:
+    """A commit runs the same in `make bench-smoke`, without the assertions."""
     figures = {figure.name: figure for figure in connected.run(Options(smoke=True, clients=6, rounds=2))}
     assert figures["6 connected, 3 drawn, 10 KB: a round"].value > 0
     assert figures["6 connected: server memory each, at rest"].value > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.options import Options
-from benchmarks.study import MOST_COMMANDS, PAGE, documented, run
+from benchmarks.study import MOST_COMMANDS, PAGE, _figures, _performed, documented, run
 from benchmarks.terminal import Terminal, TerminalError
 from tests.patience import WAIT_S
 
@@ -22,7 +22,29 @@ def test_the_commands_are_those_of_the_page() -> None:
         documented("# A study\n")
 
 
+def test_the_commands_are_typed_one_after_the_other(tmp_path: Path) -> None:
+    """Stand-ins: the real ones are in the next test, and piece by piece in ``tests/system/test_study_page.py``."""
+    server = "atoll server start"
+    (tmp_path / "atoll").write_text("#!/bin/sh\nif [ $2 = start ]; then echo serving on port 1; fi; exec sleep 60\n")
+    (tmp_path / "atoll").chmod(0o755)
+    commands = [
+        "mkdir -p wards && cd wards",
+        server,
+        "for n in 0 1 2; do (echo connected to $n; exec sleep 60) & done",
+        "basename $PWD > place",
+    ]
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    walk = _performed(commands, tmp_path, environment)
+    assert list(walk.seconds) == commands
+    assert list(walk.silences_s) == [server]
+    assert (tmp_path / "wards" / "place").read_text() == "wards\n"
+    figures = _figures(commands, walk, "study")
+    assert figures[0].value == len(commands)
+    assert figures[-1].name == f"longest silence, in `{server}`"
+
+
 @pytest.mark.system
+@pytest.mark.every_study
 def test_a_smoke_run_performs_them() -> None:
     figures = run(Options(smoke=True))
     names = [figure.name for figure in figures]

@@ -7,7 +7,9 @@ from benchmarks.options import Options
 
 
 @pytest.mark.system
+@pytest.mark.every_case
 def test_two_servers_receive_and_fold_as_much_as_each_other() -> None:
+    """A commit runs the same in `make bench-smoke`, without the assertions."""
     options = Options(smoke=True, only="two-servers")
     figures = {figure.name.strip().partition(":")[0]: figure for figure in CASES["fleet"].run(options)}
     release = figures["1 MB, 2 participants, 2 servers beside 1"]
