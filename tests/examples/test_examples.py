@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
+import runpy
 import sys
 import tomllib
 from pathlib import Path
@@ -36,11 +36,18 @@ def example(name: str, **arguments: str) -> Participant:
     return make_participant(f"{EXAMPLES / file}:{attribute}", arguments)
 
 
+def first_model(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, npt.NDArray[Any]]:
+    """The model that a script writes into the folder in which it is run."""
+    with monkeypatch.context() as within:
+        within.chdir(folder)
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    return dict(load_file(folder / "initial.safetensors"))
+
+
 @pytest.mark.system
 @pytest.mark.parametrize(("script", "participant"), [("sklearn_client.py", "Digits"), ("torch_client.py", "digits")])
-def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, EXAMPLES / script], cwd=tmp_path, check=True)
-    initial: dict[str, npt.NDArray[Any]] = load_file(tmp_path / "initial.safetensors")
+def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    initial = first_model(script, tmp_path, monkeypatch)
     clients = [example(f"{script}:{participant}", shard=str(shard), shards="4") for shard in range(4)]
     result = FakeServer(initial).run(*clients, rounds=4, settings={"epochs": 3, "lr": 0.1})
     accuracies = [report.evaluation["accuracy"] for report in result.rounds[-1].reports]
@@ -49,11 +56,10 @@ def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) ->
 
 
 @pytest.mark.system
-def test_digits_with_dp_sgd(tmp_path: Path) -> None:
+def test_digits_with_dp_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It learns within its budget, and takes no part in what would go beyond."""
     script = "opacus_client.py"
-    subprocess.run([sys.executable, EXAMPLES / script], cwd=tmp_path, check=True)
-    initial: dict[str, npt.NDArray[Any]] = load_file(tmp_path / "initial.safetensors")
+    initial = first_model(script, tmp_path, monkeypatch)
     clients = [example(f"{script}:digits", shard=str(shard), shards="4", epsilon="5.3") for shard in range(2)]
     server = FakeServer(initial, state=tmp_path)
     result = server.run(*clients, rounds=7, settings={"epochs": 3})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -176,39 +178,12 @@ def test_the_participant_is_linted_as_the_examples_are(name: str, tmp_path: Path
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_its_own_test_passes_and_its_first_model_is_the_one_that_it_writes(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "wards"
-    write_study(folder, FRAMEWORKS[name])
-    first = load(folder / "initial.safetensors")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    for command in (["-m", "pytest", "-q", "-p", "no:cacheprovider"], ["participant.py"]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WAIT_S,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    again = load(folder / "initial.safetensors")
-    assert {key: (one.shape, one.dtype) for key, one in again.items()} == {
-        key: (one.shape, one.dtype) for key, one in first.items()
-    }
-    assert max(abs(one).max() for one in first.values()) <= 1
-
-
-def test_its_tests_pass_in_a_folder_of_a_project_with_settings_of_its_own(tmp_path: Path) -> None:
-    settings = '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-config"\nof_a_plugin = "x"\n'
-    (tmp_path / "pyproject.toml").write_text(settings)
-    write_study(tmp_path / "wards", FRAMEWORKS["numpy"])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+def python(folder: Path, *arguments: str) -> None:
+    """Run Python there as a reader would; it must succeed."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     done = subprocess.run(
-        command,
-        cwd=tmp_path / "wards",
+        [sys.executable, *arguments],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -216,3 +191,52 @@ def test_its_tests_pass_in_a_folder_of_a_project_with_settings_of_its_own(tmp_pa
         timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+TESTED = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+
+
+def assert_same_first_model(folder: Path, first: Mapping[str, Any]) -> None:
+    """The participant has written a model of the same tensors."""
+    again = load(folder / "initial.safetensors")
+    assert {key: (one.shape, one.dtype) for key, one in again.items()} == {
+        key: (one.shape, one.dtype) for key, one in first.items()
+    }
+    assert max(abs(one).max() for one in first.values()) <= 1
+
+
+@pytest.mark.every_study
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_its_own_test_passes_and_its_first_model_is_the_one_that_it_writes(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "wards"
+    write_study(folder, FRAMEWORKS[name])
+    first = load(folder / "initial.safetensors")
+    python(folder, *TESTED)
+    (folder / "initial.safetensors").unlink()
+    python(folder, "participant.py")
+    assert_same_first_model(folder, first)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_its_own_test_passes_in_this_process(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "wards"
+    write_study(folder, FRAMEWORKS[name])
+    first = load(folder / "initial.safetensors")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "participant", raising=False)
+    found = {key: test for key, test in runpy.run_path("test_participant.py").items() if key.startswith("test_")}
+    sys.modules.pop("participant")
+    assert len(found) == 3
+    for test in found.values():
+        test()
+    (folder / "initial.safetensors").unlink()
+    runpy.run_path("participant.py", run_name="__main__")
+    assert_same_first_model(folder, first)
+
+
+def test_its_tests_pass_in_a_folder_of_a_project_with_settings_of_its_own(tmp_path: Path) -> None:
+    settings = '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-config"\nof_a_plugin = "x"\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    write_study(tmp_path / "wards", FRAMEWORKS["numpy"])
+    python(tmp_path / "wards", *TESTED)
