@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from atoll.client.cli import app
 from atoll.wire.privacy_terms import terms_to_proto
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.harness import MODEL, Federation
@@ -236,7 +237,6 @@ async def test_a_killed_client_starts_again(server: Federation, processes: list[
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["trainer_cli:Nope"], 2, "trainer_cli has no Nope; its classes and functions are"),
         (["trainer_cli:Add", "--arg", "size=3"], 2, "unexpected keyword argument 'size'"),
         (["trainer_cli:Add", "--arg", "size"], 2, "expected NAME=VALUE"),
         (["trainer_cli:Add"], 2, "give a join token (--join)"),
@@ -249,13 +249,28 @@ async def test_a_killed_client_starts_again(server: Federation, processes: list[
         (["trainer_cli:Add", "--max-rounds", "0"], 2, "Invalid value for '--max-rounds'"),
     ],
 )
-async def test_bad_input(
-    processes: list[Process], tmp_path: Path, arguments: list[str], code: int, message: str
+def test_bad_input(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    message: str,
 ) -> None:
-    client = await atoll(processes, tmp_path, "client", "start", *arguments, "--state", "state")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("ATOLL_JOIN_TOKEN", raising=False)
+    (tmp_path / "trainer_cli.py").write_text(SOURCE)
+    assert app.run_cli(["client", "start", *arguments, "--state", "state"]) == code
+    sys.modules.pop("trainer_cli", None)
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+async def test_a_participant_that_does_not_exist(processes: list[Process], tmp_path: Path) -> None:
+    client = await atoll(processes, tmp_path, "client", "start", "trainer_cli:Nope", "--state", "state")
     ended, err = await client.ended()
-    assert ended == code
-    assert message in " ".join(err.split())
+    assert ended == 2
+    assert "trainer_cli has no Nope; its classes and functions are" in " ".join(err.split())
     assert "Traceback" not in err
 
 
