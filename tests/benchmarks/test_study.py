@@ -23,7 +23,7 @@ def test_the_commands_are_those_of_the_page() -> None:
 
 
 def test_the_commands_are_typed_one_after_the_other(tmp_path: Path) -> None:
-    """Stand-ins: the real ones are in the next test, and piece by piece in ``tests/system/test_study_page.py``."""
+    """Stand-ins: the real ones are in the next test, and most of them in ``tests/system/test_new_study.py``."""
     server = "atoll server start"
     (tmp_path / "atoll").write_text("#!/bin/sh\nif [ $2 = start ]; then echo serving on port 1; fi; exec sleep 60\n")
     (tmp_path / "atoll").chmod(0o755)
