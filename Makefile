@@ -17,8 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # wait as long as they work: two lanes, cut by the alphabet where both take about as long.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/benchmarks/test_silo_gpu.py
 SYSTEM_TESTS := tests/system
-FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-m]*.py)
-LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[n-z]*.py)
+FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-r]*.py)
+LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[s-z]*.py)
 SERVER_TESTS := tests/server
 # The fast tests' two lanes, alike in processor time, and what takes long: statistics, fuzzing, fits, simulations,
 # examples, thousands of participants, crashes at every point, backups, and processes that are killed.
@@ -72,10 +72,10 @@ test-system: $(VENV)/.dev ## servers, clients and silos as real processes, and t
 	$(MAKE) --no-print-directory --jobs=2 test-system-first test-system-last
 
 test-system-first: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FIRST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system a-m  /'
+	set -o pipefail; $(BIN)/pytest $(FIRST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system a-r  /'
 
 test-system-last: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(LAST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system n-z  /'
+	set -o pipefail; $(BIN)/pytest $(LAST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system s-z  /'
 
 test-server: $(VENV)/.dev ## the server's modules
 	set -o pipefail; $(BIN)/pytest $(SERVER_TESTS) 2>&1 | sed -u 's/^/server      /'
