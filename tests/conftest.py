@@ -36,7 +36,7 @@ KINDS = {
     "fault": "play each fault of a disk, not one of each kind",
     "layout": "train in each layout of ranks, not one of each kind",
     "schedule": "play 12,500 random schedules, crash at each point",
-    "step": "train ten steps in each layout of ranks, not four",
+    "step": "train ten steps in each layout of ranks, not three",
     "study": "train the study of each framework over processes",
 }
 """What a commit leaves out, each with a flag ``--every-KIND``; ``--every`` runs all of it."""

@@ -32,7 +32,7 @@ heads = 2
 rank = 2
 [batch]
 sequence = 32
-global_batch = 4
+global_batch = 2
 [mesh]
 tp = 2
 [checkpoint]
@@ -47,7 +47,7 @@ def test_a_cut_model_becomes_a_folder_that_transformers_reads(tmp_path: Path) ->
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
     job = load_job(file)
-    run_ranks(run, 4, str(tmp_path), job.model_dump(exclude_unset=True), -1)
+    run_ranks(run, 2, str(tmp_path), job.model_dump(exclude_unset=True), -1)
     found = CliRunner().invoke(
         silo, ["export", str(file), "--out", str(tmp_path / "out"), "--json"], catch_exceptions=False
     )

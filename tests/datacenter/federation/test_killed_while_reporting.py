@@ -58,7 +58,7 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "at the end of the round": (Silo, "_end", True),
 }
 UNCOUNTED = list(POINTS)[:5]
-ALWAYS = ("before the errors are kept", "once it is entered", "once it has counted", "at the end of the round")
+ALWAYS = ("once it is entered", "once it has counted")
 
 
 def take_part(address: str, folder: str, rounds: int, point: str = "") -> Any:

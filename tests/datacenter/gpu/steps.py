@@ -42,7 +42,7 @@ CASES: Mapping[str, Mapping[str, dict[str, Any]]] = {
 
 
 def sections_of(case: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    optimiser = {"epsilon": 1e-6, **case.get("optimiser", {})}  # see ``tests.datacenter.training.TWO_BLOCKS``
+    optimiser = {"epsilon": 1e-6, **case.get("optimiser", {})}  # see ``tests.datacenter.training.SMALL``
     return small(**{**case, "model": {**_MODEL, **case.get("model", {})}, "optimiser": optimiser})
 
 

@@ -16,14 +16,14 @@ from tests.datacenter.ranks import run_ranks
 from tests.patience import WAIT_S
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "silo"
-STEPS = 5
+STEPS = 3
 JOB: dict[str, Any] = {
     "job": {"name": "dropout", "steps": STEPS, "seed": 3},
     "model": {
         "kind": "tests.datacenter.mesh.dropout_model:spec",
         "settings": {"vocab": 256, "dim": 32, "hidden": 64, "layers": 2},
     },
-    "batch": {"sequence": 16, "global_batch": 4, "micro_batch": 1},
+    "batch": {"sequence": 16, "global_batch": 4, "micro_batch": 2},
     "optimiser": {"lr": 1e-2},
 }
 
@@ -51,7 +51,9 @@ def trained(folder: str, sections: dict[str, Any]) -> float | None:
 @pytest.mark.parametrize(
     ("ranks", "sections"),
     [
-        pytest.param(2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False}}, id="tp-2"),
+        pytest.param(
+            2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False}}, id="tp-2", marks=pytest.mark.every_layout
+        ),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2-sequence"),
         pytest.param(
             4,

@@ -23,7 +23,7 @@ from atoll.datacenter.models.huggingface.config import config_of
 from atoll.datacenter.parallel.apply import make_model
 from atoll.datacenter.sizing.shape import shape_of
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import assert_same, small, train, whole
+from tests.datacenter.training import assert_same, small, small_in_two, train, whole
 from tests.patience import WAIT_S
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -144,23 +144,34 @@ def test_a_combination_that_no_architecture_has_is_refused_when_it_is_written() 
         config_of(model)
 
 
+QWEN3: dict[str, Any] = {"qk_norm": True, "head_dim": 16}
+GEMMA: dict[str, Any] = {
+    "activation": "gelu_tanh",
+    "norm_offset": True,
+    "scaled_embeddings": True,
+    "tied_embeddings": True,
+}
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "sequence"),
     [
-        pytest.param({"qk_norm": True, "head_dim": 16}, id="qwen3"),
-        pytest.param(
-            {"activation": "gelu_tanh", "norm_offset": True, "scaled_embeddings": True, "tied_embeddings": True},
-            id="gemma",
-        ),
+        pytest.param(QWEN3, True, id="qwen3-sequence"),
+        pytest.param(QWEN3, False, id="qwen3-plain", marks=pytest.mark.every_layout),
+        pytest.param(GEMMA, True, id="gemma-sequence", marks=pytest.mark.every_layout),
+        pytest.param(GEMMA, False, id="gemma-plain"),
     ],
 )
-@pytest.mark.parametrize("sequence", [True, False], ids=["sequence", "plain"])
 def test_relatives_cut_by_tensor_parallelism_train_as_in_one_process(changes: dict[str, Any], sequence: bool) -> None:
-    job = small(model={**SIZES, **changes}, optimiser={"epsilon": 1e-6})
-    (alone,) = run_ranks(train, 1, job)
-    cut = {**job, "mesh": {"tp": 2}, "tensor_parallel": {"sequence": sequence}, "data_parallel": {"method": "zero3"}}
-    for found in run_ranks(train, 4, cut):
+    model = {**SIZES, **changes}
+    (alone,) = run_ranks(train, 1, small_in_two(1, model=model))
+    cut: dict[str, Any] = {
+        "mesh": {"tp": 2},
+        "tensor_parallel": {"sequence": sequence},
+        "data_parallel": {"method": "zero3"},
+    }
+    for found in run_ranks(train, 4, small_in_two(4, model=model, **cut)):
         assert_same(found, alone)
 
 
@@ -168,9 +179,8 @@ def test_relatives_cut_by_tensor_parallelism_train_as_in_one_process(changes: di
 def test_biases_and_scaled_frequencies_cut_by_tensor_parallelism_train_as_in_one_process() -> None:
     scaling = {"factor": 8.0, "original_sequence": 8}
     model = {**SIZES, "rope_theta": 100.0, "rope_scaling": scaling, "attention_bias": True}
-    job = small(model=model, optimiser={"epsilon": 1e-6})
-    (alone,) = run_ranks(train, 1, job)
-    for found in run_ranks(train, 2, {**job, "mesh": {"tp": 2}}):
+    (alone,) = run_ranks(train, 1, small_in_two(1, model=model))
+    for found in run_ranks(train, 2, small_in_two(2, model=model, mesh={"tp": 2})):
         assert found["losses"] == pytest.approx(alone["losses"], abs=2e-5)
 
 

@@ -23,21 +23,20 @@ from atoll.datacenter.train.build import make_step
 from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.models.test_huggingface import reference
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import Example, assert_same, small, train
+from tests.datacenter.training import Example, assert_same, small_in_two, train
 from tests.patience import WAIT_S
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0, "targets": ["wq", "wv", "wo", "w1", "w2"]}
-STEPS = 5
 
 
-def adapted(**sections: dict[str, Any]) -> dict[str, Any]:
-    return small(model={"lora": LORA}, optimiser={"lr": 1e-2}, **sections)
+def adapted(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
+    return small_in_two(ranks, model={"lora": LORA}, optimiser={"lr": 1e-2}, **sections)
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process."""
-    found: dict[str, Any] = run_ranks(train, 1, adapted(), STEPS)[0]
+    found: dict[str, Any] = run_ranks(train, 1, adapted(1))[0]
     return found
 
 
@@ -46,16 +45,21 @@ def alone() -> dict[str, Any]:
     [
         pytest.param(2, {}, id="ddp-2"),
         *SHARDED_AND_CUT,
-        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": {"method": "zero2"}}, id="zero2-2-tp-2"),
+        pytest.param(
+            4,
+            {"mesh": {"tp": 2}, "data_parallel": {"method": "zero2"}},
+            id="zero2-2-tp-2",
+            marks=pytest.mark.every_layout,
+        ),
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    for found in run_ranks(train, ranks, adapted(**sections), STEPS):
+    for found in run_ranks(train, ranks, adapted(ranks, **sections)):
         assert_same(found, alone)
 
 
 def test_only_adapters_move(alone: dict[str, Any]) -> None:
-    start: dict[str, Any] = run_ranks(train, 1, adapted(), 0)[0]
+    start: dict[str, Any] = run_ranks(train, 1, adapted(1), 0)[0]
     for name, value in alone["parameters"].items():
         assert torch.equal(value, start["parameters"][name]) is not is_adapter(name), name
 
@@ -66,10 +70,10 @@ def test_an_adapter_of_the_output_learns_although_chunks_of_the_loss_were_asked_
 ) -> None:
     """Chunks take the matrix alone, so logits are computed whole; ``check_layout`` refuses to say both."""
     model = {"lora": LORA | {"targets": ["wq", "output"]}}
-    (wanted,) = run_ranks(train, 1, small(model=model), STEPS)
+    (wanted,) = run_ranks(train, 1, small_in_two(1, model=model))
     assert wanted["parameters"]["output.lora_b"].any()
-    in_chunks = small(model=model, memory={"loss_chunk_tokens": 8}, mesh=mesh)
-    for found in run_ranks(train, ranks, in_chunks, STEPS):
+    in_chunks = small_in_two(ranks, model=model, memory={"loss_chunk_tokens": 8}, mesh=mesh)
+    for found in run_ranks(train, ranks, in_chunks):
         assert_same(found, wanted)
     with pytest.raises(LayoutError, match="its head has an adapter"):
         check_layout(SiloJob.model_validate(in_chunks), ranks)
@@ -94,9 +98,9 @@ def states(sections: dict[str, Any]) -> dict[str, int]:
 
 
 def test_optimiser_states_are_of_adapters_alone_and_sharded() -> None:
-    both = run_ranks(states, 2, adapted(data_parallel={"method": "zero3"}))
+    both = run_ranks(states, 2, adapted(2, data_parallel={"method": "zero3"}))
     assert sum(one["moments"] for one in both) == both[0]["trained"] < both[0]["all"]
-    assert both[0]["trained"] == sum(4 * 4 * sizes for sizes in (32 + 32, 32 + 16, 32 + 32, 32 + 64, 64 + 32))
+    assert both[0]["trained"] == sum(2 * 4 * sizes for sizes in (32 + 32, 32 + 16, 32 + 32, 32 + 64, 64 + 32))
 
 
 def random_module(model: ModelSection, folder: Path) -> nn.Module:

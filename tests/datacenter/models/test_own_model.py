@@ -13,11 +13,10 @@ from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.models import spec_of
 from tests.datacenter.marks import needs_torch_2_13
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import assert_same, small, train
+from tests.datacenter.training import assert_same, small_in_two, train
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "silo"
 SETTINGS = {"vocab": 64, "dim": 32, "hidden": 64, "layers": 2}
-STEPS = 5
 LAYOUTS = (
     pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
     pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=needs_torch_2_13),
@@ -30,8 +29,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
-def own(**sections: dict[str, Any]) -> dict[str, Any]:
-    return small(model={"kind": "own_model:spec", "settings": SETTINGS}, **sections)
+def own(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
+    return small_in_two(ranks, model={"kind": "own_model:spec", "settings": SETTINGS}, **sections)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def alone() -> dict[str, Any]:
     """One process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
-        found: dict[str, Any] = run_ranks(train, 1, own(), STEPS)[0]
+        found: dict[str, Any] = run_ranks(train, 1, own(1))[0]
     return found
 
 
@@ -51,7 +50,7 @@ def alone() -> dict[str, Any]:
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    for found in run_ranks(train, ranks, own(**sections), STEPS):
+    for found in run_ranks(train, ranks, own(ranks, **sections)):
         assert_same(found, alone)
 
 
@@ -63,9 +62,9 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[
     ],
 )
 def test_blocks_in_a_list(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    job = own(**sections)
+    job = own(ranks, **sections)
     job["model"]["kind"] = "tests.datacenter.models.listed_model:spec"
-    for found in run_ranks(train, ranks, job, STEPS):
+    for found in run_ranks(train, ranks, job):
         assert_same(found, alone)
 
 

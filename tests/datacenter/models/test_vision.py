@@ -17,11 +17,10 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_step
 from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import Example, assert_same, small, whole
+from tests.datacenter.training import STEPS, Example, assert_same, small_in_two, whole
 from tests.patience import WAIT_S
 
 VISION: dict[str, Any] = {"kind": "vision", "vocab": 10, "layers": 2, "dim": 32, "heads": 4, "kv_heads": 4}
-STEPS = 5
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -55,15 +54,15 @@ def train_digits(sections: dict[str, Any], steps: int) -> dict[str, Any]:
         }
 
 
-def job_of(**sections: dict[str, Any]) -> dict[str, Any]:
+def job_of(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
     """A larger epsilon: corners of digits are blank, and AdamW would blow up the rounding of gradients near zero."""
-    return small(**{"model": VISION, "optimiser": {"lr": 1e-3, "epsilon": 1e-5}, **sections})
+    return small_in_two(ranks, **{"model": VISION, "optimiser": {"lr": 1e-3, "epsilon": 1e-5}, **sections})
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process."""
-    found: dict[str, Any] = run_ranks(train_digits, 1, job_of(), STEPS)[0]
+    found: dict[str, Any] = run_ranks(train_digits, 1, job_of(1), STEPS)[0]
     return found
 
 
@@ -72,16 +71,21 @@ def alone() -> dict[str, Any]:
     [
         pytest.param(2, {}, id="ddp-2"),
         *SHARDED_AND_CUT,
-        pytest.param(2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}}, id="tp-2-plain"),
+        pytest.param(
+            2,
+            {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}},
+            id="tp-2-plain",
+            marks=pytest.mark.every_layout,
+        ),
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    for found in run_ranks(train_digits, ranks, job_of(**sections), STEPS):
+    for found in run_ranks(train_digits, ranks, job_of(ranks, **sections), STEPS):
         assert_same(found, alone)
 
 
 def test_it_learns_digits() -> None:
-    sections = job_of(batch={"global_batch": 100, "micro_batch": 100}, optimiser={"lr": 1e-2})
+    sections = job_of(1, batch={"global_batch": 100, "micro_batch": 100}, optimiser={"lr": 1e-2})
     (found,) = run_ranks(train_digits, 1, {**sections, "job": {"name": "digits", "steps": 120}}, 120)
     assert found["right"] > 0.8
 

@@ -12,14 +12,13 @@ import pytest
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import assert_same_gradients, gradients, method, small_in_two
 
-TWO_BLOCKS = {"layers": 2}
 every_layout = pytest.mark.every_layout
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process, nothing compiled."""
-    found: dict[str, Any] = run_ranks(gradients, 1, small_in_two(1, model=TWO_BLOCKS))[0]
+    found: dict[str, Any] = run_ranks(gradients, 1, small_in_two(1))[0]
     return found
 
 
@@ -36,14 +35,14 @@ def alone() -> dict[str, Any]:
         pytest.param(
             4, {"data_parallel": method("zero3"), "mesh": {"dp_replicate": 2}}, id="hybrid-2x2", marks=every_layout
         ),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=every_layout),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
         pytest.param(
             2,
             {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}},
             id="tp-2-plain",
             marks=every_layout,
         ),
-        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2"),
+        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2", marks=every_layout),
         pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero1")}, id="zero1-2-tp-2", marks=every_layout),
     ],
 )
@@ -52,6 +51,6 @@ def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
 ) -> None:
     """Tensor parallel: the embedding's gradient would be 0 if its output went into a compiled block without a copy."""
     memory = {"compile": True} | sections.get("memory", {})
-    job = small_in_two(ranks, **sections | {"memory": memory, "model": TWO_BLOCKS})
+    job = small_in_two(ranks, **sections | {"memory": memory})
     for found in run_ranks(gradients, ranks, job, backend, timeout_s=300):
         assert_same_gradients([found], alone)

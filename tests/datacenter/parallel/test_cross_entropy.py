@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,14 +16,16 @@ from torch.profiler import ProfilerActivity, profile
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
+from atoll.datacenter.models.compiled import compiled
 from atoll.datacenter.models.llama_spec import token_loss
 from atoll.datacenter.parallel.cross_entropy import chunked_cross_entropy
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import TWO_BLOCKS, assert_same, assert_same_together, method, small, small_in_two, train
+from tests.datacenter.training import assert_same, assert_same_together, method, small, small_in_two, train
 
 SCALE = 1 / 37
 CHUNK = 5
 """Divides no number of tokens here, so that the last chunk is shorter."""
+every_layout = pytest.mark.every_layout
 CHUNKED: dict[str, Any] = {"memory": {"loss_chunk_tokens": CHUNK}}
 
 
@@ -50,6 +54,17 @@ def test_loss_and_gradients_equal_those_of_whole_logits(chunk: int) -> None:
     torch.testing.assert_close(chunked(hidden, weight, labels, chunk), wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.fixture
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compile with this backend; ``aot_eager`` generates no code, which takes half a minute of processor time."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=request.param))
+    compiled.cache_clear()
+    yield
+    compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)], indirect=True)
 @pytest.mark.parametrize("scale", [SCALE, torch.tensor(SCALE)], ids=["number", "tensor"])
 def test_compiled_they_are_the_same(scale: float | Tensor) -> None:
     hidden, weight, labels = inputs()
@@ -149,7 +164,7 @@ def peak_bytes(run: Any) -> int:
 @pytest.fixture(scope="module")
 def whole() -> dict[str, Any]:
     """One process with whole logits."""
-    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS))[0]
+    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1))[0]
     return found
 
 
@@ -158,19 +173,21 @@ def whole() -> dict[str, Any]:
     [
         pytest.param(1, {}, id="one"),
         pytest.param(2, {}, id="ddp-2"),
-        pytest.param(2, {"data_parallel": method("zero1")}, id="zero1-2"),
+        pytest.param(2, {"data_parallel": method("zero1")}, id="zero1-2", marks=every_layout),
         pytest.param(2, {"data_parallel": method("zero3")}, id="zero3-2"),
-        pytest.param(2, {"data_parallel": {"method": "zero3", "cpu_offload": True}}, id="zero3-offload-2"),
+        pytest.param(
+            2, {"data_parallel": {"method": "zero3", "cpu_offload": True}}, id="zero3-offload-2", marks=every_layout
+        ),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
         pytest.param(2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False}}, id="tp-2-whole-sequences"),
-        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2"),
+        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2", marks=every_layout),
         pytest.param(2, {"mesh": {"cp": 2}}, id="cp-2"),
     ],
 )
 def test_layouts_equal_one_process_with_whole_logits(
     ranks: int, sections: dict[str, Any], whole: dict[str, Any]
 ) -> None:
-    for one in run_ranks(train, ranks, small_in_two(ranks, **TWO_BLOCKS, **sections, **CHUNKED)):
+    for one in run_ranks(train, ranks, small_in_two(ranks, **sections, **CHUNKED)):
         assert_same(one, whole)
 
 
@@ -180,27 +197,27 @@ def test_layouts_equal_one_process_with_whole_logits(
         pytest.param(2, {"mesh": {"pp": 2}}, id="1f1b"),
         pytest.param(
             2,
-            {"mesh": {"pp": 2}, "pipeline": {"schedule": "zbv", "stages_per_rank": 2}},
+            {"model": {"layers": 4}, "mesh": {"pp": 2}, "pipeline": {"schedule": "zbv", "stages_per_rank": 2}},
             id="zbv: two backward passes of a stage",
         ),
-        pytest.param(4, {"mesh": {"pp": 2, "tp": 2}}, id="1f1b-tp-2"),
-        pytest.param(4, {"mesh": {"pp": 2}, "data_parallel": method("zero2")}, id="1f1b-zero2-2"),
+        pytest.param(4, {"mesh": {"pp": 2, "tp": 2}}, id="1f1b-tp-2", marks=every_layout),
+        pytest.param(4, {"mesh": {"pp": 2}, "data_parallel": method("zero2")}, id="1f1b-zero2-2", marks=every_layout),
     ],
 )
 def test_pipelines_equal_one_process_with_whole_logits(ranks: int, sections: dict[str, Any]) -> None:
-    (wanted,) = run_ranks(train, 1, small())
+    (wanted,) = run_ranks(train, 1, small(model=sections.get("model", {})))
     assert_same_together(run_ranks(train, ranks, small(**sections, **CHUNKED)), wanted)
 
 
 def test_adapters_leave_the_output_matrix_frozen() -> None:
-    sections = {**TWO_BLOCKS, "model": {**TWO_BLOCKS["model"], "lora": {"rank": 2}}}
+    sections: dict[str, Any] = {"model": {"lora": {"rank": 2}}}
     (wanted,) = run_ranks(train, 1, small_in_two(1, **sections))
     for one in run_ranks(train, 2, small_in_two(2, **sections, **CHUNKED, data_parallel=method("zero3"))):
         assert_same(one, wanted)
 
 
 def test_a_tied_embedding_adds_up_both_gradients() -> None:
-    sections = {**TWO_BLOCKS, "model": {**TWO_BLOCKS["model"], "tied_embeddings": True}}
+    sections: dict[str, Any] = {"model": {"tied_embeddings": True}}
     (wanted,) = run_ranks(train, 1, small_in_two(1, **sections))
     for one in run_ranks(train, 2, small_in_two(2, **sections, **CHUNKED, mesh={"tp": 2})):
         assert_same(one, wanted)

@@ -58,7 +58,7 @@ def gradients_alone() -> dict[str, Any]:
     [
         pytest.param(2, {}, id="ddp-2"),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=every_layout),
-        pytest.param(2, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2"),
+        pytest.param(2, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2", marks=every_layout),
         pytest.param(4, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2-efsdp-2"),
         pytest.param(4, {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3}, id="ep-2-tp-2"),
         pytest.param(2, {"model": {"moe": PADDED}}, id="padded-2", marks=every_layout),
@@ -168,7 +168,8 @@ def test_a_checkpoint_of_dealt_out_experts_goes_on_without_them_dealt_out(tmp_pa
 @pytest.mark.parametrize(
     ("ranks", "sections"),
     [
-        pytest.param(4, {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3}, id="ep-2-tp-2"),
+        pytest.param(2, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2"),
+        pytest.param(4, {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3}, id="ep-2-tp-2", marks=every_layout),
         pytest.param(2, {}, id="ddp-2", marks=every_layout),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=every_layout),
         pytest.param(4, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2-efsdp-2", marks=every_layout),

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import TWO_BLOCKS, assert_same, method, small_in_two, train
+from tests.datacenter.training import assert_same, method, small_in_two, train
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process."""
-    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS))[0]
+    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1))[0]
     return found
 
 
@@ -26,14 +26,14 @@ def alone() -> dict[str, Any]:
         pytest.param(2, {"data_parallel": method("zero3")}, id="zero3-2"),
         pytest.param(2, {"data_parallel": {"method": "zero3", "cpu_offload": True}}, id="zero3-offload-2"),
         pytest.param(4, {"data_parallel": method("zero3"), "mesh": {"dp_replicate": 2}}, id="hybrid-2x2"),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=pytest.mark.every_layout),
         pytest.param(2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}}, id="tp-2-plain"),
-        pytest.param(4, {"mesh": {"tp": 2}}, id="ddp-2-tp-2"),
+        pytest.param(4, {"mesh": {"tp": 2}}, id="ddp-2-tp-2", marks=pytest.mark.every_layout),
         pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2"),
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    found = run_ranks(train, ranks, small_in_two(ranks, **TWO_BLOCKS, **sections))
+    found = run_ranks(train, ranks, small_in_two(ranks, **sections))
     assert len(found[0]["parameters"]) == len(alone["parameters"])
     for one in found:
         assert_same(one, alone)

@@ -13,14 +13,25 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.activation import checkpoint_blocks
 from atoll.datacenter.parallel.initial import fill
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import TWO_BLOCKS, assert_same, method, small, small_in_two, train
+from tests.datacenter.training import assert_same, method, small, small_in_two, train
+
+TP: dict[str, Any] = {"mesh": {"tp": 2}}
+ZERO3: dict[str, Any] = {"data_parallel": method("zero3")}
+every_layout = pytest.mark.every_layout
 
 
-@pytest.mark.parametrize("checkpointing", ["selective", "full"])
-def test_equal_to_one_process(checkpointing: str) -> None:
-    (alone,) = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS), 3)
-    sections: dict[str, Any] = {"mesh": {"tp": 2}, "data_parallel": method("zero3"), **TWO_BLOCKS}
-    for one in run_ranks(train, 4, small_in_two(4, memory={"checkpointing": checkpointing}, **sections), 3):
+@pytest.mark.parametrize(
+    ("checkpointing", "ranks", "sections"),
+    [
+        pytest.param("selective", 2, TP, id="selective-tp-2"),
+        pytest.param("full", 2, ZERO3, id="full-zero3-2"),
+        pytest.param("selective", 4, TP | ZERO3, id="selective-zero3-2-tp-2", marks=every_layout),
+        pytest.param("full", 4, TP | ZERO3, id="full-zero3-2-tp-2", marks=every_layout),
+    ],
+)
+def test_equal_to_one_process(checkpointing: str, ranks: int, sections: dict[str, Any]) -> None:
+    (alone,) = run_ranks(train, 1, small_in_two(1))
+    for one in run_ranks(train, ranks, small_in_two(ranks, memory={"checkpointing": checkpointing}, **sections)):
         assert_same(one, alone)
 
 

@@ -26,16 +26,17 @@ from atoll.datacenter.parallel.apply import make_bare
 from atoll.datacenter.parallel.async_tp import check_async_tp
 from atoll.datacenter.parallel.regather import Regather, regather_inputs
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import TWO_BLOCKS, assert_same, method, share, small_in_two, train, whole
+from tests.datacenter.training import SMALL, assert_same, method, share, small_in_two, train, whole
 from tests.patience import WAIT_S
 
-TP: dict[str, Any] = {"mesh": {"tp": 2}, **TWO_BLOCKS}
+TP: dict[str, Any] = {"mesh": {"tp": 2}}
 GATHERED = {"memory": {"checkpointing": "gathered"}}
 
 
-def test_equal_to_one_process() -> None:
-    (alone,) = run_ranks(train, 1, small_in_two(1, **TWO_BLOCKS))
-    for one in run_ranks(train, 4, small_in_two(4, **TP, **GATHERED, data_parallel=method("zero3"))):
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.every_layout)])
+def test_equal_to_one_process(ranks: int) -> None:
+    (alone,) = run_ranks(train, 1, small_in_two(1))
+    for one in run_ranks(train, ranks, small_in_two(ranks, **TP, **GATHERED, data_parallel=method("zero3"))):
         assert_same(one, alone)
 
 
@@ -75,7 +76,7 @@ def gathers(sections: dict[str, Any]) -> tuple[int, int]:
 def test_each_input_is_gathered_once_more() -> None:
     """``tests/datacenter/plan/test_verify.py`` counts what is kept meanwhile."""
     plain, again = (run_ranks(gathers, 2, small_in_two(2, **TP, **one))[0] for one in ({}, GATHERED))
-    entries = 2 * TWO_BLOCKS["model"]["layers"]
+    entries = 2 * SMALL["model"]["layers"]
     assert again == (plain[0], plain[1] + entries)
 
 

@@ -12,7 +12,7 @@ from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.apply import make_bare
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import TWO_BLOCKS, method, small_in_two
+from tests.datacenter.training import method, small_in_two
 from tests.patience import WAIT_S
 
 
@@ -26,11 +26,11 @@ def units(sections: dict[str, Any]) -> list[str]:
 
 
 def test_blocks_and_both_ends_are_units() -> None:
-    (found,) = run_ranks(units, 1, small_in_two(1, **TWO_BLOCKS, data_parallel=method("zero3")))
+    (found,) = run_ranks(units, 1, small_in_two(1, data_parallel=method("zero3")))
     assert found == ["", "tok_embeddings", "blocks.0", "blocks.1", "norm", "output"]
 
 
 def test_tied_ends_stay_with_the_rest() -> None:
-    tied = {**TWO_BLOCKS, "model": {**TWO_BLOCKS["model"], "tied_embeddings": True}}
+    tied: dict[str, Any] = {"model": {"tied_embeddings": True}}
     (found,) = run_ranks(units, 1, small_in_two(1, **tied, data_parallel=method("zero3")))
     assert found == ["", "blocks.0", "blocks.1"]

@@ -139,10 +139,11 @@ def test_each_sequence_is_clipped_by_itself(
 
 def test_noise_is_what_one_process_would_draw_and_of_the_right_size() -> None:
     noise, limit = 2.0, 0.5
-    (quiet,) = run_ranks(gradients, 1, private(limit, 0.0))
-    (alone,) = run_ranks(gradients, 1, private(limit, noise))
-    replicas = run_ranks(gradients, 2, private(limit, noise))
-    shards = run_ranks(gradients, 2, private(limit, noise, data_parallel={"method": "zero3"}))
+    many: dict[str, Any] = {"model": {"layers": 4}}
+    (quiet,) = run_ranks(gradients, 1, private(limit, 0.0, **many))
+    (alone,) = run_ranks(gradients, 1, private(limit, noise, **many))
+    replicas = run_ranks(gradients, 2, private(limit, noise, **many))
+    shards = run_ranks(gradients, 2, private(limit, noise, data_parallel={"method": "zero3"}, **many))
     for found in (*replicas, *shards):
         for name, value in found["whole"].items():
             torch.testing.assert_close(value, alone["whole"][name], rtol=1e-5, atol=2e-6)

@@ -64,9 +64,7 @@ def bench(
 
 def _start(nproc: int | None) -> None:
     """Run this command once for each process."""
-    import torch  # noqa: PLC0415  # seconds, and only here
-
-    count = nproc or torch.cuda.device_count() or 2
+    count = nproc or _gpus() or 2
     threads = max(1, (os.cpu_count() or 1) // count)
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as logs:  # torchrun does not remove its log folder
         launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", f"--log-dir={logs}"]
@@ -77,6 +75,12 @@ def _start(nproc: int | None) -> None:
         )
     if (code := done.returncode) != 0:
         raise click.ClickException(f"the measurement ended with exit code {code}; the reason is printed above")
+
+
+def _gpus() -> int:
+    import torch  # noqa: PLC0415  # seconds, and only here
+
+    return torch.cuda.device_count()
 
 
 def _arguments() -> list[str]:

@@ -405,21 +405,21 @@ def test_a_late_group_does_not_set_the_pace_and_no_digit_changes(tmp_path: Path)
 
 
 _LATE_OF_TWO = [
-    ("zero2", ""),
-    pytest.param("zero1", "", marks=pytest.mark.every_fault),
-    pytest.param("zero3", "", marks=pytest.mark.every_fault),
-    pytest.param("ddp", "tp = 2", marks=pytest.mark.every_fault),
-    pytest.param("ddp", "pp = 2", marks=pytest.mark.every_fault),
+    (2, "ddp", ""),
+    *(
+        pytest.param(4, method, axes, marks=pytest.mark.every_fault)
+        for method, axes in (("zero1", ""), ("zero2", ""), ("zero3", ""), ("ddp", "tp = 2"), ("ddp", "pp = 2"))
+    ),
 ]
 
 
-@pytest.mark.parametrize(("method", "axes"), _LATE_OF_TWO)
-def test_a_late_group_that_is_first_after_all_counts(tmp_path: Path, method: str, axes: str) -> None:
-    """In step 2 the other group breaks off its work for the late one, in step 3 it does not; its two ranks agree."""
+@pytest.mark.parametrize(("ranks", "method", "axes"), _LATE_OF_TWO)
+def test_a_late_group_that_is_first_after_all_counts(tmp_path: Path, ranks: int, method: str, axes: str) -> None:
+    """In step 2 the other group breaks off its work for the late one, in step 3 it does not; its ranks agree."""
     late, later = Gate(tmp_path, 0, 2), Gate(tmp_path, 0, 3)
     helping, ahead = Gate(tmp_path, 1, 2, "speculation"), Gate(tmp_path, 1, 4)
     job = write_job(tmp_path, steps=5, groups=2, method=method, axes=axes, faults=SPECULATIVE)
-    with run(job, 4, (), [late, helping, later, ahead]) as command:
+    with run(job, ranks, (), [late, helping, later, ahead]) as command:
         with helping.reached():
             late.open()
             command.until("step 2/5")
@@ -429,9 +429,10 @@ def test_a_late_group_that_is_first_after_all_counts(tmp_path: Path, method: str
     records = records_of(tmp_path)
     assert all(record["replicas"] == [0, 1] for record in records.values())
     assert [records[step]["replicas_speculated"] for step in (2, 3)] == [0, 1]
-    assert_undisturbed(tmp_path, 2, 4, steps=5, method=method, axes=axes)
+    assert_undisturbed(tmp_path, 2, ranks, steps=5, method=method, axes=axes)
 
 
+@pytest.mark.every_fault
 def test_a_group_killed_while_it_runs_micro_batches_of_a_late_one_is_replaced(tmp_path: Path) -> None:
     """Another group that has arrived replaces it: the step has the rows of the late group, not those of the lost."""
     late, survivor = Gate(tmp_path, 2, 2), Gate(tmp_path, "0,1", 4)

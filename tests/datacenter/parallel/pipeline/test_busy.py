@@ -55,6 +55,6 @@ def measured(sections: dict[str, Any]) -> float:
 
 
 def test_every_rank_says_the_mean() -> None:
-    first, second = run_ranks(measured, 2, small(mesh={"pp": 2}, pipeline={"schedule": "zbv"}))
+    first, second = run_ranks(measured, 2, small(model={"layers": 4}, mesh={"pp": 2}, pipeline={"schedule": "zbv"}))
     assert first == second
     assert 0 < first < 1

@@ -60,7 +60,7 @@ def test_where_stages_live() -> None:
 
 
 def test_a_stage_keeps_the_names_of_the_whole() -> None:
-    job = SiloJob.model_validate(small())
+    job = SiloJob.model_validate(small(model={"layers": 4}))
     spec = spec_of(job.model)
     dealt = Deal((range(1), range(1, 3), range(3, 4)), (0, 1, 2))
     stages = [build_stage(spec, dealt, number) for number in range(3)]

@@ -38,6 +38,9 @@ IN_FOUR = {"batch": {"micro_batch": 2}}
 """Enough micro-batches for a steady state between two ranks; V schedules, whose phases are longer, get eight."""
 
 
+TWO_BLOCKS = {"model": {"layers": 2}}
+
+
 def job(layers: int, **sections: dict[str, Any]) -> dict[str, Any]:
     """Eight micro-batches of one pipeline by default; eight blocks where four ranks have two stages each."""
     return small(**{"model": {"layers": layers}, "batch": {"micro_batch": 1}} | sections)
@@ -50,10 +53,9 @@ def alone() -> Callable[[int], dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def gradients_alone() -> dict[str, Any]:
-    """One process, nothing compiled."""
-    found: dict[str, Any] = run_ranks(gradients, 1, small())[0]
-    return found
+def gradients_alone() -> Callable[[int], dict[str, Any]]:
+    """One process, nothing compiled, by number of blocks."""
+    return cache(lambda layers: run_ranks(gradients, 1, small(model={"layers": layers}))[0])
 
 
 @pytest.mark.parametrize(
@@ -61,11 +63,11 @@ def gradients_alone() -> dict[str, Any]:
     [
         pytest.param(2, GPIPE, IN_FOUR, id="gpipe-2"),
         pytest.param(2, ONE_F_ONE_B | {"balance": "cost"}, IN_FOUR, id="1f1b-2-cost"),
-        pytest.param(2, INTERLEAVED, IN_FOUR, id="interleaved-2"),
+        pytest.param(2, INTERLEAVED, IN_FOUR, id="interleaved-2", marks=every_layout),
         pytest.param(2, LOOPED, IN_FOUR, id="looped_bfs-2"),
         pytest.param(2, ZERO_BUBBLE, IN_FOUR, id="interleaved_zero_bubble-2"),
-        pytest.param(2, ZBV, {}, id="zbv-2"),
-        pytest.param(2, DUALPIPEV, {}, id="dualpipev-2"),
+        pytest.param(2, ZBV, {}, id="zbv-2", marks=every_layout),
+        pytest.param(2, DUALPIPEV, {}, id="dualpipev-2", marks=every_layout),
         pytest.param(4, GPIPE, {"mesh": {"pp": 4}}, id="gpipe-4", marks=every_layout),
         pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 4}}, id="1f1b-4", marks=every_layout),
         pytest.param(4, INTERLEAVED, {"mesh": {"pp": 4}}, id="interleaved-4", marks=every_layout),
@@ -90,7 +92,7 @@ def gradients_alone() -> dict[str, Any]:
         pytest.param(
             4, DUALPIPEV, {"data_parallel": {"method": "zero2", "cpu_offload": True}}, id="dualpipev-2-zero2-2-offload"
         ),
-        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 2, "tp": 2}, **IN_FOUR}, id="1f1b-2-tp-2"),
+        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 2, "tp": 2}, **IN_FOUR, **TWO_BLOCKS}, id="1f1b-2-tp-2"),
         pytest.param(
             4,
             INTERLEAVED,
@@ -130,7 +132,7 @@ def test_equal_to_one_process(
     ranks: int, pipeline: dict[str, Any], sections: dict[str, Any], alone: Callable[[int], dict[str, Any]]
 ) -> None:
     sections = {"mesh": {"pp": 2}, "pipeline": pipeline} | sections
-    layers = 2 * sections["mesh"]["pp"]
+    layers = sections.get("model", {}).get("layers", 2 * sections["mesh"]["pp"])
     assert_same_together(run_ranks(train, ranks, job(layers, **sections)), alone(layers))
 
 
@@ -141,7 +143,7 @@ def test_equal_to_one_process(
 )
 def test_experts_in_stages_are_equal_to_one_process(pipeline: dict[str, Any], zero: str) -> None:
     sections: dict[str, dict[str, Any]] = {
-        "model": {"moe": {"experts": 4, "expert_dim": 32}},
+        "model": {"layers": 4, "moe": {"experts": 4, "expert_dim": 32}},
         "batch": {"micro_batch": 1},
     }
     wanted = run_ranks(train, 1, small(**sections))[0]
@@ -154,7 +156,13 @@ def test_experts_in_stages_are_equal_to_one_process(pipeline: dict[str, Any], ze
 @pytest.mark.parametrize(
     ("ranks", "pipeline", "sections"),
     [
-        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 2, "tp": 2}}, id="1f1b-2-tp-2"),
+        pytest.param(
+            4,
+            ONE_F_ONE_B,
+            {"mesh": {"pp": 2, "tp": 2}, **IN_FOUR, **TWO_BLOCKS},
+            id="1f1b-2-tp-2",
+            marks=every_layout,
+        ),
         pytest.param(4, ZBV, {"data_parallel": method("zero2")}, id="zbv-2-zero2-2", marks=needs_torch_2_13),
         pytest.param(4, ONE_F_ONE_B, {}, id="1f1b-2-ddp-2", marks=every_layout),
         pytest.param(4, ONE_F_ONE_B, {"data_parallel": method("zero3")}, id="1f1b-2-zero3-2", marks=every_layout),
@@ -181,14 +189,19 @@ def test_experts_in_stages_are_equal_to_one_process(pipeline: dict[str, Any], ze
     ],
 )
 def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
-    ranks: int, pipeline: dict[str, Any], sections: dict[str, Any], backend: str, gradients_alone: dict[str, Any]
+    ranks: int,
+    pipeline: dict[str, Any],
+    sections: dict[str, Any],
+    backend: str,
+    gradients_alone: Callable[[int], dict[str, Any]],
 ) -> None:
     """Tensor parallel: the embedding's gradient would be 0 if its output went into a compiled block without a copy."""
     sections = {
         "mesh": {"pp": 2},
         "pipeline": pipeline,
+        "model": {"layers": 4},
         "memory": {"compile": True},
         "batch": {"micro_batch": 1},
     } | sections
     found = run_ranks(gradients, ranks, small(**sections), backend, timeout_s=300)
-    assert_same_gradients(found, gradients_alone)
+    assert_same_gradients(found, gradients_alone(sections["model"]["layers"]))

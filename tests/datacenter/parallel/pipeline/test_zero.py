@@ -60,5 +60,6 @@ def count(sections: dict[str, Any]) -> list[int]:
 )
 def test_gradients_meet_once_a_step(zero: str, gathers: int) -> None:
     """In every ZeRO stage whole gradients wait for the last micro-batch (here with 1F1B, two data-parallel ranks)."""
-    found = run_ranks(count, 4, small(mesh={"pp": 2}, batch={"micro_batch": 1}, data_parallel=method(zero)))
+    job = small(model={"layers": 4}, mesh={"pp": 2}, batch={"micro_batch": 1}, data_parallel=method(zero))
+    found = run_ranks(count, 4, job)
     assert found == [[gathers, GROUPS]] * 4
