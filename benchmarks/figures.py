@@ -27,8 +27,8 @@ class Figure:
         unit: of value and limit.
         limit: the limit or plain baseline; None if there is none.
         ratio: value / limit; None without a limit or if it is 0.
-        target: bound on the ratio (``within``; ``equal``: 1) or on the value (``at_most``, ``at_least``); None for a
-            figure without a target.
+        target: bound on the ratio (``within``; ``equal``: 1), on its distance from 1 (``near``) or on the value
+            (``at_most``, ``at_least``); None for a figure without a target.
         ok: whether the target is met; True without a target.
         command: the command that measures this figure.
     """
@@ -65,6 +65,12 @@ class Figure:
     def within(cls, name: str, value: float, unit: str, command: str, *, limit: float, target: float) -> Figure:
         """A figure that should be at most ``target`` times a limit measured in the same run."""
         return cls(name, value, unit, limit, value / limit, target, value <= target * limit, command)
+
+    @classmethod
+    def near(cls, name: str, value: float, unit: str, command: str, *, other: float, share: float) -> Figure:
+        """A figure that should differ from another by at most a share of that."""
+        ratio = value / other
+        return cls(name, value, unit, other, ratio, share, abs(ratio - 1) <= share, command)
 
     @classmethod
     def equal(cls, name: str, value: float, unit: str, command: str, *, other: float) -> Figure:

@@ -20,6 +20,8 @@ def test_a_figure_is_judged_by_its_ratio_or_by_itself() -> None:
     assert Figure.at_most("a", 2.0, "MB", 2.0, "c").ok
     assert not Figure.at_least("a", 19.0, "rounds/s", 20.0, "c").ok
     assert Figure.stated("a", 1.0, "s", "c", beside=4.0).ratio == 0.25
+    near = [Figure.near("a", value, "s", "c", other=10.0, share=0.15).ok for value in (8.4, 8.6, 11.4, 11.6)]
+    assert near == [False, True, True, False]
 
 
 def test_the_table_tells_what_is_missed() -> None:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partialmethod
+from functools import partial, partialmethod
 from typing import Any
 from unittest.mock import patch
 
@@ -164,7 +164,8 @@ def gradients(sections: dict[str, Any], backend: str = "inductor") -> dict[str, 
     """
     job = SiloJob.model_validate(sections)
     compiled = partialmethod(nn.Module.compile, backend=backend)
-    with join_world(WAIT_S) as world, patch.object(nn.Module, "compile", compiled):
+    loss_compiled = patch("atoll.datacenter.parallel.loss.compiled", partial(torch.compile, backend=backend))
+    with join_world(WAIT_S) as world, patch.object(nn.Module, "compile", compiled), loss_compiled:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_passes(job, spec_of(job.model), meshes, world.device)
         batches = cut_batches(share(job, meshes, 0), job, meshes)

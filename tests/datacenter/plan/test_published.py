@@ -6,8 +6,9 @@ import pytest
 
 from atoll.datacenter.machine import DATA_SHEETS
 from atoll.datacenter.plan.step_time import Machine
-from benchmarks.silo.published import ROWS, WITHIN, Row
+from benchmarks.silo.published import MEMORY_WITHIN, ROWS, WITHIN, Row
 
+WITH_MEMORY = [row for row in ROWS if row.reserved_gib is not None]
 BY_NAME = {row.name: row for row in ROWS}
 
 
@@ -20,6 +21,18 @@ def test_within_the_stated_distance(row: Row) -> None:
 def test_what_is_further_off_is_slower_than_published(row: Row) -> None:
     """If a prediction comes within the distance, its exception must be removed."""
     assert row.tokens_per_s / 1.6 < row.predicted() < row.tokens_per_s * (1 - WITHIN)
+
+
+@pytest.mark.parametrize("row", [row for row in WITH_MEMORY if not row.memory_missed], ids=lambda row: row.name)
+def test_memory_within_the_stated_distance(row: Row) -> None:
+    assert row.planned_gib() == pytest.approx(row.reserved_gib, rel=MEMORY_WITHIN)
+
+
+@pytest.mark.parametrize("row", [row for row in WITH_MEMORY if row.memory_missed], ids=lambda row: row.name)
+def test_memory_that_is_further_off_is_less_than_published(row: Row) -> None:
+    """If a plan comes within the distance, its exception must be removed."""
+    assert row.reserved_gib is not None
+    assert row.reserved_gib / 1.6 < row.planned_gib() < row.reserved_gib * (1 - MEMORY_WITHIN)
 
 
 def test_better_is_predicted_to_be_better() -> None:

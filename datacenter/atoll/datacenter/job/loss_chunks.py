@@ -28,6 +28,11 @@ def loss_chunk_tokens(job: SiloJob, *, micro_batch: int, cp: int, tp: int, head:
     return chunk if 0 < chunk < micro_batch * job.batch.sequence // cp else None
 
 
+def compiles_loss(job: SiloJob, *, tp: int) -> bool:
+    """Return whether the loss is compiled, whole or a chunk at a time; not for classes divided over ``tp`` ranks."""
+    return job.memory.compile and tp == 1
+
+
 def why_whole(job: SiloJob, *, tp: int, head: bool) -> str | None:
     """Return why the loss of this job needs whole logits, with the remedy; None if it can be computed in chunks."""
     if not head:

@@ -173,7 +173,7 @@ class MemorySection(Section):
         ),
     ] = "none"
     budget: Annotated[float, Field(ge=0, le=1, description="Share of activation memory that `budget` may keep.")] = 0.5
-    compile: Annotated[bool, Field(description="Compile each block.")] = False
+    compile: Annotated[bool, Field(description="Compile each block, and the loss except with `tp`.")] = False
     loss_chunk_tokens: Annotated[
         int | None,
         Field(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
+from atoll.datacenter.job.loss_chunks import compiles_loss, loss_chunk_tokens
+from atoll.datacenter.models.compiled import compiled
 from atoll.datacenter.parallel.cross_entropy import chunked_cross_entropy
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Loss:
         chunk: tokens of one chunk; the model then returns ``(hidden, matrix)``, see ``hand_on``. None: whole logits.
         classes: group over which the matrix is divided along the classes, if the loss is computed in chunks.
         divided: whether logits are divided along the classes.
-        compiles: whether a chunk's loss is compiled.
+        compiles: whether the loss is compiled: float32 copies of the logits then exist only inside its kernels.
     """
 
     spec: ModelSpec
@@ -47,7 +48,7 @@ class Loss:
         chunk, parts = chunk_of(job, spec, meshes), meshes.dims.tp
         classes = meshes.dense["tp"].get_group() if chunk is not None and parts > 1 else None
         divided = chunk is None and parts > 1 and job.tensor_parallel.loss
-        return cls(spec, chunk, classes, divided, job.memory.compile)
+        return cls(spec, chunk, classes, divided, compiles_loss(job, tp=parts))
 
     def __call__(self, outputs: Any, labels: Tensor, divisor: float | Tensor) -> Tensor:
         """Return the sum of the losses over a divisor, float32 scalar.
@@ -58,7 +59,9 @@ class Loss:
             divisor: counted tokens of the global batch over the loss scale.
         """
         if self.chunk is None:
-            return self.spec.loss(outputs, labels) / divisor
+            whole = compiled(self.spec.loss) if self.compiles else self.spec.loss
+            summed: Tensor = whole(outputs, labels)
+            return summed / divisor
         hidden, matrix = outputs
         return chunked_cross_entropy(
             hidden,

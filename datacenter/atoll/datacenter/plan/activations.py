@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from atoll.datacenter.job.loss_chunks import loss_chunk_tokens
+from atoll.datacenter.job.loss_chunks import compiles_loss, loss_chunk_tokens
 from atoll.datacenter.parallel.attention_blocks import fits_gpu
 from atoll.datacenter.sizing.formula import Figure, given, largest
 
@@ -36,9 +36,10 @@ class Activations:
         working: added while one block's backward pass runs: what it recomputes, and gradients.
         passed: gradients of hidden states, between the backward passes of blocks.
         last: kept by the last norm and the output projection.
-        logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass. With a loss in
-            chunks, hidden states instead.
-        loss: while the loss's backward pass begins, or while a chunk's gradient is computed.
+        logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass, if the loss is
+            not compiled. With a loss in chunks, hidden states instead.
+        saved: logits that a compiled loss saves for its backward pass.
+        loss: while the loss's backward pass begins, or while a chunk's gradient is computed; without logits.
         projection: gradients that the output projection's backward pass starts from.
         boundary: one hidden state, as sent between stages.
     """
@@ -48,6 +49,7 @@ class Activations:
     passed: Figure
     last: Figure
     logits: Figure
+    saved: Figure
     loss: Figure
     projection: Figure
     boundary: Figure
@@ -97,7 +99,8 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
     chunk = loss_chunk_tokens(task.job, micro_batch=micro_batch, cp=cp, tp=tp, head=task.has_head)
     logits, loss = _loss(task, tokens, chunk)
     projection = logits if chunk is None else hidden
-    return Activations(kept, working, 2 * hidden, last, logits, loss, projection, boundary)
+    saved = logits if chunk is None and compiles_loss(task.job, tp=tp) else Figure(0.0)
+    return Activations(kept, working, 2 * hidden, last, logits, saved, loss, projection, boundary)
 
 
 def _gradients(task: Task, tokens: Tokens, hidden: Figure, cp: int) -> Figure:
@@ -238,15 +241,22 @@ def _products(task: Task, tokens: Tokens, hidden: Figure, boundary: Figure) -> F
 
 
 def _loss(task: Task, tokens: Tokens, chunk: int | None) -> tuple[Figure, Figure]:
-    """Logits, and float32 copies of them: log-probabilities and two gradients; loss parallelism makes one more."""
+    """Logits, and what the loss makes of them.
+
+    Without the compiler these are three float32 copies: log-probabilities and two gradients; loss parallelism makes one
+    more. A compiled loss makes only the gradient, in the dtype of the logits.
+    """
     if chunk is not None:
         return _chunked_loss(task, tokens, chunk)
     elements, copies = tokens.count * task.shape.sizes.vocab, 3
     if tokens.tp.value > 1 and task.job.tensor_parallel.loss:
         elements, copies = elements / tokens.tp, 4
     elements = elements.called("logits of a micro-batch", "elements")
+    logits = (elements * task.width).called("logits", "bytes")
+    if compiles_loss(task.job, tp=int(tokens.tp.value)):
+        return logits, (elements * task.width).called("gradient of the logits", "bytes")
     loss = given("float32 copies", copies) * _FLOAT32 * elements
-    return (elements * task.width).called("logits", "bytes"), loss.called("loss", "bytes")
+    return logits, loss.called("loss", "bytes")
 
 
 def _chunked_loss(task: Task, tokens: Tokens, chunk: int) -> tuple[Figure, Figure]:

@@ -154,7 +154,8 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     blocks = _in_flight(layout, share, acts)
     kept = (blocks + _at_end(layout, share, acts)).called("activations", "bytes")
     logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them to the step's end
-    loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
+    begun = (logits if layout.dims.pp > 1 else acts.saved) + acts.loss
+    loss = begun.called("logits and loss", "bytes") if share.last else NOTHING
     working = (kept + acts.working).called("activations", "bytes")
     fewer = (kept - acts.block).called("activations of the blocks before", "bytes")
     finished = before if layout.micro_batches > 1 else of_shard

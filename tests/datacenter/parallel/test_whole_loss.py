@@ -1,0 +1,81 @@
+"""The compiled loss of whole logits beside the eager one: values, gradients, and bytes beside the plan's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.models.kinds import spec_of
+from atoll.datacenter.models.plain import plain_spec
+from atoll.datacenter.models.spec import ModelSpec
+from atoll.datacenter.parallel.loss import Loss
+from atoll.datacenter.plan.activations import activations_of
+from atoll.datacenter.plan.layout import Task, layout_of
+from tests.datacenter.parallel.test_cross_entropy import peak_bytes
+from tests.datacenter.plan.jobs import SMALL, small
+
+TOKENS, CLASSES, DIVISOR = 256, 20_000, 37.0
+
+
+@dataclass
+class Output:
+    """As models of ``transformers`` return."""
+
+    logits: Tensor
+
+
+def job(compute: str, *, compiles: bool) -> SiloJob:
+    return small(
+        model=SMALL | {"vocab": CLASSES},
+        batch={"sequence": TOKENS, "global_batch": 1},
+        precision={"compute": compute},
+        memory={"compile": compiles, "loss_chunk_tokens": 0},
+    )
+
+
+def loss_of(spec: ModelSpec, *, compiles: bool) -> Loss:
+    return Loss(spec, chunk=None, classes=None, divided=False, compiles=compiles)
+
+
+def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, an output matrix, and labels of which some do not count."""
+    generator = torch.Generator().manual_seed(5)
+    hidden = torch.randn(1, TOKENS, 16, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(CLASSES, 16, generator=generator).to(dtype).requires_grad_()
+    labels = torch.randint(CLASSES, (1, TOKENS), generator=generator)
+    labels[0, :3] = -100
+    return hidden, weight, labels
+
+
+@pytest.mark.parametrize("wraps", [lambda logits: logits, Output], ids=["tensor", "object with logits"])
+def test_values_and_gradients_are_those_of_the_eager_loss(wraps: Any) -> None:
+    spec = plain_spec(nn.Linear(1, 1))
+    hidden, weight, labels = inputs(torch.float32)
+    found = []
+    for compiles in (False, True):
+        loss = loss_of(spec, compiles=compiles)(wraps(functional.linear(hidden, weight)), labels, DIVISOR)
+        found.append([loss.detach(), *torch.autograd.grad(loss, (hidden, weight))])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+@pytest.mark.parametrize("compiles", [False, True], ids=["eager", "compiled"])
+def test_its_peak_is_what_the_plan_says(compute: str, *, compiles: bool) -> None:
+    """Compiled: logits and their gradient in the dtype of the logits; eager: three float32 copies."""
+    planned = job(compute, compiles=compiles)
+    hidden, weight, labels = inputs({"float32": torch.float32, "bfloat16": torch.bfloat16}[compute])
+    loss = loss_of(spec_of(planned.model), compiles=compiles)
+
+    def run() -> None:
+        loss(functional.linear(hidden, weight), labels, DIVISOR).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    run()  # compiles
+    acts = activations_of(Task.of(planned), layout_of(planned, 1))
+    wanted = (acts.saved + acts.loss).value
+    assert peak_bytes(run) == pytest.approx(wanted, rel=0.01)
