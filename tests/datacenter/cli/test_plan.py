@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from transformers import LlamaConfig
 
 from atoll.datacenter.cli import silo
 from atoll.datacenter.errors import LayoutError
@@ -83,6 +84,15 @@ def test_a_layout_that_does_not_fit_is_shown_as_written(tmp_path: Path) -> None:
 def test_what_can_be_fixed_is_named(wrong: str) -> None:
     with pytest.raises(click.BadParameter, match=r"allowed are pp, .* and method, checkpointing, schedule"):
         run(EXAMPLE, "--gpus", "8", "--fix", wrong)
+
+
+def test_sizes_are_those_of_the_checkpoint_if_it_is_there(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[job]\nname = "m"\nsteps = 1\n[model]\nweights = "m"\n[batch]\nglobal_batch = 8\n')
+    assert "m on 2 x" in run(str(job), "--gpus", "2", "--fix", "pp=1")
+    LlamaConfig(vocab_size=512, hidden_size=128, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path / "m")
+    with pytest.raises(LayoutError, match="vocab"):
+        run(str(job), "--gpus", "2", "--fix", "pp=1")
 
 
 def test_nothing_fits() -> None:

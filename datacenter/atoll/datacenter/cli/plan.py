@@ -17,6 +17,7 @@ from atoll.datacenter.cli.plan_tables import print_comparison, print_details, pr
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.machine import rates_of
+from atoll.datacenter.models.huggingface import check_weights
 from atoll.datacenter.plan.layout import Layout, Task, layout_of
 from atoll.datacenter.plan.prediction import Prediction, predict_layout
 from atoll.datacenter.plan.search import search
@@ -68,6 +69,8 @@ def plan(  # noqa: PLR0913  # one for each option
 ) -> None:
     """Find without hardware which layouts of a job fit, and rank them by predicted step time."""
     job = load_job(job_file)
+    if job.model.weights is not None and Path(job.model.weights).is_dir():  # a plan can precede the download
+        check_weights(job.model)
     task, machine = Task.of(job), Machine.of(rates_of(gpu))
     if as_written:
         check_layout(task.job, gpus)
