@@ -17,13 +17,17 @@ from atoll.datacenter.checks.start import check_job
 from atoll.datacenter.elastic.launch import Nodes, Report, launch, parse_nodes
 from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.job import SiloJob, load_job
-from atoll.settings import SettingsFileError
+from atoll.datacenter.machine import rates_beside
+from atoll.datacenter.plan.automatic import choose_layout
+from atoll.settings import SettingsFileError, to_toml
 from atoll.text.figures import counted
 from atoll.wire.errors import WireError
 
 if TYPE_CHECKING:
     Command = TypeVar("Command", bound=Callable[..., Any])
 
+_PART = "h100"
+"""Data sheet to plan for if the job names no rates, as in ``atoll silo plan``."""
 _OPTIONS = (
     click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
     click.option(
@@ -37,6 +41,14 @@ _OPTIONS = (
         help="Machines; with MIN:MAX the job continues with fewer when some are lost.",
     ),
     click.option("--meet", metavar="HOST:PORT", help="Address of the first machine, where several machines meet."),
+    click.option(
+        "--layout",
+        type=click.Choice(["as-written", "auto"]),
+        default="as-written",
+        show_default=True,
+        help="auto: choose mesh, sharding, pipeline, recomputation and micro-batches for these ranks, and write the "
+        "job with them to JOB.planned.toml.",
+    ),
     click.option("--id", "name", help="Name of this start, the same on all machines.  [default: the job's name]"),
     click.option(
         "--max-restarts",
@@ -70,6 +82,7 @@ class Start:
         nproc: processes on this machine.
         nnodes: machines, ``N`` or ``MIN:MAX``.
         meet: where several machines meet; None for one machine.
+        layout: ``as-written``, or ``auto``: planned for the ranks.
         name: name of this start; None: chosen.
         max_restarts: maximum number of restarts; None: the job's.
         logs: folder for outputs; None: beside the job file.
@@ -80,6 +93,7 @@ class Start:
     nproc: int
     nnodes: str
     meet: str | None
+    layout: str
     name: str | None
     max_restarts: int | None
     logs: Path | None
@@ -103,15 +117,17 @@ class Start:
         """
         say = _Say(json_output=self.json_output)
         try:
-            job = load_job(self.job)
+            job, file = load_job(self.job), self.job
             nodes = self._nodes(job)
+            if self.layout == "auto":
+                job, file = self._planned(job, nodes, say)
             made = check_job(job, self.job.parent, self.nproc, (nodes.least, nodes.most))
             if check is not None:
                 check(job)
             if made is not None:
                 say.event(_goes_on(job, made, bounded=bounded))
             restarts = job.faults.max_restarts if self.max_restarts is None else self.max_restarts
-            command = ["-m", module, str(self.job), *options]
+            command = ["-m", module, str(file), *options]
             _silence_torchrun()
             report = launch(job, command, self.nproc, nodes, restarts, self.logs or self.job.parent / "logs", say.event)
         except (DatacenterError, SettingsFileError, ClientError, WireError, OSError) as error:
@@ -128,6 +144,17 @@ class Start:
         if name is None:
             name = job.job.name.replace(" ", "-") if most > 1 else uuid.uuid4().hex
         return Nodes(least, most, self.meet or "", name)
+
+    def _planned(self, job: SiloJob, nodes: Nodes, say: _Say) -> tuple[SiloJob, Path]:
+        """Write the job with the layout that is chosen for its ranks; return it with its file."""
+        if nodes.least != nodes.most:
+            raise click.UsageError(f"--layout auto needs a fixed number of machines, not --nnodes {self.nnodes}")
+        rates = rates_beside(job.metrics.rates or _PART, self.job.parent)
+        chosen = choose_layout(job, self.nproc * nodes.most, rates)
+        file = self.job.with_suffix(".planned.toml")
+        file.write_text(to_toml(chosen.job), encoding="utf-8")
+        say.event(f"layout: {chosen.layout.describe()} ({chosen.reason}); written to {file}")
+        return load_job(file), file
 
 
 def _goes_on(job: SiloJob, made: int, *, bounded: bool) -> str:

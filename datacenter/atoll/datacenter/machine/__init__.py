@@ -8,6 +8,7 @@ from atoll.datacenter.machine.rates import (
     MatmulRates,
     RatesError,
     load_rates,
+    rates_beside,
     rates_of,
     save_rates,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "cost",
     "load_rates",
     "predict",
+    "rates_beside",
     "rates_of",
     "save_rates",
 ]

@@ -232,6 +232,11 @@ def rates_of(name_or_path: str) -> MachineRates:
     return found
 
 
+def rates_beside(name_or_path: str, folder: Path) -> MachineRates:
+    """Return ``rates_of`` a name, or of a file whose path is relative to ``folder``."""
+    return rates_of(str(folder / name_or_path) if name_or_path.endswith(".json") else name_or_path)
+
+
 def _problem(item: Mapping[str, object]) -> str:
     place, found = item["loc"], item.get("input")
     key = ".".join(map(str, place)) if isinstance(place, tuple) else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atoll.datacenter.machine.rates import DATA_SHEETS, rates_of
+from atoll.datacenter.machine.rates import DATA_SHEETS, rates_beside
 from atoll.datacenter.metrics import RunFacts
 from atoll.datacenter.metrics.flops import ModelFlops, llama_flops
 
@@ -58,8 +58,7 @@ def named_peak(job: SiloJob, folder: Path) -> float | None:
     named = job.metrics.rates
     if named is None:
         return None
-    found = rates_of(str(folder / named) if named.endswith(".json") else named)
-    return found.matmul(job.precision.compute)
+    return rates_beside(named, folder).matmul(job.precision.compute)
 
 
 def _peak(job: SiloJob, device: torch.device, folder: Path) -> float | None:
