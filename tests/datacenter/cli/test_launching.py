@@ -41,7 +41,7 @@ def test_a_chosen_layout_is_written_beside_the_job_and_trained(job: Path, monkey
 
     def launched(job: SiloJob, command: Sequence[str], *_: Any) -> Report:
         started.append((job, Path(command[2])))
-        return Report("finished", 8, 1.0, 0, 0, 0, 0)
+        return Report("finished", step=8, restarts=0, seconds=1.0, exit_code=0)
 
     monkeypatch.setattr(launching, "launch", launched)
     done = CliRunner().invoke(train, [str(job), "--nproc", "4", "--layout", "auto"])
