@@ -13,7 +13,7 @@ from tests.datacenter.training import small
 
 
 def job(**sections: dict[str, Any]) -> SiloJob:
-    return SiloJob.model_validate(small(**sections))
+    return SiloJob.model_validate(small(**{"model": {"layers": 4}, **sections}))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.datacenter.training import small
 
 
 def problems(ranks: int = 2, **sections: dict[str, Any]) -> list[str]:
-    sections = {"batch": {"micro_batch": 1}, "mesh": {"pp": 2}} | sections
+    sections = {"batch": {"micro_batch": 1}, "mesh": {"pp": 2}, "model": {"layers": 4}} | sections
     job = SiloJob.model_validate(small(**sections))
     return list(check_pipeline(job, ParallelDims.of(job.mesh, ranks)))
 
