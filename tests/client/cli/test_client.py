@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,17 @@ async def test_a_killed_client_starts_again(server: Federation, processes: list[
     np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
 
 
+@pytest.fixture
+def handlers_kept() -> Iterator[None]:
+    """Give the root logger its handlers back: the command's own writes to a stream that is closed after the test."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("handlers_kept")
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
