@@ -225,7 +225,13 @@ def test_the_same_call_continues_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param([], marks=pytest.mark.every_case),
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    ],
+)
 def test_the_pages_script_runs(launcher: list[str], tmp_path: Path) -> None:
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None

@@ -53,7 +53,13 @@ def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, labels
 
 
-@pytest.mark.parametrize("wraps", [lambda logits: logits, Output], ids=["tensor", "object with logits"])
+@pytest.mark.parametrize(
+    "wraps",
+    [
+        pytest.param(lambda logits: logits, id="tensor", marks=pytest.mark.every_case),
+        pytest.param(Output, id="object with logits"),
+    ],
+)
 def test_values_and_gradients_are_those_of_the_eager_loss(wraps: Any) -> None:
     spec = plain_spec(nn.Linear(1, 1))
     hidden, weight, labels = inputs(torch.float32)

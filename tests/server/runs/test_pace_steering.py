@@ -18,7 +18,10 @@ AFTER = int(MINUTES_10 + OUTAGE_S), int(2 * MINUTES_10 + OUTAGE_S)
 
 
 class TestManyParticipants:
-    @pytest.mark.parametrize("forgets", [False, True], ids=["same process", "restarted"])
+    @pytest.mark.parametrize(
+        "forgets",
+        [pytest.param(False, id="same process"), pytest.param(True, id="restarted", marks=pytest.mark.every_case)],
+    )
     def test_the_load_is_flat_after_an_outage(self, forgets: bool) -> None:
         """100,000 participants, an outage of three minutes, then ten minutes."""
         there = after_an_outage(forgets=forgets)
