@@ -161,12 +161,12 @@ bench: $(VENV)/.dev ## every benchmark; results under benchmarks/results
 bench-silo: $(VENV)/.dev ## benchmarks of silo training; results under benchmarks/results/silo-*.json
 	$(BIN)/python -m benchmarks.silo
 
-bench-smoke: $(VENV)/.dev ## a few seconds of each benchmark that no test runs, but for the two that train silos for minutes
+bench-smoke: $(VENV)/.dev ## a few seconds of each benchmark that no test runs, but for those that train silos for minutes
 	$(BIN)/python -m benchmarks --smoke
-	$(BIN)/python -m benchmarks.silo --smoke exchange gpu overhead planner
+	$(BIN)/python -m benchmarks.silo --smoke exchange overhead planner
 
 bench-smoke-every: bench-smoke
-	$(BIN)/python -m benchmarks.silo --smoke collectives diloco faults
+	$(BIN)/python -m benchmarks.silo --smoke collectives diloco faults gpu
 
 dist: $(TOOL)/.installed ## build the sdist, and the wheel from it, into dist/
 	rm -rf dist
