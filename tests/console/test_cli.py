@@ -92,6 +92,7 @@ def test_it_says_what_is_wrong(
     err = capsys.readouterr().err
     assert said.replace("PORT", port) in err
     assert "What to do: " in err
+    assert "Traceback" not in err
 
 
 def test_an_unreachable_server(fake: Fake, started: list[subprocess.Popen[str]]) -> None:

@@ -154,7 +154,7 @@ class Start:
         file = self.job.with_suffix(".planned.toml")
         file.write_text(to_toml(chosen.job), encoding="utf-8")
         say.event(f"layout: {chosen.layout.describe()} ({chosen.reason}); written to {file}")
-        return load_job(file), file
+        return chosen.job, file
 
 
 def _goes_on(job: SiloJob, made: int, *, bounded: bool) -> str:
