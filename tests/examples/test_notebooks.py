@@ -26,37 +26,22 @@ def bar_of(cell: Any) -> str:
     return next((text for text in found if text.startswith("<progress")), "")
 
 
-SHORTER = {"rounds=25": "rounds=10", "repeat=3": "repeat=2"}
-"""What a commit changes in the notebook before it runs; ``--every-study`` runs it as it is."""
-
-
-def shorten(notebook: Any) -> None:
-    """Replace each text of ``SHORTER`` where it stands, once."""
-    for long, short in SHORTER.items():
-        (cell,) = (cell for cell in notebook.cells if cell.cell_type == "code" and long in cell.source)
-        cell.source = cell.source.replace(long, short)
-
-
 @pytest.mark.system
-def test_the_simulation_compares_optimisers_over_three_divisions(pytestconfig: pytest.Config) -> None:
+def test_the_simulation_compares_optimisers_over_three_divisions() -> None:
     notebook = nbformat.read(EXAMPLES / "simulation.ipynb", as_version=4)
-    rounds, repeats = 25, 3
-    if not pytestconfig.getoption("every_study"):
-        rounds, repeats = 10, 2
-        shorten(notebook)
     kernel = {"metadata": {"path": str(EXAMPLES)}}
     NotebookClient(notebook, timeout=2 * WAIT_S, kernel_name="python3", resources=kernel).execute()
     holdings, table, plot, result = (found for cell in notebook.cells if (found := shown(cell)))
     assert "<svg" in holdings["text/html"]
     accuracies = [float(found) for found in re.findall(r"<td>(0\.\d+) ±", table["text/html"])]
     assert len(accuracies) == 6
-    assert min(accuracies) > (0.5 if rounds == 25 else 0.3)  # chance is 0.1
+    assert min(accuracies) > 0.5  # chance is 0.1
     assert "image/png" in plot
-    assert f"{rounds} of {rounds} rounds released" in result["text/html"]
+    assert "25 of 25 rounds released" in result["text/html"]
     bars = [bar for cell in notebook.cells if (bar := bar_of(cell))]
     assert [bar.partition(">")[0] for bar in bars] == [
-        f'<progress value="{6 * repeats * rounds}" max="{6 * repeats * rounds}"',
-        f'<progress value="{rounds}" max="{rounds}"',
+        '<progress value="450" max="450"',
+        '<progress value="25" max="25"',
     ]
 
 

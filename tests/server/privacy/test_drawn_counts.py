@@ -20,10 +20,7 @@ from tests.server.privacy.test_run import CONTRACT
 
 Doubles = npt.NDArray[np.float64]
 
-EVERY, SOME = 25_000, 10_000
-"""Number of releases with ``--every-case``, and without."""
-LESS = {EVERY: 0.98, SOME: 0.97}
-"""Share of the noise that the releases of all settings tell from the whole."""
+RELEASES = 25_000
 FALSE_ALARM = 1e-6
 EXPECTED = 100
 WITHIN, REPORTS = 60, 90
@@ -35,14 +32,9 @@ NOISES = [(5.0, 10.0), (LEAST_COUNT_NOISE, LEAST_REPORT_NOISE), (37.5, 0.7)]
 """sigma_b of adaptive clipping, where one participant moves the count by 1/2, and ``report_noise``."""
 
 
-@pytest.fixture(scope="module")
-def releases(pytestconfig: pytest.Config) -> int:
-    return EVERY if pytestconfig.getoption("every_case") else SOME
-
-
 @cache
-def drawn(releases: int, count_noise: float, report_noise: float) -> tuple[Doubles, Doubles]:
-    """The noise on the count of norms and on the number of reports in so many releases, over its claim.
+def drawn(count_noise: float, report_noise: float) -> tuple[Doubles, Doubles]:
+    """The noise on the count of norms and on the number of reports in ``RELEASES`` releases, over its claim.
 
     Both are derived from a release's effects: the next clip norm, and the shortfall.
     """
@@ -53,7 +45,7 @@ def drawn(releases: int, count_noise: float, report_noise: float) -> tuple[Doubl
     run = PrivateRun(terms, 3.5, replace(run.state, noise=noise, shortfall=FAR))
     norms = (0.5,) * WITHIN + (2.0,) * (REPORTS - WITHIN)
     first = Summed(run.grid(EXPECTED, 32.0), 1000, b"", norms, REPORTS)
-    after = [run.after_release(replace(first, binding=number.to_bytes(8, "big"))).state for number in range(releases)]
+    after = [run.after_release(replace(first, binding=number.to_bytes(8, "big"))).state for number in range(RELEASES)]
     counts = [-math.log(state.clip) / SLOW * EXPECTED for state in after]  # of +-1/2 for each report
     reports = [FAR + EXPECTED / 2 - state.shortfall for state in after]
     of_counts = (np.array(counts) - (WITHIN - REPORTS / 2)) / count_noise
@@ -67,8 +59,8 @@ def bounds(values: Doubles) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("count_noise", "report_noise"), NOISES)
-def test_each_count_has_the_noise_that_is_charged(releases: int, count_noise: float, report_noise: float) -> None:
-    for values in drawn(releases, count_noise, report_noise):
+def test_each_count_has_the_noise_that_is_charged(count_noise: float, report_noise: float) -> None:
+    for values in drawn(count_noise, report_noise):
         low, high = bounds(values)
         assert low < 1 < high < 1.1
         assert abs(np.mean(values)) * math.sqrt(values.size) < 5
@@ -76,17 +68,15 @@ def test_each_count_has_the_noise_that_is_charged(releases: int, count_noise: fl
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["norms", "reports"])
-def test_over_all_settings_two_or_three_per_cent_less_noise_would_show(releases: int, part: int) -> None:
-    values = np.concatenate([drawn(releases, *noises)[part] for noises in NOISES])
+def test_over_all_settings_two_per_cent_less_noise_would_show(part: int) -> None:
+    values = np.concatenate([drawn(*noises)[part] for noises in NOISES])
     low, high = bounds(values)
     assert low < 1 < high < 1.06
-    assert bounds(LESS[releases] * values)[1] < 1
+    assert bounds(0.98 * values)[1] < 1
 
 
 @pytest.mark.parametrize(("count_noise", "report_noise"), NOISES)
-def test_counts_of_one_release_and_of_different_ones_are_independent(
-    releases: int, count_noise: float, report_noise: float
-) -> None:
-    counts, reports = drawn(releases, count_noise, report_noise)
+def test_counts_of_one_release_and_of_different_ones_are_independent(count_noise: float, report_noise: float) -> None:
+    counts, reports = drawn(count_noise, report_noise)
     for one, other in [(counts, reports), (counts[1:], counts[:-1]), (reports[1:], reports[:-1])]:
         assert abs(np.mean(one * other)) * math.sqrt(one.size) < 5
