@@ -3,6 +3,6 @@
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.mesh.meshes import Meshes
 from atoll.datacenter.mesh.randomness import seed_ranks
-from atoll.datacenter.mesh.world import World, host_group, join_world
+from atoll.datacenter.mesh.world import World, host_group, join_world, pair_group
 
-__all__ = ["Meshes", "ParallelDims", "World", "host_group", "join_world", "seed_ranks"]
+__all__ = ["Meshes", "ParallelDims", "World", "host_group", "join_world", "pair_group", "seed_ranks"]

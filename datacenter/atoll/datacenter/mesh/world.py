@@ -69,10 +69,9 @@ def join_world(timeout_s: float, *, on_host: bool = False) -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
         return
     timeout = timedelta(seconds=timeout_s)
-    grace = timedelta(seconds=WATCHDOG_GRACE_S if device.type == "cuda" else 0)
     dist.init_process_group(
         backend_of(device.type, on_host=on_host),
-        timeout=timeout + grace,
+        timeout=timeout + _grace(device.type),
         device_id=device if device.type == "cuda" else None,
         **_rendezvous(timeout),
     )
@@ -85,6 +84,20 @@ def join_world(timeout_s: float, *, on_host: bool = False) -> Iterator[World]:
 def host_group(timeout_s: float) -> dist.ProcessGroup:
     """Return another group of all ranks, for tensors in host memory, with any backend of the world; collective."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
+
+
+def pair_group(first: int, second: int, device_type: str, timeout_s: float) -> dist.ProcessGroup:
+    """Return a group of two ranks, for tensors on their devices; every rank of the world calls this, in the same order.
+
+    Ranks outside the group get a placeholder that takes no messages.
+    """
+    limit = timedelta(seconds=timeout_s) + _grace(device_type)
+    backend = backend_of(device_type, on_host=False)
+    return cast(dist.ProcessGroup, dist.new_group([first, second], backend=backend, timeout=limit))
+
+
+def _grace(device_type: str) -> timedelta:
+    return timedelta(seconds=WATCHDOG_GRACE_S if device_type == "cuda" else 0)
 
 
 def backend_of(device_type: str, *, on_host: bool) -> str:

@@ -14,11 +14,12 @@ from torch import Tensor
 from atoll.datacenter.data import Batches
 from atoll.datacenter.data.packing import Rows
 from atoll.datacenter.job import SiloJob
-from atoll.datacenter.mesh import Meshes, World, host_group
+from atoll.datacenter.mesh import Meshes, World
 from atoll.datacenter.metrics import Sinks
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.apply import make_bare
 from atoll.datacenter.train.asynchrony.clocks import Clocks
+from atoll.datacenter.train.asynchrony.links import open_links
 from atoll.datacenter.train.asynchrony.run import Progress, run_hogwild, run_server, run_worker
 from atoll.datacenter.train.asynchrony.worker import alone
 from atoll.datacenter.train.pulse import Pulse, Unwatched
@@ -61,25 +62,28 @@ def job_of(sections: dict[str, Any]) -> SiloJob:
     return SiloJob.model_validate(found)
 
 
-def served(sections: dict[str, Any], make_pulse: Callable[[], Pulse] = Unwatched) -> dict[str, Any]:
+def served(
+    sections: dict[str, Any], make_pulse: Callable[[], Pulse] = Unwatched, *, paired: bool = False
+) -> dict[str, Any]:
     """Run a parameter server or one of its workers on this rank.
 
     Args:
         sections: sections of the job.
         make_pulse: makes what a worker reports its phases to.
+        paired: whether vectors travel in groups of two ranks, as between GPUs.
 
     Returns:
         on the server: ``parameters``, ``loss`` of the last step, ``max_lead``, ``tokens``.
     """
     job = job_of(sections)
     world = World(dist.get_rank(), dist.get_world_size(), 0, CPU)
-    meshes, group = Meshes.alone("cpu"), host_group(WAIT_S)
+    meshes, links = Meshes.alone("cpu"), open_links(CPU, WAIT_S, paired=paired)
     if not world.is_first:
-        run_worker(job, HERE, world, meshes, group, Batches(Examples(job)), make_pulse())
+        run_worker(job, HERE, world, meshes, links[0], Batches(Examples(job)), make_pulse())
         return {}
     module = make_bare(alone(job), spec_of(job.model), meshes, CPU)
     progress = Progress(job, Sinks([]), Unwatched())
-    clocks: Clocks = run_server(job, module, group, progress)
+    clocks: Clocks = run_server(job, module, links, progress)
     parameters: dict[str, Tensor] = named_whole([module])
     found = {"parameters": parameters, "loss": progress.loss, "tokens": progress.tokens}
     return found | {"max_lead": clocks.max_lead}

@@ -1,7 +1,10 @@
-"""Messages between worker and server: tensors, point to point over gloo.
+"""Messages between worker and server, point to point.
 
 A request is a header of float64 ``[kind, tokens, loss]``; a push is followed by the gradient. A pull is answered by one
-float64, ``GO`` or ``STOP``; after ``GO`` come the parameters. Both are float32 vectors of the model's size.
+float64, ``GO`` or ``STOP``; after ``GO`` come the parameters. Both are float32 vectors of the model's size. Where
+vectors have a group of their own (``Link.confirmed``), the worker sends one float64, ``TRANSFERRED``, once it has sent
+or received one: the server waits for that before it waits for the transfer, so it learns at once of a worker that dies
+in between.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.train.asynchrony.links import SERVER, Link, settle
 
-SERVER = 0
-"""The server's rank; worker w is rank w + 1."""
 PULL, PUSH, DONE = 0.0, 1.0, 2.0
 GO, STOP = 0.0, 1.0
+TRANSFERRED = 0.0
+_KINDS: dict[float, Literal["pull", "push", "done"]] = {PULL: "pull", PUSH: "push", DONE: "done"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,77 +40,120 @@ class Push:
     loss: float
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A worker's request.
+
+    Attributes:
+        kind: what it asks for; after ``push`` the server receives the gradient.
+        tokens: number of counted tokens of a push.
+        loss: sum of losses over them.
+    """
+
+    kind: Literal["pull", "push", "done"]
+    tokens: int
+    loss: float
+
+
 class ServersEnd:
-    """The server's end of the connection to one worker."""
+    """The server's end of the connection to one worker. Each method waits until the message has been transferred.
 
-    def __init__(self, group: dist.ProcessGroup, worker: int, size: int) -> None:
-        self._group, self._rank, self._size = group, worker + 1, size
+    Raises:
+        RuntimeError: from each method, if the worker is lost, or silent for longer than the group's timeout.
+    """
 
-    def request(self) -> Push | Literal["pull", "done"]:
-        """Return the worker's next request.
+    def __init__(self, link: Link) -> None:
+        self._link = link
 
-        Raises:
-            RuntimeError: if the worker is lost, or silent for longer than the group's timeout.
-        """
-        header = torch.empty(3, dtype=torch.float64)
-        dist.recv(header, group=self._group, group_src=self._rank)
-        kind, tokens, loss = header.tolist()
-        if kind == PUSH:
-            gradient = torch.empty(self._size)
-            dist.recv(gradient, group=self._group, group_src=self._rank)
-            return Push(gradient, int(tokens), loss)
-        return "pull" if kind == PULL else "done"
+    def request(self) -> Request:
+        """Return the worker's next request."""
+        header = self._received(3)
+        return Request(_KINDS[header[0]], int(header[1]), header[2])
+
+    def receive(self, gradient: Tensor) -> None:
+        """Receive the gradient of a push into this vector."""
+        dist.recv(gradient, src=self._link.peer, group=self._link.vectors)
+        self._settle()
 
     def go(self, parameters: Tensor) -> None:
         """Answer a pull with the parameters."""
-        dist.send(torch.tensor([GO], dtype=torch.float64), group=self._group, group_dst=self._rank)
-        dist.send(parameters, group=self._group, group_dst=self._rank)
+        self._answer(GO)
+        dist.send(parameters, dst=self._link.peer, group=self._link.vectors)
+        self._settle()
 
     def stop(self) -> None:
         """Answer a pull: training is over."""
-        dist.send(torch.tensor([STOP], dtype=torch.float64), group=self._group, group_dst=self._rank)
+        self._answer(STOP)
+
+    def _answer(self, answer: float) -> None:
+        message = torch.tensor([answer], dtype=torch.float64)
+        dist.send(message, dst=self._link.peer, group=self._link.control)
+
+    def _settle(self) -> None:
+        if self._link.confirmed:
+            self._received(1)
+        settle(self._link.device)
+
+    def _received(self, size: int) -> list[float]:
+        message = torch.empty(size, dtype=torch.float64)
+        dist.recv(message, src=self._link.peer, group=self._link.control)
+        found: list[float] = message.tolist()
+        return found
 
 
 class WorkersEnd:
     """A worker's end of the connection to the server.
+
+    Attributes:
+        room: float32 vector of the model's size, on the worker's device: the parameters after ``pull``, until the next
+            call; the caller may put the gradient there for ``push``.
 
     Raises:
         TrainingError: from each method, if the server is lost, silent for longer than the group's timeout, or has
             stopped because another worker was lost.
     """
 
-    def __init__(self, group: dist.ProcessGroup, size: int) -> None:
-        self._group, self._size = group, size
+    def __init__(self, link: Link, size: int) -> None:
+        self._link = link
+        self.room = torch.empty(size, device=link.device)
 
     def pull(self) -> Tensor:
         """Wait for permission to read, then read the parameters."""
-        self._send_header([PULL, 0.0, 0.0])
-        answer = self._receive(torch.empty(1, dtype=torch.float64))
+        self._send_control([PULL, 0.0, 0.0])
+        answer = self._receive(torch.empty(1, dtype=torch.float64), self._link.control)
         if answer.item() == STOP:
             raise TrainingError("the parameter server has stopped, because a worker was lost: rank 0 says which")
-        return self._receive(torch.empty(self._size))
+        self._receive(self.room, self._link.vectors)
+        self._settle()
+        return self.room
 
     def push(self, update: Push) -> None:
         """Send an update."""
-        self._send_header([PUSH, float(update.tokens), update.loss])
-        self._send_tensor(update.gradient)
+        self._send_control([PUSH, float(update.tokens), update.loss])
+        self._send(update.gradient, self._link.vectors)
+        self._settle()
 
     def done(self) -> None:
         """Tell the server that this worker is done."""
-        self._send_header([DONE, 0.0, 0.0])
+        self._send_control([DONE, 0.0, 0.0])
 
-    def _send_header(self, header: list[float]) -> None:
-        self._send_tensor(torch.tensor(header, dtype=torch.float64))
+    def _settle(self) -> None:
+        settle(self._link.device)
+        if self._link.confirmed:
+            self._send_control([TRANSFERRED])
 
-    def _send_tensor(self, message: Tensor) -> None:
+    def _send_control(self, message: list[float]) -> None:
+        self._send(torch.tensor(message, dtype=torch.float64), self._link.control)
+
+    def _send(self, message: Tensor, group: dist.ProcessGroup) -> None:
         try:
-            dist.send(message, group=self._group, group_dst=SERVER)
+            dist.send(message, dst=SERVER, group=group)
         except RuntimeError as error:
             raise _lost(error) from error
 
-    def _receive(self, message: Tensor) -> Tensor:
+    def _receive(self, message: Tensor, group: dist.ProcessGroup) -> Tensor:
         try:
-            dist.recv(message, group=self._group, group_src=SERVER)
+            dist.recv(message, src=SERVER, group=group)
         except RuntimeError as error:
             raise _lost(error) from error
         return message

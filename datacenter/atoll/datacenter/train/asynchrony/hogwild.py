@@ -46,7 +46,7 @@ def shared_parameters(parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
             raise TrainingError("Hogwild shares memory: start all ranks on one machine, or use a parameter server")
         vector = torch.from_file(str(path), shared=True, size=size_of(parameters), dtype=torch.float32)
         if dist.get_rank() == 0:
-            vector.copy_(read(parameters))
+            read(parameters, vector)
         dist.barrier()  # all ranks have mapped it, and it is filled
     lay_over(vector, parameters)
     yield vector

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.data import open_job_batches
 from atoll.datacenter.job.asynchrony import AsynchronySection
-from atoll.datacenter.mesh import Meshes, host_group
+from atoll.datacenter.mesh import Meshes
 from atoll.datacenter.metrics import Sinks, StepRecord
 from atoll.datacenter.metrics.facts import facts_of
 from atoll.datacenter.metrics.meter import peak_memory_bytes
 from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.apply import make_bare
-from atoll.datacenter.train.asynchrony.channel import SERVER, Push, WorkersEnd
+from atoll.datacenter.train.asynchrony.channel import Push, WorkersEnd
 from atoll.datacenter.train.asynchrony.clocks import Clocks
 from atoll.datacenter.train.asynchrony.hogwild import shared_parameters
+from atoll.datacenter.train.asynchrony.links import Link, open_links
 from atoll.datacenter.train.asynchrony.server import Server
 from atoll.datacenter.train.asynchrony.updates import Updates
 from atoll.datacenter.train.asynchrony.vector import size_of
@@ -87,43 +87,43 @@ def run_rank(job: SiloJob, folder: Path, world: World, batches: Batches, pulse: 
         if world.is_first:
             save_weights(job, step.passes.parts[0], folder)
         return summary
-    group = host_group(job.faults.collective_timeout_s)
-    if world.rank != SERVER:
-        return run_worker(job, folder, world, meshes, group, batches, pulse)
-    module = make_bare(alone(job), spec_of(job.model), meshes, torch.device("cpu"))
-    progress = Progress(job, sinks, pulse)
-    run_server(job, module, group, progress)
+    links = open_links(world.device, job.faults.collective_timeout_s)
+    if not world.is_first:
+        return run_worker(job, folder, world, meshes, links[0], batches, pulse)
+    module = make_bare(alone(job), spec_of(job.model), meshes, world.device)
+    progress = Progress(job, sinks, pulse, world.device)
+    run_server(job, module, links, progress)
     save_weights(job, module, folder)
     return Summary(progress.step, job.job.steps, progress.tokens, progress.loss, None)
 
 
-def run_server(job: SiloJob, module: nn.Module, group: dist.ProcessGroup, progress: Progress) -> Clocks:
-    """Run the parameter server, with its parameters in host memory.
+def run_server(job: SiloJob, module: nn.Module, links: Sequence[Link], progress: Progress) -> Clocks:
+    """Run the parameter server, with its parameters where the module's are.
 
     Returns:
         The clocks at the end, with the largest lead.
     """
     section = job.asynchrony or AsynchronySection()
     parameters = list(module.parameters())
-    workers = dist.get_world_size() - 1
+    workers = len(links)
     progress.workers = workers
     optimiser = make_optimiser(parameters, job.optimiser)
     if section.apply == "arrival":
         share_decay(optimiser, workers)
     updates = Updates(parameters, optimiser, workers, section.apply, _before_step(job, parameters, optimiser))
     clocks = Clocks(workers, section.staleness)
-    Server(parameters, updates, clocks, group, job.faults.collective_timeout_s, progress.heard).serve()
+    Server(parameters, updates, clocks, links, job.faults.collective_timeout_s, progress.heard).serve()
     return clocks
 
 
 def run_worker(
-    job: SiloJob, folder: Path, world: World, meshes: Meshes, group: dist.ProcessGroup, batches: Batches, pulse: Pulse
+    job: SiloJob, folder: Path, world: World, meshes: Meshes, link: Link, batches: Batches, pulse: Pulse
 ) -> Summary:
     """Run a worker of the parameter server."""
     channels: list[WorkersEnd] = []
 
     def exchange(parameters: list[nn.Parameter]) -> ToServer:
-        channels.append(WorkersEnd(group, size_of(parameters)))
+        channels.append(WorkersEnd(link, size_of(parameters)))
         return ToServer(channels[0])
 
     step = make_worker_step(job, meshes, world.device, exchange)
@@ -184,6 +184,7 @@ class Progress:
     """Reports each clock that all workers of a parameter server have passed.
 
     Attributes:
+        device: device of the server.
         workers: number of workers whose updates make a clock.
         tokens: number of tokens counted so far.
         step: number of clocks that all workers have passed.
@@ -193,6 +194,7 @@ class Progress:
     job: SiloJob
     sinks: Sinks
     pulse: Pulse
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     workers: int = 1
     tokens: int = 0
     step: int = 0
@@ -229,7 +231,7 @@ class Progress:
                 total_tokens=self.tokens,
                 seconds=now - self._recorded_s,
                 data_wait_s=0.0,
-                peak_memory_bytes=peak_memory_bytes(torch.device("cpu")),
+                peak_memory_bytes=peak_memory_bytes(self.device),
             )
         )
         self._recorded_s, self._recorded_tokens, self._recorded_step = now, self.tokens, step

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from atoll.datacenter.errors import TrainingError
-from atoll.datacenter.train.asynchrony.channel import ServersEnd
+from atoll.datacenter.train.asynchrony.channel import Push, Request, ServersEnd
 from atoll.datacenter.train.asynchrony.clocks import Clocks
+from atoll.datacenter.train.asynchrony.links import IN_TRANSIT, Link, Rooms, own_stream, settle
 from atoll.datacenter.train.asynchrony.vector import read, size_of
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
-
-    from atoll.datacenter.train.asynchrony.channel import Push
     from atoll.datacenter.train.asynchrony.updates import Updates
 
 
 class Server:
     """Serves parameters to workers with bounded staleness.
 
-    Memory in addition to parameters and optimiser: for each worker an incoming and an outgoing vector.
+    On a GPU, each thread has a stream of its own and waits for the device before another thread continues with its
+    result. Memory in addition to parameters and optimiser: ``IN_TRANSIT`` vectors.
 
     Attributes:
         clocks: clocks of the workers.
@@ -32,8 +31,8 @@ class Server:
         parameters: the parameters served.
         updates: applies the workers' updates.
         clocks: decide when a worker may read.
-        group: gloo; rank 0 is the server, the others are workers. Its timeout bounds every message.
-        timeout_s: maximum time that a worker waits for the slowest; equal to the group's timeout.
+        links: the connections to the workers, in order, with the device of the parameters.
+        timeout_s: maximum time that a worker waits for the slowest; equal to the timeout of the links.
         heard: called with worker, clock and update for each update. From any thread, one call at a time.
     """
 
@@ -42,12 +41,14 @@ class Server:
         parameters: Sequence[nn.Parameter],
         updates: Updates,
         clocks: Clocks,
-        group: dist.ProcessGroup,
+        links: Sequence[Link],
         timeout_s: float,
         heard: Callable[[int, int, Push], None],
     ) -> None:
         self._parameters, self._updates, self.clocks = parameters, updates, clocks
-        self._group, self._timeout_s, self._heard = group, timeout_s, heard
+        self._links, self._timeout_s, self._heard = links, timeout_s, heard
+        self._device = links[0].device
+        self._rooms = Rooms(min(IN_TRANSIT, len(links)), size_of(parameters), self._device, timeout_s)
         self._lock = threading.Lock()
         self._failures: list[TrainingError] = []
 
@@ -58,7 +59,8 @@ class Server:
             TrainingError: if a worker is lost or hangs, naming it and its clock; at the latest after twice the timeout,
                 because the other workers find out at their next read.
         """
-        workers = range(self._group.size() - 1)
+        settle(self._device)
+        workers = range(len(self._links))
         threads = [threading.Thread(target=self._serve, args=(worker,), name=f"worker-{worker}") for worker in workers]
         for thread in threads:
             thread.start()
@@ -69,10 +71,11 @@ class Server:
 
     def _serve(self, worker: int) -> None:
         try:
-            self._talk(worker, ServersEnd(self._group, worker, size_of(self._parameters)))
+            with own_stream(self._device):
+                self._talk(worker, ServersEnd(self._links[worker]))
         except TrainingError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001  # gloo raises RuntimeError; all workers must hear of any error
+        except Exception as error:  # noqa: BLE001  # a lost peer is a RuntimeError; all workers must hear of any error
             self._fail(
                 TrainingError(
                     f"worker {worker} (rank {worker + 1}) was lost after clock {self.clocks.clock(worker)}, or was "
@@ -86,11 +89,11 @@ class Server:
         self.clocks.fail(error)
 
     def _talk(self, worker: int, channel: ServersEnd) -> None:
-        while (request := channel.request()) != "done":
-            if request == "pull":
+        while (request := channel.request()).kind != "done":
+            if request.kind == "pull":
                 self._answer(worker, channel)
             else:
-                self._take(worker, request)
+                self._take(worker, channel, request)
         self.clocks.leave(worker)
 
     def _answer(self, worker: int, channel: ServersEnd) -> None:
@@ -99,14 +102,20 @@ class Server:
         except TrainingError:
             channel.stop()
             raise
-        with self._lock:
-            parameters = read(self._parameters)
-        channel.go(parameters)
+        with self._rooms.one() as room:
+            with self._lock:
+                read(self._parameters, room)
+                settle(self._device)
+            channel.go(room)
 
-    def _take(self, worker: int, update: Push) -> None:
+    def _take(self, worker: int, channel: ServersEnd, request: Request) -> None:
         def apply(clock: int) -> None:
             with self._lock:
                 self._updates.take(worker, clock, update)
+                settle(self._device)
                 self._heard(worker, clock, update)
 
-        self.clocks.advance(worker, apply)
+        with self._rooms.one() as room:
+            channel.receive(room)
+            update = Push(room, request.tokens, request.loss)
+            self.clocks.advance(worker, apply)

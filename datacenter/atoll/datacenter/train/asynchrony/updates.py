@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -24,7 +25,8 @@ class Updates:
         workers: number of workers.
         apply: ``arrival``: each update is a step when it arrives, its gradient being its share of the mean (Dean et al.
             2012). ``clock``: updates of a clock are added in order of worker and are one step; with staleness 0 this is
-            synchronous training with any optimiser. Keeps updates of up to staleness + 1 clocks.
+            synchronous training with any optimiser. Keeps updates of up to staleness + 1 clocks, in host memory: with
+            many workers a GPU has no room for them.
         before_step: called with the clock; may set the learning rate and clip gradients.
     """
 
@@ -41,23 +43,34 @@ class Updates:
         self._early: dict[int, dict[int, Push]] = defaultdict(dict)
 
     def take(self, worker: int, clock: int, update: Push) -> None:
-        """Apply or keep an update."""
+        """Apply or keep an update; its gradient may be overwritten during the call and after it."""
         if self._apply == "arrival":
             self._step(update.gradient.div_(max(1, update.tokens) * self._workers), clock)
             return
         together = self._early[clock]
-        together[worker] = update
-        if len(together) == self._workers:
-            in_order = [together[number] for number in range(self._workers)]
-            tokens = sum(one.tokens for one in in_order)
-            total = in_order[0].gradient
-            for one in in_order[1:]:
-                total += one.gradient
-            del self._early[clock]
-            self._step(total.div_(max(1, tokens)), clock)
+        if len(together) + 1 < self._workers:
+            together[worker] = replace(update, gradient=_on_host(update.gradient))
+            return
+        del self._early[clock]
+        self._step(_mean(together | {worker: update}, update.gradient.device), clock)
 
     def _step(self, gradient: Tensor, clock: int) -> None:
         write_gradients(gradient, self._parameters)
         self._before_step(clock)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+
+
+def _on_host(vector: Tensor) -> Tensor:
+    """Return a copy in host memory, page-locked if it comes from a GPU and returns there."""
+    copied = torch.empty(vector.shape, pin_memory=vector.device.type == "cuda")
+    return copied.copy_(vector)
+
+
+def _mean(updates: Mapping[int, Push], device: torch.device) -> Tensor:
+    """Return the mean gradient over the tokens of all workers, added in order of worker."""
+    first, *others = (updates[number] for number in range(len(updates)))
+    total = first.gradient.to(device)
+    for one in others:
+        total += one.gradient.to(device)
+    return total.div_(max(1, sum(one.tokens for one in updates.values())))

@@ -14,16 +14,16 @@ def size_of(parameters: Sequence[nn.Parameter]) -> int:
 
 
 @torch.no_grad()
-def read(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Copy the parameters to the CPU."""
-    return torch.cat([parameter.detach().flatten().to("cpu", torch.float32) for parameter in parameters])
+def read(parameters: Sequence[nn.Parameter], vector: Tensor) -> Tensor:
+    """Copy the parameters into a vector on the same device, and return it."""
+    return torch.cat([parameter.detach().flatten().to(torch.float32) for parameter in parameters], out=vector)
 
 
 @torch.no_grad()
-def read_gradients(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Copy the gradients to the CPU; zeros where there is none."""
+def read_gradients(parameters: Sequence[nn.Parameter], vector: Tensor) -> Tensor:
+    """Copy the gradients into a vector on the same device, and return it; zeros where there is none."""
     found = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
-    return torch.cat([one.flatten().to("cpu", torch.float32) for one in found])
+    return torch.cat([one.flatten().to(torch.float32) for one in found], out=vector)
 
 
 @torch.no_grad()
@@ -34,9 +34,9 @@ def write(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
 
 
 def write_gradients(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    """Make the parts of a vector the gradients, without a copy if they are on the same device."""
+    """Make the parts of a vector on the same device the gradients, without a copy."""
     for part, parameter in zip(_parts(vector, parameters), parameters, strict=True):
-        parameter.grad = part.view_as(parameter).to(parameter.device)
+        parameter.grad = part.view_as(parameter)
 
 
 def lay_over(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
