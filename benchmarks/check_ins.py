@@ -19,10 +19,15 @@ from benchmarks.crowds import LEAVE_S, WARM, crowd, expect
 from benchmarks.federation import Federation, federation, write_zeros
 from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
+from benchmarks.plain_peer import call_cpu_s
 from benchmarks.sampling import memory_of
 
 CALLERS = 16
 PER_S = 1000.0
+PLAIN_CALLS = 3.0
+"""Most that a check-in may cost the server, in calls of a plain gRPC server that echoes: the same on every machine."""
+MESSAGE_BYTES = 100
+"""Size of a plain call's request and response, about that of a check-in and its answer."""
 STREAMS, COHORT = 10_000, 1000
 PER_PROCESS = 4000
 """Streams of one process: each needs four files, and a process may often open 20,000."""
@@ -64,18 +69,30 @@ def run(options: Options) -> list[Figure]:
 
 
 def _rates(options: Options, settings: str) -> Iterator[Figure]:
-    command, callers = options.command("fleet"), options.or_else(None, CALLERS, 2)
+    callers = options.or_else(None, CALLERS, 2)
     for name, way, usual in (("connection kept", "unary", 20_000), ("a TLS connection each", "phones", 2_000)):
         calls = 20 if options.smoke else usual
         progress(f"{calls} unary check-ins, {name}")
         with federation(clients=0, options=("--config", settings)) as place:
             spent_s = _spent_s(place, callers, way, calls)
-        rate = calls / max(spent_s, 1e-9)
-        what = f"unary check-ins per second of processor time, {name}"
-        if options.smoke or way == "phones":
-            yield Figure.stated(what, rate, "1/s", command)
-        else:
-            yield Figure.at_least(what, rate, "1/s", PER_S, command)
+        yield from _rate(options, name, calls, max(spent_s, 1e-9), kept=way == "unary")
+
+
+def _rate(options: Options, name: str, calls: int, spent_s: float, *, kept: bool) -> Iterator[Figure]:
+    command, rate = options.command("fleet"), calls / spent_s
+    what = f"unary check-ins per second of processor time, {name}"
+    if not kept:
+        yield Figure.stated(what, rate, "1/s", command)
+        return
+    plain_s = call_cpu_s(options.or_else(None, CALLERS, 2), calls, bytes(MESSAGE_BYTES))
+    each_ms, plain_ms = 1e3 * spent_s / calls, 1e3 * max(plain_s, 1e-9)
+    cost = "  server CPU of one, beside a plain gRPC call with mutual TLS"
+    if options.smoke:
+        yield Figure.stated(what, rate, "1/s", command)
+        yield Figure.stated(cost, each_ms, "ms", command, beside=plain_ms)
+    else:
+        yield Figure.at_least(what, rate, "1/s", PER_S, command)
+        yield Figure.within(cost, each_ms, "ms", command, limit=plain_ms, target=PLAIN_CALLS)
 
 
 def _spent_s(place: Federation, callers: int, way: str, calls: int) -> float:

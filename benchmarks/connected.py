@@ -19,8 +19,8 @@ from benchmarks.crowds import WARM, crowd
 from benchmarks.federation import federation
 from benchmarks.figures import Figure
 from benchmarks.floor import floor
-from benchmarks.idle_peer import idle_bytes
 from benchmarks.options import Options, progress
+from benchmarks.plain_peer import idle_bytes
 from benchmarks.sampling import memory_of
 
 COHORT = 100
