@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
+from importlib.metadata import packages_distributions
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from packaging.utils import canonicalize_name
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel import cross_entropy, loss
+from benchmarks import figures, runner
+from benchmarks.figures import Figure
+from benchmarks.silo import gpu
 from benchmarks.silo.gpu.encoding import encoded
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import FULL, SMOKE, Size
 from benchmarks.silo.gpu.speed import batches_of, one_rank, trained
 from benchmarks.silo.gpu.toggles import TOGGLES, job_of
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
+
+ROOT = Path(__file__).parents[2]
 
 _STEPS = 4
 
@@ -66,13 +85,56 @@ def _without(name: str) -> tuple[bool, int]:
 TURNED_OFF = {"collector in step": (True, 0), "fused optimiser": (False, 0), "figures read a step later": (True, 1)}
 
 
-def _without_each() -> dict[str, tuple[bool, int]]:
-    return {name: _without(name) for name in TURNED_OFF}
+@pytest.mark.parametrize(
+    ("name", "part"), [("compiled loss of whole logits", loss), ("compiled loss in chunks", cross_entropy)]
+)
+def test_what_compiles_a_loss_returns_it_as_it_is(name: str, part: ModuleType) -> None:
+    assert part.compiled(_loss_of) is not _loss_of
+    with TOGGLES[name].replaced():
+        assert part.compiled(_loss_of) is _loss_of
+
+
+def _loss_of() -> None:
+    raise AssertionError("only compiled, never called")
+
+
+def _gathering_only_themselves() -> tuple[int, int]:
+    """Return how many of FSDP's units gather no other unit in the backward pass, and how many there are."""
+    with one_rank() as world, trained(SMOKE.job(SMOKE.billion, SMOKE.batch), world) as trainer:
+        parts = [part for part in trainer.step.passes.parts[0].modules() if isinstance(part, FSDPModule)]
+        states = {part._get_fsdp_state() for part in parts}  # FSDP has no public name for it
+        return sum(one._states_to_backward_prefetch == [one] for one in states), len(states)
+
+
+def _evaluated(way: str) -> list[int]:
+    """Return the steps after which the model was evaluated, of two."""
+    found = []
+    job = job_of(TOGGLES["evaluation after each step"], way, SMOKE)
+    with one_rank() as world, trained(job, world) as trainer:
+        for _ in range(2):
+            trainer.queue()
+            found += [] if trainer.evaluation is None else [trainer.evaluation.step]
+        trainer.settle()
+    return found
+
+
+def _without_each() -> dict[str, Any]:
+    prefetching = _gathering_only_themselves()
+    with TOGGLES["units gathered ahead in the backward pass"].replaced():
+        waiting = _gathering_only_themselves()
+    return {
+        "without": {name: _without(name) for name in TURNED_OFF},
+        "gathering only themselves": [prefetching, waiting],
+        "evaluated": [_evaluated(way) for way in ("using", "without")],
+    }
 
 
 @pytest.mark.ranks
 def test_what_a_row_turns_off_is_off_there() -> None:
-    assert run_ranks(_without_each, 1) == [TURNED_OFF]
+    (found,) = run_ranks(_without_each, 1)
+    assert found["without"] == TURNED_OFF
+    assert found["gathering only themselves"] == [(1, 5), (5, 5)]  # the first unit has none before it
+    assert found["evaluated"] == [[1, 2], []]
 
 
 @pytest.mark.parametrize("size", [FULL, SMOKE], ids=["full", "smoke"])
@@ -83,3 +145,60 @@ def test_each_setting_makes_two_ways_to_measure(size: Size) -> None:
         replaced = toggle.replaced is not nullcontext
         assert (using != without) + replaced + (toggle.started is not None) == 1, name
         assert using.mesh.pp * using.mesh.tp * using.mesh.cp <= toggle.ranks
+
+
+def test_a_row_without_its_library_is_left_out_and_the_others_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is measured before the run ends is on disk by then."""
+
+    def measured(_: Size) -> Iterator[Figure]:
+        yield Figure.stated("measured", 1.0, "s", "python -m benchmarks.silo gpu")
+
+    def lacking(_: Size) -> Iterator[Figure]:
+        yield Figure.stated("half", 1.0, "s", "python -m benchmarks.silo gpu")
+        raise ModuleNotFoundError("No module named 'torchao'")
+
+    monkeypatch.setattr(gpu, "ROWS", {"first": measured, "float8": lacking, "last": measured})
+    monkeypatch.setattr(runner, "write", partial(figures.write, folder=tmp_path))
+    with pytest.raises(ExceptionGroup) as caught:
+        runner.run_all({"gpu": partial(gpu.run, smoke=True)}, kept_as="silo-", as_json=False)
+    assert [str(error) for error in caught.value.exceptions] == ["No module named 'torchao'"]
+    kept = json.loads((tmp_path / "silo-gpu.json").read_text())
+    assert [entry["name"] for entry in kept] == ["measured", "half", "measured"]
+
+
+_STARTED = """
+import json, sys
+from importlib import import_module
+sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))  # as if they were not installed
+import_module("benchmarks.silo.__main__")
+import_module("benchmarks.silo.gpu")
+print(json.dumps([name for name, module in sys.modules.items() if module is not None]))
+"""
+
+
+def installed_with_wheels() -> set[str]:
+    """Return the packages that an image for GPUs has with ``make gpu-wheels``, by their canonical names."""
+    spec = spec_from_file_location("gpu_wheels", ROOT / "packaging" / "gpu_wheels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: set[str] = set()
+    module._closure("atoll", module.EXTRAS, frozenset(), found)
+    return found
+
+
+def test_the_benchmark_starts_with_what_an_image_for_gpus_has_and_the_wheels() -> None:
+    """Neither test tools nor the server's libraries are there; torchao is, but only the rows of float8 load it."""
+    there = installed_with_wheels()
+    provided = packages_distributions().items()
+    missing = [name for name, owners in provided if not there & {canonicalize_name(owner) for owner in owners}]
+    assert {"pytest", "sqlalchemy", "sklearn"} <= set(missing)
+    command = [sys.executable, "-c", _STARTED, json.dumps(missing)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    loaded = set(json.loads(ended.stdout))
+    assert {"benchmarks.silo.gpu.toggles", "pydantic", "blake3"} <= loaded
+    assert "torchao" not in loaded

@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from atoll.datacenter.elastic.environment import ALLOCATOR_VARIABLES
 from atoll.datacenter.job import SiloJob
-from atoll.datacenter.parallel import data
+from atoll.datacenter.parallel import cross_entropy, data, loss
 from atoll.datacenter.train.trainer import Trainer
 from benchmarks.figures import Figure
 from benchmarks.options import progress
@@ -82,6 +84,7 @@ class Toggle:
 _MOE = {"experts": 8, "top_k": 2, "expert_dim": 1408, "capacity_factor": 1.0}
 _FLOAT8 = {"compute": "float8"}
 _COMPILED = {"compile": True}
+_LARGE_VOCAB = {"vocab": FULL.large_vocab}
 _GROWING, _FIXED = (
     Start(variables={ALLOCATOR_VARIABLES[0]: f"expandable_segments:{grow}"}) for grow in ("True", "False")
 )
@@ -90,6 +93,22 @@ _GROWING, _FIXED = (
 def _looping(adamw: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     """Make an optimiser that updates all parameters by PyTorch's loop over them."""
     return adamw(*args, **{**settings, "fused": False})
+
+
+def _without_prefetch() -> AbstractContextManager[object]:
+    """Let each unit of FSDP gather itself in the backward pass, when its turn comes."""
+
+    def alone_in_turn(module: Any, **settings: Any) -> None:
+        fully_shard(module, **settings)
+        first = module[0] if isinstance(module, list) else module
+        first.set_modules_to_backward_prefetch([first])
+
+    return patch.object(data, "fully_shard", alone_in_turn)
+
+
+def _interpreted(part: ModuleType) -> Callable[[], AbstractContextManager[object]]:
+    """Return a context in which a module of the loss does not compile it."""
+    return lambda: patch.object(part, "compiled", lambda function: function)
 
 
 TOGGLES: Mapping[str, Toggle] = {
@@ -102,6 +121,17 @@ TOGGLES: Mapping[str, Toggle] = {
         {}, {}, {}, lambda: sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
     ),
     "compiled blocks": Toggle({}, {"memory": _COMPILED}, {"memory": {"compile": False}}, on_cpu=False),
+    "compiled loss of whole logits": Toggle(
+        {"model": _LARGE_VOCAB, "memory": {**_COMPILED, "loss_chunk_tokens": 0}},
+        {},
+        {},
+        _interpreted(loss),
+        on_cpu=False,
+    ),
+    "compiled loss in chunks": Toggle(
+        {"model": _LARGE_VOCAB, "memory": _COMPILED}, {}, {}, _interpreted(cross_entropy), on_cpu=False
+    ),
+    "evaluation after each step": Toggle({}, {"evaluation": {"every_steps": 1, "sequences": 8}}, {}),
     "expandable segments": Toggle({}, {}, {}, started=(_GROWING, _FIXED), on_cpu=False),
     "bound to the GPU's NUMA node": Toggle(
         {}, {}, {}, started=(Start(("--numa-binding", "node")), Start()), on_cpu=False, program="numactl"
@@ -109,6 +139,7 @@ TOGGLES: Mapping[str, Toggle] = {
     "units of the first and last layers": Toggle(
         {}, {}, {}, lambda: patch.object(data, "_ends", lambda *_: ()), ranks=2
     ),
+    "units gathered ahead in the backward pass": Toggle({}, {}, {}, _without_prefetch, ranks=2),
     "selective recomputation": Toggle({}, {"memory": {"checkpointing": "selective"}}, {}),
     "padded experts": Toggle({}, {"model": {"moe": {**_MOE, "padded": True}}}, {"model": {"moe": _MOE}}),
     "float8 by row beside by tensor": Toggle(
