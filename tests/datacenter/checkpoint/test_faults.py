@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +14,9 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from atoll.datacenter.checkpoint import storage
+from atoll.datacenter.checkpoint import storage, writer
 from atoll.datacenter.checkpoint.compare import check_model
 from atoll.datacenter.checkpoint.files import Entry, Written, write_tensors
 from atoll.datacenter.checkpoint.folder import step_folder, steps_in
@@ -151,6 +153,29 @@ def while_it_is_written(folder: str) -> None:
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     run_ranks(while_it_is_written, 1, str(tmp_path))
+
+
+class OnceOnly(DefaultStager):
+    """Copies one state, as the stagers of torch 2.11 and 2.12 do."""
+
+    _used_up = False
+
+    def stage(self, *given: Any, **named: Any) -> Any:
+        if self._used_up:
+            raise KeyError("closed")
+        self._used_up = True
+        return super().stage(*given, **named)
+
+
+def with_stagers_that_copy_once(folder: str) -> list[int]:
+    once = partial(OnceOnly, StagingOptions(*[False] * 4))
+    with patch.object(writer, "STAGERS_LAST", new=False), patch.object(writer, "_stager", once):
+        go_on(sections_of(), folder, 6)
+    return steps_in(Path(folder) / "kept")
+
+
+def test_stagers_that_copy_once_write_more_than_one_checkpoint(tmp_path: Path) -> None:
+    assert run_ranks(with_stagers_that_copy_once, 1, str(tmp_path)) == [[4, 6]]
 
 
 def cut_off(folder: str) -> None:

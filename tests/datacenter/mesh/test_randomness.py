@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from atoll.datacenter.job import SiloJob
-from atoll.datacenter.mesh import Meshes, ParallelDims, join_world, seed_ranks
+from atoll.datacenter.mesh import Meshes, ParallelDims, join_world, randomness, seed_ranks
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 from tests.datacenter.ranks import run_ranks
@@ -33,13 +34,22 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
-def seeds() -> int:
-    seed_ranks(7, Meshes.build(ParallelDims(pp=2, dp_shard=2, tp=2), "cpu"))
-    return torch.initial_seed()
+def seeds() -> tuple[int, list[tuple[int, int]]]:
+    """Return the seed of this rank, and those that DTensor's tracker gets on a GPU, with the ranks that share them."""
+    meshes = Meshes.build(ParallelDims(pp=2, dp_shard=2, tp=2), "cpu")
+    seed_ranks(7, meshes)
+    own, tracked = torch.initial_seed(), list[tuple[int, int]]()
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(randomness, "manual_seed", lambda seed, mesh: tracked.append((seed, mesh.size()))),
+    ):
+        seed_ranks(7, meshes)
+    return own, tracked
 
 
 def test_the_ranks_of_a_tp_group_share_a_seed_and_others_have_their_own() -> None:
-    assert run_ranks(seeds, 8) == [7, 7, 8, 8, 9, 9, 10, 10]
+    """On GPUs DTensor's tracker gets the same seed: left alone it would take rank 0's state everywhere."""
+    assert run_ranks(seeds, 8) == [(seed, [(seed, 2)]) for seed in (7, 7, 8, 8, 9, 9, 10, 10)]
 
 
 def trained(folder: str, sections: dict[str, Any]) -> float | None:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed.tensor import DTensor
 
+from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.parallel.uneven import EVERY_STEPS
 from atoll.datacenter.train.pulse import Unwatched
-from atoll.datacenter.train.trainer import train
+from atoll.datacenter.train.trainer import open_trainer, train
 from tests.datacenter.ranks import run_ranks
 from tests.patience import WAIT_S
 
@@ -54,3 +57,30 @@ def test_uneven_shares_change_nothing(tmp_path: Path) -> None:
     uneven = {"job": job, "data_parallel": {"method": "ddp", "uneven": True}}
     wanted = run_ranks(run, 1, str(tmp_path), even)[0]
     assert run_ranks(run, 3, str(tmp_path), uneven) == pytest.approx([wanted] * 3, abs=2e-6)
+
+
+def compared_under_tp(folder: str) -> dict[str, Any]:
+    """Compare a tp group's copies, then again with a bit of rank 1's first norm flipped."""
+    job = SiloJob.model_validate({**JOB, "mesh": {"tp": 2}, "data_parallel": {"check_replicas_every": 1}})
+    with (
+        join_world(WAIT_S) as world,
+        open_trainer(job, Path(folder), world, Unwatched(), console=False) as trainer,
+    ):
+        trainer.advance()
+        if world.rank == 1:
+            norm = trainer.step.passes.parts[0].get_parameter("blocks.0.attention_norm.weight")
+            local = norm.to_local() if isinstance(norm, DTensor) else norm
+            with torch.no_grad():
+                local[0] = torch.nextafter(local[0], torch.tensor(9.0))
+        with pytest.raises(TrainingError) as caught:
+            trainer.upkeep.after_step(2)
+        (copies,) = trainer.upkeep.copies
+        return {"compared": [name for name, _ in copies.named], "says": str(caught.value)}
+
+
+def test_ranks_of_a_tp_group_compare_what_each_holds_whole(tmp_path: Path) -> None:
+    """Norms are copies; matrices are cut, and differ."""
+    for found in run_ranks(compared_under_tp, 2, str(tmp_path)):
+        norms = {"blocks.0.attention_norm.weight", "blocks.0.ffn_norm.weight", "norm.weight"}
+        assert set(found["compared"]) == norms
+        assert found["says"].startswith("step 2: replicas differ first in blocks.0.attention_norm.weight: rank 1 of 2")
