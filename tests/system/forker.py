@@ -31,6 +31,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -72,6 +73,8 @@ LOADED = {
     ),
 }
 """Modules that take time to load, besides those that these load; by the kind of processes that are forked."""
+NEWER = frozenset({"torch.profiler._cupti_monitor"})
+"""Those of them that the oldest supported version of their package lacks."""
 _SEVERAL_WORKERS = "--workers"
 _WORKER = ("-m", "atoll.server.process.worker_process")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -333,7 +336,8 @@ def main() -> None:
     """Fork until there are no more requests; then, and in each fork at its end, return."""
     kind = sys.argv[2]
     for name in LOADED[kind]:
-        importlib.import_module(name)
+        if name not in NEWER or find_spec(name) is not None:
+            importlib.import_module(name)
     if kind == "server":
         from atoll.server.aggregation import warm  # noqa: PLC0415
 
