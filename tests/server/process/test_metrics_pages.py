@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.stores import StoreDamagedError, StoreUnavailableError
+from atoll.server.telemetry import health
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, World, job, refusal, update_values
@@ -163,6 +164,17 @@ async def test_health(world: World) -> None:
     world.daemon._serving = False
     assert (await fetch(world, "/readyz"))[0] == 503
     assert (await fetch(world, "/healthz"))[0] == 200
+
+
+async def test_a_probe_that_the_end_of_the_server_cuts_off_is_answered_without_a_traceback(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def cut_off(_: object) -> dict[str, str]:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(health.Readiness, "problems", cut_off)
+    assert await fetch(world, "/readyz") == (503, "the server is stopping (try again)\n")
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_database_that_cannot_be_written_is_reported_and_hides_no_figure(

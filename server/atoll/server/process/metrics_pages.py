@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
 from atoll.server.config.config import ServerConfig
-from atoll.server.errors import ServerError
+from atoll.server.errors import ServerError, UnavailableError
 from atoll.server.identity import Authority
 from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.runs.coordinator import Coordinator
@@ -99,6 +99,8 @@ class MetricsPages:
             except TimeoutError:
                 future.cancel()
                 raise
+            except CancelledError:  # the loop ended while it made the page
+                raise UnavailableError("server.stopping", "the server is stopping", "try again") from None
 
         def healthz() -> Page:
             try:
