@@ -71,7 +71,7 @@ _SERVER_DAMAGED = frozenset({"XX001", "XX002"})
 _NOT_ALLOWED = frozenset({"42501", "3F000"})
 """PostgreSQL's SQLSTATE codes for insufficient privilege, and for no schema to create tables in."""
 _ALLOW = "let the account own the database, or grant it USAGE and CREATE on the schema"
-_CHECK_SERVER = "check that the database server runs, is reachable and accepts this account"
+_CHECK_SERVER = "check that the database server runs, is reachable, has this database and accepts this account"
 Rows = Sequence[Mapping[str, Any]]
 IsolationLevel = Literal["AUTOCOMMIT", "READ COMMITTED", "REPEATABLE READ"]
 
