@@ -10,7 +10,7 @@ import pytest
 
 from atoll.server.aggregation import write_next_model
 from atoll.server.disk.recycling import FreeFiles
-from atoll.server.errors import ServerError, StorageError, UnavailableError
+from atoll.server.errors import NotFoundError, ServerError, StorageError, UnavailableError
 from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.ingest.local_node import LocalNode
@@ -28,7 +28,7 @@ from atoll.server.rounds import (
     RoundKey,
     RoundKind,
 )
-from atoll.server.runs import candidates, driver, effect_tasks
+from atoll.server.runs import candidates, driver, effect_tasks, sum_effects
 from atoll.server.runs.aggregator import Aggregator
 from atoll.server.runs.draw_effects import DrawEffects
 from atoll.server.runs.drawing import CohortPool
@@ -504,6 +504,23 @@ class TestOutages:
         run = await federation.submit(job())
         await play_round(alice)
         assert (await federation.ended(run)).status == "finished"
+
+    @pytest.mark.parametrize(("failures", "status"), [(sum_effects.MAX_SUMS - 1, "finished"), (99, "failed")])
+    async def test_a_sum_without_an_update_that_can_be_read_is_tried_again(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, failures: int, status: str
+    ) -> None:
+        """As when a process on a copy of an aggregator's directory is asked, and then the aggregator itself."""
+        monkeypatch.setattr(sum_effects, "SUM_AGAIN_S", 0.0)
+        gone = NotFoundError("spool.missing", "the stored update is gone")
+        monkeypatch.setattr(Aggregator, "aggregate", failing(failures, gone, Aggregator.aggregate))
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2))
+        await play_round(alice, bob)
+        row = await federation.ended(run)
+        assert row.status == status
+        assert (row.status == "failed") == ("the stored update is gone" in row.reason)
+        counted = {found for found, _ in (await federation.members(run)).values()}
+        assert counted == ({"reported"} if status == "finished" else {"stopped"})
 
     async def test_what_does_not_pass_fails_the_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch

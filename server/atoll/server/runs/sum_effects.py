@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
-from atoll.server.errors import ServerError
+from atoll.server.errors import CorruptDataError, NotFoundError, ServerError
 from atoll.server.ingest.node import FoldItem
 from atoll.server.rounds import Aggregate, Fold, Rejected, RoundGrid
 from atoll.server.runs.aggregator import Aggregator
@@ -16,6 +16,13 @@ from atoll.server.runs.effect_tasks import UNUSABLE, EffectTasks
 from atoll.server.runs.tasks import TaskName
 
 log = logging.getLogger(__name__)
+
+MAX_SUMS = 5
+"""Maximum number of sums of a round that fail although each of its updates can be read afterwards. A process on a copy
+of an aggregator's directory, which lacks the original's updates, may have answered for the aggregator."""
+SUM_AGAIN_S = 3.0
+"""Seconds between two of them."""
+_UNREADABLE = (CorruptDataError, NotFoundError)
 
 
 class SumEffects:
@@ -58,19 +65,31 @@ class SumEffects:
     async def _aggregate(self, effect: Aggregate) -> None:
         # The sum is read without a lock, so all folds into it must have ended.
         await self._tasks.ended(lambda name: name.kind == "fold" and name.key == effect.key)
-        try:
-            done = await self._tasks.retrying("aggregation", lambda: self._aggregator.aggregate(effect))
-        except ServerError as error:
-            await self._leave_out(effect, error)
-        else:
-            await self._tasks.answer(done)
+        for left in reversed(range(MAX_SUMS)):
+            try:
+                done = await self._tasks.retrying("aggregation", lambda: self._aggregator.aggregate(effect))
+            except ServerError as error:
+                if await self._leave_out(effect, error):
+                    return
+                if not left or not isinstance(error, _UNREADABLE):
+                    raise
+                said = self._shown(error)
+                log.warning("run %s: every update can be read; the sum is tried again: %s", self._driver.run, said)
+                await asyncio.sleep(SUM_AGAIN_S)
+            else:
+                await self._tasks.answer(done)
+                return
 
-    async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
-        """Reject updates that can no longer be read, after the sum failed; raise if all can be read."""
+    async def _leave_out(self, effect: Aggregate, error: ServerError) -> bool:
+        """Reject updates that can no longer be read, after the sum failed; returns False if all can be read."""
         damaged = await self._tasks.retrying("the look for damage", lambda: self._aggregator.unreadable(effect))
         if not damaged:
-            raise error
-        said = error.detail.code if self._tasks.has_secret_draw else error.logged
-        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, said)
+            return False
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, self._shown(error))
         for update, reason in damaged:
             await self._tasks.answer(Rejected(update.key, update.participant, reason))
+        return True
+
+    def _shown(self, error: ServerError) -> str:
+        """An error for the log, without text that may name a member of a secret draw."""
+        return error.detail.code if self._tasks.has_secret_draw else error.logged

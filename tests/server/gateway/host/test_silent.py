@@ -1,4 +1,4 @@
-"""A connected gateway that does not answer, or whose certificate has expired, counts as gone."""
+"""A connected gateway that does not answer, whose certificate has expired, or that connected again counts as gone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import grpc.aio
 import pytest
 
 from atoll.server.gateway.host import service
+from atoll.server.runs.sessions import TAKEN_OVER_S
+from atoll.wire.status import detail_from_trailers
 from atoll.wire.v1 import gateway_pb2
 from atoll.wire.v1.gateway_pb2_grpc import GatewayServiceStub
 from tests.patience import WAIT_S, window_s
@@ -61,3 +63,14 @@ async def test_the_streams_of_one_end_with_its_certificate(world: World) -> None
     with short_lived(world, window_s()):
         north = await Aggregator.of(world)
     await loses_streams_and_sessions(north)
+
+
+async def test_the_stream_of_one_that_connects_a_second_time_ends_with_the_reason(world: World) -> None:
+    north = await Aggregator.of(world)
+    again = GatewayServiceStub(north.channel).Attend()
+    await again.write(gateway_pb2.AttendRequest(hello=gateway_pb2.GatewayHello(protocol=1)))
+    assert await read_to_the_end(north.attending) is grpc.StatusCode.UNAVAILABLE
+    detail = detail_from_trailers(list(await north.attending.trailing_metadata()))
+    assert detail is not None
+    assert (detail.code, detail.retry_after_s) == ("gateway.taken_over", TAKEN_OVER_S)
+    assert f"another process connected as aggregator {north.name}" in detail.message

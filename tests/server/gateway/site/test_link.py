@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -199,6 +200,22 @@ async def test_revoked_it_ends_and_says_why(world: World, site: Site) -> None:
     with pytest.raises(UnauthenticatedError, match="the contract ended"):
         async with asyncio.timeout(WAIT_S):
             await site.running
+
+
+async def test_replaced_by_another_process_with_its_identity_it_waits_and_says_why(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise two processes on copies of one directory would replace each other several times a second."""
+    await site.enrol()
+    await site.connect()
+    site.relay.down.clear()
+    stub: Any = GatewayServiceStub(site.link.open_channel())
+    copy = stub.Attend()
+    await copy.write(gateway_pb2.AttendRequest(hello=gateway_pb2.GatewayHello(protocol=1)))
+    await site.disconnected()
+    await asyncio.sleep(5 * link.FIRST_RETRY_S)
+    assert site.link.connected == 1
+    assert f"another process connected as aggregator {site.name} (run one process with this identity" in caplog.text
 
 
 async def test_it_is_made_again_at_another_server(world: World, site: Site) -> None:

@@ -80,6 +80,9 @@ class Attendance:
         check_ins: handles participants' messages.
         identities: identifies the participants that the gateway may speak for.
         admission: the limits of each participant.
+
+    Attributes:
+        replaced: whether a newer stream of the gateway has taken over.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Attendance:
         admission: Admission,
     ) -> None:
         self.outbox: asyncio.Queue[tuple[int, Instruction | ServerError | None] | None] = asyncio.Queue(OUTBOX)
+        self.replaced = False
         self._gateway = gateway
         self._sessions = sessions
         self._check_ins = check_ins

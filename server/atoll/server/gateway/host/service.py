@@ -26,7 +26,7 @@ from atoll.server.ingest.node_pool import NodePool
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.enrolment import Redeemer
 from atoll.server.rpc.participation import HELLO_S
-from atoll.server.runs.sessions import Sessions
+from atoll.server.runs.sessions import TAKEN_OVER_S, Sessions
 from atoll.server.stores.server_names import MOST_NAMES
 from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.messages import PROTOCOL
@@ -135,6 +135,8 @@ class GatewayService(GatewayServiceServicer):
                 yield self._welcome()
                 async for response in _sent(attendance):
                     yield response
+            if attendance.replaced:
+                raise _taken_over(gateway)
             if reader.done():
                 reader.result()
         finally:
@@ -163,6 +165,7 @@ class GatewayService(GatewayServiceServicer):
         """Take over from an older stream of the gateway, whose sessions end first."""
         older, self._attending[gateway] = self._attending.get(gateway), attendance
         if older is not None:
+            older.replaced = True
             await older.close()
             end(older.outbox)
 
@@ -254,6 +257,16 @@ class GatewayService(GatewayServiceServicer):
         source = one_line(request.source, MAX_SOURCE_CHARS) or "an unknown address"
         response = await self._issuers.newcomers.redeem(request.request, source, gateway.through)
         return gateway_pb2.GatewayServiceEnrolResponse(response=response)
+
+
+def _taken_over(gateway: Gateway) -> UnavailableError:
+    """The end of a stream whose gateway has opened a newer one; a gateway that did so itself no longer reads this."""
+    return UnavailableError(
+        "gateway.taken_over",
+        f"another process connected as {gateway}",
+        "run one process with this identity, and none on a copy of its directory",
+        retry_after_s=TAKEN_OVER_S,
+    )
 
 
 async def _as_given(names: Collection[str]) -> Collection[str]:

@@ -31,6 +31,8 @@ IDENTITY_S = 30.0
 """Seconds for which a participant's identity is cached. The server announces revocations."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 10.0
 EXPIRED = "certificate.expired"
+TAKEN_OVER = "gateway.taken_over"
+"""Code of the error after which the link waits as long as the server says: another process has this identity too."""
 CALL_S = 30.0
 WELCOME_S = 30.0
 """Maximum seconds to wait for the server to accept the link."""
@@ -188,7 +190,7 @@ class Link:
         """
         failures = 0
         while True:
-            before = self.connected
+            before, least_s = self.connected, 0.0
             try:
                 await self._connect()
                 log.info("connecting to the server anew")
@@ -198,10 +200,12 @@ class Link:
                 log.warning("connecting again with a renewed certificate: %s", error.logged)
             except ServerError as error:
                 log.warning("no connection to the server: %s", error.logged)
+                if error.detail.code == TAKEN_OVER:
+                    least_s = error.detail.retry_after_s or 0.0
             failures = failures + 1 if before == self.connected else 0
             delay_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads load
+                async with asyncio.timeout(max(least_s, delay_s * random.uniform(0.5, 1.0))):  # noqa: S311 - spreads load
                     await self._renew.wait()
 
     async def _connect(self) -> None:
