@@ -36,6 +36,8 @@ _LISTED_BY = {
 MAX_COUNT = 2**32 - 1
 """The largest number in the control protocol (uint32)."""
 _TLS_WORDS = ("handshake", "ssl", "certificate")
+_CLOSED_WORDS = ("handshake read failed (socket closed)", "handshake read failed (endpoint closing)")
+"""gRPC's words for a connection that the other end closed in the handshake, without a reason."""
 
 
 class OperatorError(Exception):
@@ -136,6 +138,11 @@ def _unreachable(address: str, detail: ErrorDetail) -> UnreachableError:
     remedy = "is it running? `atoll doctor` says more; --server sets another address"
     if any(word in detail.message.lower() for word in _TLS_WORDS):
         remedy = "the certificates do not match: take the credential from this server's data directory (operator.json)"
+    if any(words in detail.message.lower() for words in _CLOSED_WORDS):
+        remedy = (
+            "try again: a load balancer without a ready server (/readyz) closes connections, and so does a server that "
+            "starts or stops"
+        )
     if is_plaintext(detail.message):
         remedy = "--server HOST:PORT names another port"
     return UnreachableError(f"cannot reach the server at {address}: {connection_words(detail.message)}", remedy)

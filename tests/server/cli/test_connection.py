@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socketserver
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -77,6 +79,21 @@ def test_the_credential_of_another_federation_is_explained(secure: str, tmp_path
     assert result.exit_code == 3
     assert "belongs to another federation" in result.stderr
     assert "the certificates do not match" in result.stderr
+
+
+def test_a_balancer_without_a_ready_server_is_no_mismatch_of_certificates(authority: Authority, tmp_path: Path) -> None:
+    class Closing(socketserver.BaseRequestHandler):
+        """Accepts a connection and closes it, as HAProxy does."""
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Closing) as balancer:
+        threading.Thread(target=balancer.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{balancer.server_address[1]}"
+        credential(authority, address).write(tmp_path / OPERATOR_FILE)
+        result = CliRunner().invoke(run, ["list", "--data", str(tmp_path)])
+        balancer.shutdown()
+    assert result.exit_code == 3
+    assert "a load balancer without a ready server" in result.stderr
+    assert "do not match" not in result.stderr
 
 
 def test_another_port_than_the_main_port_is_explained() -> None:
