@@ -15,10 +15,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job import SiloJob, loss_chunks
+from atoll.datacenter.job.parallel import SPLIT_BACKWARD
 from atoll.datacenter.models.compiled import compiled
 from atoll.datacenter.models.llama_spec import token_loss
 from atoll.datacenter.parallel.cross_entropy import chunked_cross_entropy
+from atoll.datacenter.parallel.pipeline.kinds import KINDS
+from tests.datacenter.marks import needs_torch_2_13
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import assert_same, assert_same_together, method, small, small_in_two, train
 
@@ -199,6 +202,7 @@ def test_layouts_equal_one_process_with_whole_logits(
             2,
             {"model": {"layers": 4}, "mesh": {"pp": 2}, "pipeline": {"schedule": "zbv", "stages_per_rank": 2}},
             id="zbv: two backward passes of a stage",
+            marks=needs_torch_2_13,
         ),
         pytest.param(4, {"mesh": {"pp": 2, "tp": 2}}, id="1f1b-tp-2", marks=every_layout),
         pytest.param(4, {"mesh": {"pp": 2}, "data_parallel": method("zero2")}, id="1f1b-zero2-2", marks=every_layout),
@@ -240,3 +244,19 @@ def test_chunks_that_cannot_be_had_are_refused(sections: dict[str, Any], reason:
     (problem,) = [one for one in refused.value.problems if "loss_chunk_tokens" in one]
     assert problem.startswith(f"memory.loss_chunk_tokens = {CHUNK}")
     assert reason in problem
+
+
+def test_with_an_older_torch_a_backward_pass_in_two_has_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default gives way; a job that asks for chunks is refused."""
+    assert {name for name, kind in KINDS.items() if kind.splits_backward} == SPLIT_BACKWARD
+    job: dict[str, Any] = {"job": {"name": "a", "steps": 1}, "model": {}, "batch": {"micro_batch": 1}}
+    job |= {"mesh": {"pp": 2}, "pipeline": {"schedule": "zbv"}}
+    chunk = partial(loss_chunks.loss_chunk_tokens, SiloJob.model_validate(job), micro_batch=64, cp=1, tp=1, head=True)
+    monkeypatch.setattr(loss_chunks, "SPLITS_CHUNKS", True)
+    assert chunk() == loss_chunks.DEFAULT_CHUNK_TOKENS
+    monkeypatch.setattr(loss_chunks, "SPLITS_CHUNKS", False)
+    assert chunk() is None
+    with pytest.raises(LayoutError, match=r"chunks allow from torch 2\.13 on"):
+        check_layout(SiloJob.model_validate(job | CHUNKED), 2)
+    job["pipeline"] = {"schedule": "1f1b"}
+    assert loss_chunks.why_whole(SiloJob.model_validate(job), tp=1, head=True) is None

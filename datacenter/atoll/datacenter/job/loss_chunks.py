@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.datacenter.job.parallel import SPLIT_BACKWARD
+from atoll.datacenter.torch_version import TORCH
+
 if TYPE_CHECKING:
     from atoll.datacenter.job.silo_job import SiloJob
 
 DEFAULT_CHUNK_TOKENS = 1024
 """Enough rows for matrix products at full speed; with 128,256 classes a chunk's logits take 0.5 GiB in float32."""
+
+SPLITS_CHUNKS = TORCH >= (2, 13)
+"""Whether gradients of the loss in chunks can be taken in two passes: torch 2.11 frees its node after the first."""
 
 
 def loss_chunk_tokens(job: SiloJob, *, micro_batch: int, cp: int, tp: int, head: bool) -> int | None:
@@ -44,4 +50,9 @@ def why_whole(job: SiloJob, *, tp: int, head: bool) -> str | None:
         return "[privacy] clips the gradient of each sequence in the output projection itself"
     if tp > 1 and not job.tensor_parallel.loss:
         return f"mesh.tp = {tp} with tensor_parallel.loss = false gathers the logits: set tensor_parallel.loss = true"
+    if job.mesh.pp > 1 and job.pipeline.schedule in SPLIT_BACKWARD and not SPLITS_CHUNKS:
+        return (
+            f'schedule "{job.pipeline.schedule}" takes gradients in two passes, which chunks allow from torch 2.13 on: '
+            "install it, or choose another schedule"
+        )
     return None

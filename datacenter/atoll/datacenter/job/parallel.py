@@ -15,6 +15,8 @@ MAX_DEGREE = 1 << 16
 
 Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
+SPLIT_BACKWARD: frozenset[PipelineSchedule] = frozenset({"interleaved_zero_bubble", "zbv", "dualpipev"})
+"""Schedules that compute the gradients of inputs and of weights at different times."""
 Hook = Literal["none", "float16", "bfloat16", "powersgd", "int8", "sign", "topk"]
 FEEDBACK_HOOKS: frozenset[Hook] = frozenset({"powersgd", "int8", "sign", "topk"})
 """Hooks that keep what they could not send for the next step."""
