@@ -25,36 +25,34 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A pool of threads would not survive a fork."""
 
 
-class Forked:
+class Fork:
     """Like ``subprocess.Popen`` for a process with another parent, the forker, which reports how it ended.
 
     Args:
         kind: of the forker, a key of its ``LOADED``.
         arguments: the command line.
-        stderr: a descriptor, or ``subprocess.STDOUT``.
+        standard: descriptors of its standard input, output and error, which stay open here.
         env: the whole environment.
         cwd: its working directory.
         keep_open: descriptors that it inherits.
+
+    Attributes:
+        processor_s: what it has spent, with the children that it waited for; 0 before its end.
+        peak_kib: of its resident memory, with what it shares; 0 before its end.
     """
 
     def __init__(
         self,
         kind: str,
         arguments: Sequence[str],
-        stderr: int,
+        standard: tuple[int, int, int],
         env: Mapping[str, str],
         cwd: Path,
         keep_open: Sequence[int] = (),
     ) -> None:
-        theirs, stdin = os.pipe()
-        stdout, writes = os.pipe()
         self._code: int | None = None
-        errors = writes if stderr == subprocess.STDOUT else stderr
-        self._answer = ask(_requests(kind), arguments, env, str(cwd), (theirs, writes, errors), keep_open)
-        os.close(theirs)
-        os.close(writes)
-        self.stdin: IO[str] | None = os.fdopen(stdin, "w")
-        self.stdout: IO[str] | None = os.fdopen(stdout)
+        self.processor_s, self.peak_kib = 0.0, 0
+        self._answer = ask(_requests(kind), arguments, env, str(cwd), standard, keep_open)
         self.pid = answered(self._answer)
 
     def poll(self) -> int | None:
@@ -75,10 +73,12 @@ class Forked:
             if timeout is not None and not ended.poll(1000 * timeout):
                 raise subprocess.TimeoutExpired("atoll", timeout)
             self._code = answered(self._answer)
+            self.processor_s = answered(self._answer) / 1000
+            self.peak_kib = answered(self._answer)
             os.close(self._answer)
         return self._code
 
-    def send_signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         """Send it a signal if it still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
@@ -86,6 +86,41 @@ class Forked:
     def kill(self) -> None:
         """End it as ``kill -9`` does, if it still runs."""
         self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to end, if it still runs."""
+        self.send_signal(signal.SIGTERM)
+
+
+class Forked(Fork):
+    """A fork whose standard input and output are pipes to this process.
+
+    Args:
+        kind: see ``Fork``.
+        arguments: the command line.
+        stderr: a descriptor, or ``subprocess.STDOUT``.
+        env: the whole environment.
+        cwd: its working directory.
+        keep_open: descriptors that it inherits.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        arguments: Sequence[str],
+        stderr: int,
+        env: Mapping[str, str],
+        cwd: Path,
+        keep_open: Sequence[int] = (),
+    ) -> None:
+        theirs, stdin = os.pipe()
+        stdout, writes = os.pipe()
+        errors = writes if stderr == subprocess.STDOUT else stderr
+        super().__init__(kind, arguments, (theirs, writes, errors), env, cwd, keep_open)
+        os.close(theirs)
+        os.close(writes)
+        self.stdin: IO[str] | None = os.fdopen(stdin, "w")
+        self.stdout: IO[str] | None = os.fdopen(stdout)
 
     def close(self) -> None:
         """Close the pipes of its standard input and output."""
