@@ -34,6 +34,7 @@ from benchmarks import (
 from benchmarks.options import Case, Options
 from benchmarks.runner import exit_with, run_all
 from benchmarks.simulation import cases as simulation
+from benchmarks.starting import forks
 
 _SIZES = frozenset({"model_mb", "clients", "rounds", "tls"})
 CASES: dict[str, Case] = {
@@ -79,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"{name} has no part {options.only}; there are {', '.join(CASES[name].parts)}")
     kept = replace(options, minutes=None) == Options() and (options.minutes or soak.MINUTES) >= soak.MINUTES
     cases = {name: partial(CASES[name].run, options) for name in names}
-    good = run_all(cases, kept_as="" if kept else None, as_json=given.json)
+    with forks(wanted=options.smoke):
+        good = run_all(cases, kept_as="" if kept else None, as_json=given.json)
     return 0 if options.smoke or good else 1
 
 

@@ -1,6 +1,6 @@
 """One process of the plain baselines, started by ``baselines``: a gRPC server, or a client of it.
 
-    python -m benchmarks.baseline_peer serve THREADS [CERTIFICATE KEY]
+    python -m benchmarks.baseline_peer serve THREADS BYTES [CERTIFICATE KEY]
     python -m benchmarks.baseline_peer client ADDRESS BYTES [CA]
 
 The client says ``ready``, and then does one transfer for each line (``down`` or ``up``) on its standard input,
@@ -28,13 +28,16 @@ _OPTIONS = [("grpc.max_receive_message_length", 8 << 20), ("grpc.max_send_messag
 _CONNECT_S = 60
 
 
-def serve(threads: int, certificate: str = "", key: str = "") -> None:
-    """Serve ``/T/Down`` (streams the requested bytes) and ``/T/Up`` (counts received bytes) until killed."""
+def serve(threads: int, size: int, certificate: str = "", key: str = "") -> None:
+    """Serve ``/T/Down`` (streams the requested bytes) and ``/T/Up`` (counts received bytes) until killed.
+
+    Messages for ``size`` bytes exist before the first request.
+    """
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Down": grpc.unary_stream_rpc_method_handler(lambda request, _: _messages(int(request))),
         "Up": grpc.stream_unary_rpc_method_handler(lambda requests, _: str(sum(map(len, requests))).encode()),
     }
-    _made()
+    _made(_distinct(size))
     server = grpc.server(ThreadPoolExecutor(threads), options=_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("T", handlers),))
     if certificate:
@@ -49,7 +52,7 @@ def serve(threads: int, certificate: str = "", key: str = "") -> None:
 
 def client(address: str, size: int, ca: str = "") -> None:
     """Run the transfers that standard input asks for."""
-    _made()
+    _made(_distinct(size))
     channel = _channel(address, ca)
     grpc.channel_ready_future(channel).result(_CONNECT_S)
     down: Any = channel.unary_stream("/T/Down")
@@ -71,23 +74,28 @@ def _channel(address: str, ca: str) -> grpc.Channel:
 
 
 def _messages(size: int) -> Iterator[bytes]:
-    made = _made()
+    made = _made(_distinct(size))
     for number in range(size // MESSAGE_BYTES):
-        yield made[number % _DISTINCT]
+        yield made[number % len(made)]
     if size % MESSAGE_BYTES:
         yield made[0][: size % MESSAGE_BYTES]
 
 
+def _distinct(size: int) -> int:
+    """How many different messages the transfer of this many bytes takes."""
+    return min(_DISTINCT, -(-size // MESSAGE_BYTES))
+
+
 @cache
-def _made() -> list[bytes]:
-    return [os.urandom(MESSAGE_BYTES) for _ in range(_DISTINCT)]
+def _made(count: int) -> list[bytes]:
+    return [os.urandom(MESSAGE_BYTES) for _ in range(count)]
 
 
 def main() -> None:
     """Run one peer."""
     role, *arguments = sys.argv[1:]
     if role == "serve":
-        serve(int(arguments[0]), *arguments[1:])
+        serve(int(arguments[0]), int(arguments[1]), *arguments[2:])
     else:
         client(arguments[0], int(arguments[1]), *arguments[2:])
 

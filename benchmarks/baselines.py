@@ -9,21 +9,20 @@ import contextlib
 import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.server.identity import Authority
 from benchmarks.baseline_peer import MESSAGE_BYTES
 from benchmarks.sampling import cpu_s_of
+from benchmarks.starting import Piped, piped
 
 _PEER = [sys.executable, "-m", "benchmarks.baseline_peer"]
-_ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> 
     """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the median turn."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         certificate, ca = _certificates(Path(folder)) if tls else ([], [])
-        server = stack.enter_context(_peer(["serve", str(2 * clients), *certificate]))
+        server = stack.enter_context(_peer(["serve", str(2 * clients), str(size), *certificate]))
         address = f"127.0.0.1:{_line(server)}"
         peers = [stack.enter_context(_peer(["client", address, str(size), *ca])) for _ in range(clients)]
         for peer in peers:
@@ -152,7 +151,7 @@ def _write(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def _all(peers: Sequence[subprocess.Popen[str]], what: str) -> float:
+def _all(peers: Sequence[Piped], what: str) -> float:
     started = time.perf_counter()
     for peer in peers:
         assert peer.stdin is not None
@@ -163,19 +162,11 @@ def _all(peers: Sequence[subprocess.Popen[str]], what: str) -> float:
     return time.perf_counter() - started
 
 
-@contextlib.contextmanager
-def _peer(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*_PEER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def _peer(arguments: Sequence[str]) -> contextlib.AbstractContextManager[Piped]:
+    return piped([*_PEER, *arguments])
 
 
-def _line(peer: subprocess.Popen[str]) -> str:
+def _line(peer: Piped) -> str:
     assert peer.stdout is not None
     line = peer.stdout.readline().strip()
     if not line:

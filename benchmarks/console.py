@@ -9,10 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,10 +24,11 @@ from atoll.server.identity import ParticipantKind
 from atoll.server.stores import Member, Participant, Round, Run, Store, participants, rounds, runs
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto
-from benchmarks.federation import ATOLL, Federation, Nursery, participant_id
+from benchmarks.federation import Federation, Nursery, participant_id
 from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
 from benchmarks.sampling import cpu_s_of
+from benchmarks.starting import ATOLL, piped
 
 RUN = "rabcdefghijkl"
 BEGAN_AT = 1_790_000_000.0
@@ -143,12 +144,11 @@ class _Console:
         self._server = place.server.pid
         self._command = [*ATOLL, "console", "--insecure", "--server", place.address, "--port", "0", "--json"]
         self._environment = place.environment
+        self._stack = ExitStack()
 
     def __enter__(self) -> _Console:
-        self._process = subprocess.Popen(
-            self._command, env=self._environment | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        piping = piped(self._command, self._environment | {"PYTHONUNBUFFERED": "1"})
+        self._process = self._stack.enter_context(piping)
         assert self._process.stdout is not None
         link = urlsplit(json.loads(self._process.stdout.readline())["link"])
         self._host, self._cookie = link.netloc, ""
@@ -156,8 +156,7 @@ class _Console:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.communicate()
+        self._stack.close()
 
     def view(self, path: str) -> View:
         """Load one page."""

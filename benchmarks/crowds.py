@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO
 
 from benchmarks.federation import Federation
+from benchmarks.starting import Process
 
 WARM = 50
 """Participants that connect before a measurement and leave again: what the first enrolments load, about 50 MB, is not
@@ -37,7 +37,7 @@ def crowd(
     Raises:
         RuntimeError: if a process does not get ready.
     """
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Process] = []
     with ExitStack() as stack:
         try:
             outputs: list[IO[str]] = []
@@ -70,7 +70,7 @@ def expect(place: Federation, channel: IO[str], word: str, name: str = "") -> No
 
 def _start(
     place: Federation, module: str, count: int, more: tuple[str, ...], name: str, start: int | None
-) -> tuple[subprocess.Popen[bytes], int]:
+) -> tuple[Process, int]:
     folder = place.place / name
     folder.mkdir()
     tokens: list[str] = []

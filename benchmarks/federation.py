@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ import numpy as np
 
 from atoll.formats import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
+from benchmarks import starting
 from benchmarks.sampling import Memory, Sampler
+from benchmarks.starting import ATOLL, ROOT, Process
 
-ATOLL = [sys.executable, "-c", "from atoll.client.cli import main; main()"]
-ROOT = Path(__file__).parents[1]
 WAIT_S = 1800
 READY_TIMEOUT_S = 60
 _PIECE = 1 << 22
@@ -93,8 +92,8 @@ class Federation:
         self.environment = {**os.environ, **variables, "ATOLL_DATA": str(self.data), "PYTHONPATH": python_path()}
         self.address = ""
         self.metrics = ""
-        self.server: subprocess.Popen[bytes] | None = None
-        self.participants: list[subprocess.Popen[bytes]] = []
+        self.server: Process | None = None
+        self.participants: list[Process] = []
         self._nursery = nursery
 
     def start_server(self, *options: str, program: Sequence[str] = ()) -> None:
@@ -149,7 +148,7 @@ class Federation:
         name: str,
         keep_open: Sequence[int] = (),
         standard_input: int | None = None,
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process:
         """Start another participant process; it counts as one of them and is ended with the others."""
         process = self._nursery.start(arguments, self.environment, name, keep_open, standard_input)
         self.participants.append(process)
@@ -206,13 +205,7 @@ class Federation:
         """
         if not self.tls:
             arguments = (*arguments, "--insecure")
-        done = subprocess.run(
-            [*ATOLL, *arguments], env=self.environment, timeout=WAIT_S, capture_output=True, check=False
-        )
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace")[-2000:]
-            raise RuntimeError(f"atoll {' '.join(arguments)} ended with {done.returncode}: {said}")
-        return done.stdout
+        return starting.finished([*ATOLL, *arguments], self.environment, WAIT_S)
 
     def _tokens(self, count: int) -> list[list[str]]:
         tokens = self.call("token", "new", "--count", str(count))["tokens"]
@@ -261,7 +254,7 @@ class Nursery:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Process] = []
 
     def start(
         self,
@@ -270,16 +263,16 @@ class Nursery:
         name: str,
         keep_open: Sequence[int] = (),
         standard_input: int | None = None,
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process:
         """Start one; its output goes to the log of that name."""
         with self._log(name).open("wb") as output:
-            process = subprocess.Popen(
+            process = starting.start(
                 arguments,
-                env=environment,
-                pass_fds=keep_open,
-                stdin=standard_input,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                environment=environment,
+                output=output,
+                errors=output,
+                standard_input=standard_input,
+                keep_open=keep_open,
             )
         self._started.append(process)
         return process

@@ -6,7 +6,6 @@ python -m benchmarks.plain_peer FOLDER     prints its port, serves until standar
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import grpc.aio
 
 from atoll.server.identity import Authority
 from benchmarks.sampling import cpu_s_of, memory_of
+from benchmarks.starting import piped
 
 _SERVICE = "benchmarks.Plain"
 _STREAM, _UNARY = f"/{_SERVICE}/Stream", f"/{_SERVICE}/Unary"
@@ -59,13 +59,9 @@ class _Peer:
 def _serving() -> Iterator[_Peer]:
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         command = [sys.executable, "-m", "benchmarks.plain_peer", folder]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdin is not None
+        with piped(command) as server:
             assert server.stdout is not None
-            try:
-                yield _Peer(server.pid, int(server.stdout.readline()), Path(folder))
-            finally:
-                server.stdin.close()
+            yield _Peer(server.pid, int(server.stdout.readline()), Path(folder))
 
 
 async def _bytes_each(peer: _Peer, connections: int) -> float:

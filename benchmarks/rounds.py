@@ -34,10 +34,11 @@ def run(options: Options) -> list[Figure]:
 def _with_many(options: Options) -> list[Figure]:
     """The cost of each further client: time from release to release, and processor time."""
     rounds, command = options.or_else(options.rounds, 200, 5), options.command("rounds")
-    with federation(clients=MANY, tls=options.tls is not False) as place:
-        course = place.run(elements=ELEMENTS, rounds=rounds, clients=MANY)
-    name, usual = f"10 KB, {MANY} clients", statistics.median(course.seconds)
-    clients_cpu_s = (course.cpu_s - course.server_cpu_s) / MANY
+    clients = options.or_else(None, MANY, 3)
+    with federation(clients=clients, tls=options.tls is not False) as place:
+        course = place.run(elements=ELEMENTS, rounds=rounds, clients=clients)
+    name, usual = f"10 KB, {clients} clients", statistics.median(course.seconds)
+    clients_cpu_s = (course.cpu_s - course.server_cpu_s) / clients
     return [
         Figure.at_most(f"{name}: release to release, median", usual, "s", MANY_S, command),
         Figure.stated(f"{name}: server's processor time of a round", course.server_cpu_s, "s", command),

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.federation import ATOLL, JOB, Federation, federation, write_zeros
+from benchmarks.federation import JOB, Federation, federation, write_zeros
 from benchmarks.figures import Figure
 from benchmarks.options import Options
 from benchmarks.scraping import metric
+from benchmarks.starting import ATOLL
 
 AGGREGATORS = 2
 ELEMENTS, SMOKE_ELEMENTS = 1 << 18, 1 << 14

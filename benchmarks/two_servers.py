@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.federation import ATOLL, Federation, federation
+from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
 from benchmarks.sampling import Sampler
 from benchmarks.scraping import metric
+from benchmarks.starting import ATOLL
 
 MB = 1_000_000
 PARTICIPANTS, SERVERS = 4, 2

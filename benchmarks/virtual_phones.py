@@ -20,7 +20,7 @@ def figures(options: Options) -> Iterator[Figure]:
     """100,000 participants: ten minutes, an outage of three minutes, and ten minutes more."""
     from tests.server.runs import virtual_phones  # noqa: PLC0415 - of the extra `dev`
 
-    count = 20_000 if options.smoke else virtual_phones.MANY
+    count = 1000 if options.smoke else virtual_phones.MANY
     command = options.command("fleet")
     progress(f"{count} participants without a stream, in virtual time")
     before_s = time.process_time()

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure
 from benchmarks.runner import exit_with, run_all
+from benchmarks.starting import forks
 
 Case: TypeAlias = Callable[..., Iterable[Figure]]
 
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such row: {', '.join(sorted(missing))}; there are {', '.join(sorted(rows))}")
     more = (given.seeds,) if given.seeds > 1 else (given.row,) if given.row else ()
     cases = {name: partial(_case(name), given.smoke, *more) for name in given.names or CASES}
-    good = run_all(cases, kept_as=None if given.smoke else "silo-", as_json=given.json)
+    with forks(wanted=given.smoke):
+        good = run_all(cases, kept_as=None if given.smoke else "silo-", as_json=given.json)
     return 0 if given.smoke or good else 1
 
 

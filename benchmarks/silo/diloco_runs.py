@@ -19,8 +19,9 @@ from atoll.datacenter.demo.shards import held_out_rows, write_shards
 from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.job import load_job
 from atoll.datacenter.models import spec_of
-from benchmarks.federation import ATOLL, WAIT_S, federation, participant_id, python_path
+from benchmarks.federation import WAIT_S, federation, participant_id, python_path
 from benchmarks.options import progress
+from benchmarks.starting import ATOLL
 
 SILOS = 2
 SEQUENCE = 64

@@ -61,12 +61,6 @@ size = 1
 before_training = false
 final = false
 """
-_STARTER = """
-import sys
-import atoll.datacenter.cli.join as command
-command._MODULE = "benchmarks.silo.exchanging"
-command.join()
-"""
 
 
 def run(smoke: bool) -> list[Figure]:
@@ -134,7 +128,7 @@ def _take_part(place: Federation, folder: Path, rounds: int) -> list[dict[str, A
         participant_id(0),
     ]
     join = [str(folder / "job.toml"), "--nproc", str(RANKS), "--max-rounds", str(rounds), *access]
-    silo = place.start_process([sys.executable, "-c", _STARTER, *join], "silo")
+    silo = place.start_process([sys.executable, "-m", "benchmarks.silo.joining", *join], "silo")
     place.call("run", "submit", str(folder / "server.toml"))
     if silo.wait(600) != 0:
         raise RuntimeError(f"the silo has failed:\n{place.log('silo')[-4000:]}")

@@ -33,23 +33,30 @@ JOB: dict[str, Any] = {
     "batch": {"sequence": 256, "global_batch": 4, "micro_batch": 2},
     "data_parallel": {"method": "ddp"},
 }
+_SMALL: dict[str, Any] = JOB | {
+    "model": {"layers": 1, "dim": 32, "heads": 4},
+    "batch": {"sequence": 16, "global_batch": 4, "micro_batch": 2},
+}
 
 
 def run(smoke: bool) -> list[Figure]:
-    """Seconds of a step in the trainer and in the bare loop; medians over alternating steps."""
+    """Seconds of a step in the trainer and in the bare loop; medians over alternating steps.
+
+    A smoke run makes few steps of a small model in this process, which is a world of one rank.
+    """
     figures = []
     for ranks in (1,) if smoke else (1, 2):
-        steps = 3 if smoke else _STEPS
-        (found, *_) = run_ranks(_measure, ranks, steps, timeout_s=_TIMEOUT_S)
-        name = f"a step of 3.2 million parameters, {ranks} rank{'s, ddp' if ranks > 1 else ''}: trainer"
+        (found, *_) = [_measure(3, smoke)] if smoke else run_ranks(_measure, ranks, _STEPS, smoke, timeout_s=_TIMEOUT_S)
+        model = "a small model" if smoke else "3.2 million parameters"
+        name = f"a step of {model}, {ranks} rank{'s, ddp' if ranks > 1 else ''}: trainer"
         figures.append(
             Figure.within(name, found["trainer"] * 1000, "ms", COMMAND, limit=found["bare"] * 1000, target=TARGET)
         )
     return figures
 
 
-def _measure(steps: int) -> dict[str, float]:
-    job = SiloJob.model_validate(JOB)
+def _measure(steps: int, smoke: bool) -> dict[str, float]:  # the arguments of run_ranks
+    job = SiloJob.model_validate(_SMALL if smoke else JOB)
     seconds: dict[str, list[float]] = {"bare": [], "trainer": []}
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import compileall
 import json
-import subprocess
+import os
 import sys
 import tempfile
 import time
@@ -19,6 +19,7 @@ from benchmarks.options import Options, progress
 from benchmarks.sampling import INTERVAL_S, family, memory_of
 from benchmarks.simulation import data
 from benchmarks.simulation.environments import PEERS, environment, versions
+from benchmarks.starting import finished, piped
 
 ROOT = Path(__file__).parents[2]
 MS = 1000
@@ -201,8 +202,7 @@ class _Watched:
     """Run a simulation in its own process, and measure the memory of its processes."""
 
     def __init__(self, case: str, settings: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "benchmarks.simulation.playing", case, json.dumps(settings)]
-        self._program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self._command = [sys.executable, "-m", "benchmarks.simulation.playing", case, json.dumps(settings)]
         self.said: dict[str, float] = {}
         self.worker_mb = self.all_mb = 0.0
 
@@ -210,19 +210,20 @@ class _Watched:
         """Wait for its end; return peaks of a worker's anonymous memory, and of the total memory of all processes.
 
         Raises:
-            subprocess.CalledProcessError: if it fails.
+            RuntimeError: if it fails.
         """
-        with self._program as program:
-            while program.poll() is None:
+        with piped(self._command) as program:
+            assert program.stdout is not None
+            while (code := program.poll()) is None:
                 whole, *workers = [memory_of(pid) for pid in family(program.pid)]
                 shared = max((one.mapped for one in (whole, *workers)), default=0)
                 self.worker_mb = max([self.worker_mb, *(one.anonymous / MB for one in workers)])
                 anonymous = whole.anonymous + sum(one.anonymous for one in workers)
                 self.all_mb = max(self.all_mb, (anonymous + shared) / MB)
                 time.sleep(INTERVAL_S)
-            said = program.stdout.read() if program.stdout is not None else ""
-            if program.returncode:
-                raise subprocess.CalledProcessError(program.returncode, program.args)
+            said = program.stdout.read()
+            if code:
+                raise RuntimeError(f"{' '.join(self._command)} ended with {code}")
         self.said = json.loads(said.splitlines()[-1])
         return self
 
@@ -232,6 +233,6 @@ def _played(case: str, settings: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _output(command: list[str]) -> dict[str, float]:
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=_PROGRAM_S)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    written = finished(command, os.environ, _PROGRAM_S, ROOT)
+    found: dict[str, float] = json.loads(written.splitlines()[-1])
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from dataclasses import dataclass, field
 from random import Random
 
-from benchmarks.federation import ATOLL, Federation, write_zeros
+from benchmarks.federation import Federation, write_zeros
+from benchmarks.starting import ATOLL, Process
 
 PEOPLE = 6
 LEAST = 3
@@ -88,7 +88,7 @@ class Crowd:
     pause_s: float
     counts: Counts = field(default_factory=Counts)
     _access: list[list[str]] = field(default_factory=list)
-    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _processes: dict[int, Process] = field(default_factory=dict)
     _suspended: dict[int, float] = field(default_factory=dict)
 
     def gather(self) -> None:
