@@ -53,7 +53,7 @@ def predicted(job: SiloJob, ranks: int, pp_rank: int) -> dict[str, float]:
     for message in messages(task, layout, share):
         found[message.kind] = found.get(message.kind, 0) + message.total.value
     memory = peak_of_passes(task, layout, share).memory
-    found["memory"] = memory.size - memory.states.value
+    found["memory"] = memory.allocated - memory.states.value
     return found
 
 
@@ -69,12 +69,12 @@ every = pytest.mark.every_layout
         (ZERO3 | {"pipeline": {"schedule": "1f1b"}}, 0.10),
         pytest.param(ZERO1 | {"pipeline": {"schedule": "1f1b"}}, 0.10, marks=every),
         pytest.param(ZERO3 | {"pipeline": {"schedule": "gpipe"}}, 0.10, marks=every),
-        pytest.param(ZERO3 | {"pipeline": {"schedule": "interleaved", "stages_per_rank": 2}}, 0.20, marks=every),
-        pytest.param(V_SHAPED, 0.20, marks=every),
+        pytest.param(ZERO3 | {"pipeline": {"schedule": "interleaved", "stages_per_rank": 2}}, 0.15, marks=every),
+        pytest.param(V_SHAPED, 0.15, marks=every),
     ],
 )
 def test_stages_send_and_hold_what_is_predicted(changed: dict[str, Any], memory_within: float) -> None:
-    """Bytes within 2 %; memory within 10 %, where a rank has several stages 20 %."""
+    """Bytes within 2 %; memory within 10 %, where a rank has several stages 15 %."""
     batch = {"sequence": 256, "global_batch": 8}
     sections = {"job": {"name": "pipeline", "steps": 1}, "model": MODEL, "mesh": {"pp": 2}, "batch": batch} | changed
     found = run_ranks(counted, 4, sections)

@@ -7,7 +7,8 @@ norm                   its input, and one float32 per token; unfused also its fl
                        queries and keys the same for each head
 column-cut matrices    their common input, gathered along the sequence
 attention              queries, keys, values, result (the output matrix's input too), one float32 per token and head
-row-cut matrix         products of the gate: both matrices' results, the gate, and the product
+row-cut matrix         products of the gate: both matrices' results, the gate, and the product; compiled without the
+                       gate, which its backward kernel computes again
 =====================  ==========================================================================================
 """
 
@@ -40,6 +41,8 @@ class Activations:
             not compiled. With a loss in chunks, hidden states instead.
         saved: logits that a compiled loss saves for its backward pass.
         loss: while the loss's backward pass begins, or while a chunk's gradient is computed; without logits.
+        outgrown: logits that are freed before their float32 copies are made. The allocator's segment is too small for
+            a copy, so it stays empty.
         projection: gradients that the output projection's backward pass starts from.
         boundary: one hidden state, as sent between stages.
     """
@@ -51,6 +54,7 @@ class Activations:
     logits: Figure
     saved: Figure
     loss: Figure
+    outgrown: Figure
     projection: Figure
     boundary: Figure
 
@@ -99,8 +103,10 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
     chunk = loss_chunk_tokens(task.job, micro_batch=micro_batch, cp=cp, tp=tp, head=task.has_head)
     logits, loss = _loss(task, tokens, chunk)
     projection = logits if chunk is None else hidden
-    saved = logits if chunk is None and compiles_loss(task.job, tp=tp) else Figure(0.0)
-    return Activations(kept, working, 2 * hidden, last, logits, saved, loss, projection, boundary)
+    compiles = compiles_loss(task.job, tp=tp)
+    saved = logits if chunk is None and compiles else Figure(0.0)
+    outgrown = logits if chunk is None and not compiles and width.value < _FLOAT32 else Figure(0.0)
+    return Activations(kept, working, 2 * hidden, last, logits, saved, loss, outgrown, projection, boundary)
 
 
 def _gradients(task: Task, tokens: Tokens, hidden: Figure, cp: int) -> Figure:
@@ -125,12 +131,17 @@ def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -
     if cp > 1:
         mixed = mixed + tokens.count * sizes.heads * sizes.head_dim * task.width / tokens.tp
     lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
-    fed = 4 * _fed(task, tokens)
+    fed = (3 if _gate_again(task) else 4) * _fed(task, tokens)
     entered = hidden if task.job.model.moe is None else _routing(task, tokens, hidden, ep)
     whole = norms + hidden + mixed + lengths + fed + entered + _head_norms(task, tokens)
     if task.job.model.lora is not None:
         whole = whole - _not_kept(task, tokens, hidden)
     return whole.called("whole block", "bytes", "Korthikanti et al. 2022, 4.1")
+
+
+def _gate_again(task: Task) -> bool:
+    """Whether the compiler computes the gate again, from its input, instead of keeping it."""
+    return task.job.memory.compile and task.job.model.moe is None
 
 
 def _not_kept(task: Task, tokens: Tokens, hidden: Figure) -> Figure:
@@ -228,12 +239,15 @@ def _kept(
 
 
 def _products(task: Task, tokens: Tokens, hidden: Figure, boundary: Figure) -> Figure:
-    """The block's input; results of its matrix products and attention; what reduce-scatters leave of them."""
+    """The block's input; results of its matrix products and attention; what reduce-scatters leave of them.
+
+    No backward pass needs the last product, ``w2``'s: the compiler leaves it out, PyTorch's eager policy keeps it.
+    """
     sizes = task.shape.sizes
     mixed = tokens.count * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads) * task.width / tokens.tp
     lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
     scattered = 2 * boundary if tokens.between.value > 1 else Figure(0.0)
-    results = 2 * hidden
+    results = hidden if task.job.memory.compile else 2 * hidden
     if task.job.model.moe is not None:  # attention's, one row for each selected expert, scores
         shared = hidden if sizes.shared.value else Figure(0.0)
         results = hidden + hidden * sizes.top_k + shared + _FLOAT32 * tokens.count * sizes.experts

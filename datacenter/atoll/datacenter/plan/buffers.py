@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.plan.layout import MASTER_BYTES, Layout
 from atoll.datacenter.plan.sharding import outside_blocks, parameters_of_block, spared_by_float8
+from atoll.datacenter.plan.stages import Share
+from atoll.datacenter.plan.states import states_of
 from atoll.datacenter.sizing.formula import Figure, given, largest
 
 if TYPE_CHECKING:
-    from atoll.datacenter.plan.layout import Layout, Task
-    from atoll.datacenter.plan.stages import Share
+    from atoll.datacenter.mesh.dims import ParallelDims
+    from atoll.datacenter.plan.layout import Method, Task
 
 _NOTHING = Figure(0.0)
 
@@ -37,7 +39,7 @@ class Buffers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Units:
+class Units:
     """Bytes of FSDP's units on one rank.
 
     Attributes:
@@ -67,24 +69,39 @@ class _Units:
     ending: Figure
 
 
-def buffers_of(task: Task, layout: Layout, share: Share, elements: Figure) -> Buffers:
-    """Return the buffers of a rank that holds these parameters."""
+def buffers_of(task: Task, layout: Layout, share: Share) -> Buffers:
+    """Return the buffers of a rank; layouts that differ in recomputation and schedule share the figures."""
+    ends = (share.first, share.last)
+    return _buffers(task, layout.dims, layout.method, share.all_blocks, ends, several=layout.micro_batches > 1)
+
+
+@lru_cache(maxsize=4096)
+def _buffers(
+    task: Task, dims: ParallelDims, method: Method, blocks: int, ends: tuple[bool, bool], *, several: bool
+) -> Buffers:
+    layout, share = Layout(dims, method, 1, 2 if several else 1, "none"), Share(0, (blocks,), *ends)
+    elements = states_of(task, layout, share).elements
     if layout.plain_ddp:
         low = task.width.value < MASTER_BYTES
         copies = (task.width * elements).called("autocast's copies", "bytes") if low else _NOTHING
         return Buffers(copies, copies, copies, copies, copies, copies, copies)
-    tied = task.shape.tied or layout.method == "ddp"
-    units = _units(task, layout.dims.tp, layout.dims.ep, (share.first, share.last), one_end=tied)
-    if layout.method == "zero3" and layout.dims.pp == 1:
+    units = units_of(task, layout, share)
+    if method == "zero3" and dims.pp == 1:
         return _freed(units, layout)
     whole = task.width * elements
     if task.job.precision.float8_gather:
-        whole = whole - given("blocks on this rank", share.all_blocks) * spared_by_float8(task, layout.dims.tp)
+        whole = whole - given("blocks on this rank", blocks) * spared_by_float8(task, dims.tp)
     return _whole(units, layout, whole.called("gathered parameters", "bytes"))
 
 
+def units_of(task: Task, layout: Layout, share: Share) -> Units:
+    """Return FSDP's units on a rank."""
+    tied = task.shape.tied or layout.method == "ddp"
+    return _units(task, layout.dims.tp, layout.dims.ep, (share.first, share.last), one_end=tied)
+
+
 @lru_cache(maxsize=4096)
-def _units(task: Task, tp: int, ep: int, ends: tuple[bool, bool], *, one_end: bool) -> _Units:
+def _units(task: Task, tp: int, ep: int, ends: tuple[bool, bool], *, one_end: bool) -> Units:
     """Return the units of a rank with these ends; layouts with the same degrees share the figures.
 
     Tied matrices, and replicas (``ddp``), have one unit for both ends, which is gathered first.
@@ -99,15 +116,15 @@ def _units(task: Task, tp: int, ep: int, ends: tuple[bool, bool], *, one_end: bo
         adapters = task.shape.adapters
         grad, travelling = width * adapters, sent * adapters
         none = _NOTHING
-        return _Units(before, block, after, none, grad, none, none, none, travelling, none, grad + travelling)
+        return Units(before, block, after, none, grad, none, none, none, travelling, none, grad + travelling)
     experts = task.shape.experts / given("ep", ep) if task.shape.experts.value else _NOTHING
     part = width * (task.shape.dense + experts) / (3 * given("tp", tp))
     grad, first_sent, travelling = width * unit, sent * first, sent * unit
     ending = largest(grad + travelling, before + travelling, first_sent)
-    return _Units(before, block, after, before, grad, after, part, first_sent, travelling, sent * last, ending)
+    return Units(before, block, after, before, grad, after, part, first_sent, travelling, sent * last, ending)
 
 
-def _freed(units: _Units, layout: Layout) -> Buffers:
+def _freed(units: Units, layout: Layout) -> Buffers:
     """Blocks are freed after each pass (``zero3``)."""
     first, block = units.first, units.block
     waiting = units.first_sent if layout.micro_batches > 1 else _NOTHING
@@ -126,7 +143,7 @@ def _freed(units: _Units, layout: Layout) -> Buffers:
     )
 
 
-def _whole(units: _Units, layout: Layout, whole: Figure) -> Buffers:
+def _whole(units: Units, layout: Layout, whole: Figure) -> Buffers:
     """All parameters stay gathered."""
     pipeline = layout.dims.pp > 1
     each_time = layout.method == "zero2" and not pipeline

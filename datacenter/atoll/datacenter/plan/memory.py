@@ -13,12 +13,13 @@ Moments, in order; blocks are named in the order of the backward pass:
 ``update``      the optimiser's
 ==============  =======================================================================================
 
-The parts are those of Rajbhandari et al. 2020, section 3, and FSDP's buffers (Zhao et al. 2023, section 3.4).
+The parts are those of Rajbhandari et al. 2020, section 3, FSDP's buffers (Zhao et al. 2023, section 3.4), and what the
+allocator has reserved beside them (``pools``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.plan.activations import Activations, activations_of
@@ -26,12 +27,15 @@ from atoll.datacenter.plan.bubble import held
 from atoll.datacenter.plan.buffers import buffers_of
 from atoll.datacenter.plan.layout import MASTER_BYTES
 from atoll.datacenter.plan.muon import spared_second_moments, whole_matrix
-from atoll.datacenter.plan.sharding import dealt_elements, root_elements, sharded, unit_elements
+from atoll.datacenter.plan.pools import pools_of
+from atoll.datacenter.plan.sharding import dealt_elements, root_elements, unit_elements
+from atoll.datacenter.plan.states import states_of
 from atoll.datacenter.sizing.formula import Figure, given, total
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
     from atoll.datacenter.plan.stages import Share
+    from atoll.datacenter.plan.states import States
 
 CONTEXT_BYTES = 1.5 * 2**30
 """CUDA context, library workspaces and NCCL's channels: assumed, not measured; about what is seen on H100s."""
@@ -49,6 +53,7 @@ class Memory:
         activations: of micro-batches in flight, and of the current block.
         logits: logits and the temporaries of the loss.
         buffers: gathered parameters, and gradients being sent.
+        idle: reserved and empty at this moment: of streams of collectives, and segments that are too small.
     """
 
     parameters: Figure
@@ -57,20 +62,26 @@ class Memory:
     activations: Figure
     logits: Figure
     buffers: Figure
+    idle: Figure = NOTHING
 
     def parts(self) -> dict[str, Figure]:
         """Return the parts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
-    def size(self) -> float:
-        """Bytes of all parts, without a formula."""
+    def allocated(self) -> float:
+        """Bytes of tensors, without a formula."""
         kept = self.parameters.value + self.gradients.value + self.states.value
         return kept + self.activations.value + self.logits.value + self.buffers.value
 
     @property
+    def size(self) -> float:
+        """Bytes that the allocator has reserved, without a formula."""
+        return self.allocated + self.idle.value
+
+    @property
     def total(self) -> Figure:
-        """Bytes of all parts."""
+        """Bytes that the allocator has reserved."""
         return total(list(self.parts().values())).called("memory", "bytes")
 
 
@@ -90,18 +101,26 @@ class Peak:
 
 
 def peak(task: Task, layout: Layout, share: Share) -> Peak:
-    """Return the fullest moment of a rank's step, once the optimiser has states."""
-    return _fullest(_moments(task, layout, share), share)
+    """Return the moment of a rank's step at which most is reserved, once the optimiser has states."""
+    moments, pools = _moments(task, layout, share), pools_of(task, layout, share)
+    outgrown = activations_of(task, layout).outgrown if share.last and layout.dims.pp == 1 else NOTHING
+
+    def reserved(name: str) -> float:
+        memory = moments[name]
+        empty = pools.idle_bytes(name, with_shards=memory.gradients is pools.shards)
+        return memory.allocated + empty + (outgrown.value if name == "loss" else 0.0)
+
+    name = max(moments, key=reserved)
+    idle = pools.idle(name, with_shards=moments[name].gradients is pools.shards)
+    if name == "loss" and outgrown.value:
+        idle = (idle + outgrown).called("reserved and empty", "bytes")
+    return Peak(name, replace(moments[name], idle=idle), share.rank)
 
 
 def peak_of_passes(task: Task, layout: Layout, share: Share) -> Peak:
-    """Return the fullest moment before the optimiser's update."""
+    """Return the moment before the optimiser's update at which tensors take most; what is idle is left out."""
     moments = _moments(task, layout, share)
-    return _fullest({name: memory for name, memory in moments.items() if name != "update"}, share)
-
-
-def _fullest(moments: dict[str, Memory], share: Share) -> Peak:
-    name = max(moments, key=lambda moment: moments[moment].size)
+    name = max(moments.keys() - {"update"}, key=lambda moment: moments[moment].allocated)
     return Peak(name, moments[name], share.rank)
 
 
@@ -120,51 +139,26 @@ def kept(task: Task, layout: Layout, share: Share) -> float:
     return held if frozen else held - spared_second_moments(task, layout, share).value
 
 
-def _elements(task: Task, layout: Layout, share: Share) -> Figure:
-    blocks = given("blocks on this rank", share.all_blocks)
-    return (blocks * unit_elements(task, layout) + root_elements(task, layout, share)).called(
-        "parameters on one rank", "elements"
-    )
-
-
-def _trained(task: Task, share: Share, elements: Figure) -> Figure:
-    """Return how many of these parameters are trained."""
-    if not task.shape.frozen:
-        return elements
-    return (share.all_blocks * task.shape.adapters).called("adapters on one rank", "elements")
-
-
 def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
-    acts = activations_of(task, layout)
-    elements = _elements(task, layout, share)
-    trained = _trained(task, share, elements)
-    kept_elements = sharded(task, layout, share.all_blocks, elements).called("parameters kept", "elements")
-    learning = kept_elements
-    if task.shape.frozen:
-        learning = sharded(task, layout, 0, trained).called("adapters kept", "elements")
-    master = given("bytes of a float32", MASTER_BYTES)
-    offloaded = task.job.data_parallel.cpu_offload
-    parameters = NOTHING if offloaded else (master * kept_elements).called("parameters", "bytes")
-    of_shard = NOTHING if offloaded else (master * learning).called("gradients", "bytes")
-    spared = spared_second_moments(task, layout, share)
-    states = task.state_elements * master * learning
-    states = NOTHING if offloaded else (states - spared if spared.value else states).called("optimiser states", "bytes")
-    before = _gradients_between(task, layout, trained, of_shard)
-    buffers = buffers_of(task, layout, share, elements)
-    blocks = _in_flight(layout, share, acts)
+    """Return what tensors take at each moment; what is idle is not counted yet."""
+    acts, of, buffers = activations_of(task, layout), states_of(task, layout, share), buffers_of(task, layout, share)
+    before = _gradients_between(task, layout, share, of)
+    received = _received(layout, share, acts)
+    blocks = _in_flight(layout, share, acts) + received
     kept = (blocks + _at_end(layout, share, acts)).called("activations", "bytes")
     logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them to the step's end
     begun = (logits if layout.dims.pp > 1 else acts.saved) + acts.loss
     loss = begun.called("logits and loss", "bytes") if share.last else NOTHING
     working = (kept + acts.working).called("activations", "bytes")
     fewer = (kept - acts.block).called("activations of the blocks before", "bytes")
-    finished = before if layout.micro_batches > 1 else of_shard
+    finished = before if layout.micro_batches > 1 else of.gradients
+    parameters, states = of.parameters, of.states
     found = {
         "loss": Memory(parameters, before, states, kept, loss, buffers.loss),
         "backward": Memory(parameters, before, states, working, logits, buffers.backward),
         "scatter": Memory(parameters, before, states, fewer + acts.passed, logits, buffers.scatter),
-        "gradients": Memory(parameters, finished, states, acts.passed, logits, buffers.gradients),
-        "update": Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning, spared)),
+        "gradients": Memory(parameters, finished, states, acts.passed + received, logits, buffers.gradients),
+        "update": Memory(parameters, of.gradients, states, received, logits, _update(task, of)),
     }
     if layout.dims.pp == 1:  # a pipeline holds more at other moments
         first = before if layout.method == "zero3" else NOTHING  # other methods gather in the first micro-batch only
@@ -175,13 +169,30 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     return found
 
 
-def _gradients_between(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:
+def _gradients_between(task: Task, layout: Layout, share: Share, of: States) -> Figure:
     """Gradients left by earlier micro-batches when the fullest one runs."""
     if layout.micro_batches == 1:
         return NOTHING
+    if layout.dims.pp > 1 and _stage_by_stage(layout):
+        return _whole(task, layout, _trained_of_one_stage(task, layout, share))
     if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
-        return _whole(task, layout, trained)
-    return of_shard
+        return _whole(task, layout, of.trained)
+    return of.gradients
+
+
+def _stage_by_stage(layout: Layout) -> bool:
+    """Whether a rank ends all backward passes of one stage, and scatters its gradients, before those of the next."""
+    few = layout.micro_batches <= layout.dims.pp
+    return layout.schedule == "looped_bfs" or (layout.schedule == "interleaved" and few)
+
+
+def _trained_of_one_stage(task: Task, layout: Layout, share: Share) -> Figure:
+    most = given("blocks of the largest stage", max(share.blocks))
+    if task.shape.frozen:
+        return most * task.shape.adapters
+    return (most * unit_elements(task, layout) + root_elements(task, layout, share)).called(
+        "parameters of one stage on one rank", "elements"
+    )
 
 
 def _whole(task: Task, layout: Layout, trained: Figure) -> Figure:
@@ -198,6 +209,19 @@ def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
     return _stage_passes(layout, share) * each
 
 
+def _received(layout: Layout, share: Share, acts: Activations) -> Figure:
+    """Buffers for what other stages send: PyTorch makes one for each micro-batch and message, and keeps them.
+
+    The input of a micro-batch in flight is such a buffer too; that one is counted with its activations.
+    """
+    if layout.dims.pp == 1:
+        return NOTHING
+    stages, passes = len(share.blocks), _stage_passes(layout, share)
+    forward, backward = stages - share.first, stages - share.last
+    waiting = given("micro_batches", layout.micro_batches) * (forward + backward) - passes * forward / stages
+    return (waiting * acts.boundary).called("buffers for what is received", "bytes")
+
+
 def _at_end(layout: Layout, share: Share, acts: Activations) -> Figure:
     """Activations of the last norm and the output projection, of the same micro-batches."""
     if not share.last:
@@ -210,14 +234,14 @@ def _stage_passes(layout: Layout, share: Share) -> Figure:
     return given("stage passes in flight", passes)
 
 
-def _update(task: Task, learning: Figure, spared: Figure) -> Figure:
+def _update(task: Task, of: States) -> Figure:
     """AdamW over many tensors at once holds one more float32 per parameter (square roots of second moments).
 
     Muon's matrices are updated one by one.
     """
     if task.job.data_parallel.cpu_offload or task.job.optimiser.name == "sgd":
         return NOTHING
-    temporaries = given("bytes of a float32", MASTER_BYTES) * learning
-    if spared.value:
-        temporaries = whole_matrix(task) + temporaries - spared
+    temporaries = given("bytes of a float32", MASTER_BYTES) * of.learning
+    if of.spared.value:
+        temporaries = whole_matrix(task) + temporaries - of.spared
     return temporaries.called("optimiser's temporaries", "bytes")

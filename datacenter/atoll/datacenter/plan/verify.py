@@ -110,7 +110,7 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
             predicted[message.kind] += round(message.total.value)
     kinds = sorted({*predicted, *counts.bytes_by_kind})
     found = [Compared(kind, predicted[kind], counts.bytes_by_kind[kind], BYTES_WITHIN) for kind in kinds]
-    memory = peak_of_passes(unfused, layout, share).memory.size
+    memory = peak_of_passes(unfused, layout, share).memory.allocated
     return [*found, Compared("memory", memory, counts.peak_bytes, MEMORY_WITHIN)]
 
 

@@ -7,6 +7,7 @@ therefore what was computed. Figures are immutable, so one figure may be part of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from math import ceil
 
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -99,6 +100,7 @@ class Figure:
         return _written(self, lambda figure: _number(figure.value), outermost=True)
 
 
+@lru_cache(maxsize=8192, typed=True)
 def given(name: str, value: float, unit: str = "", source: str = "") -> Figure:
     """Make an input: a number that is not computed from others."""
     return Figure(value, name=name, unit=unit, source=source)
