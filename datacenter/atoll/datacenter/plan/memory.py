@@ -19,7 +19,7 @@ allocator has reserved beside them (``pools``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.plan.activations import Activations, activations_of
@@ -68,6 +68,10 @@ class Memory:
         """Return the parts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def with_idle(self, idle: Figure) -> Memory:
+        """Return the same with what is idle."""
+        return Memory(self.parameters, self.gradients, self.states, self.activations, self.logits, self.buffers, idle)
+
     @property
     def allocated(self) -> float:
         """Bytes of tensors, without a formula."""
@@ -114,7 +118,7 @@ def peak(task: Task, layout: Layout, share: Share) -> Peak:
     idle = pools.idle(name, with_shards=moments[name].gradients is pools.shards)
     if name == "loss" and outgrown.value:
         idle = (idle + outgrown).called("reserved and empty", "bytes")
-    return Peak(name, replace(moments[name], idle=idle), share.rank)
+    return Peak(name, moments[name].with_idle(idle), share.rank)
 
 
 def peak_of_passes(task: Task, layout: Layout, share: Share) -> Peak:
@@ -216,10 +220,11 @@ def _received(layout: Layout, share: Share, acts: Activations) -> Figure:
     """
     if layout.dims.pp == 1:
         return NOTHING
-    stages, passes = len(share.blocks), _stage_passes(layout, share)
+    stages = len(share.blocks)
     forward, backward = stages - share.first, stages - share.last
-    waiting = given("micro_batches", layout.micro_batches) * (forward + backward) - passes * forward / stages
-    return (waiting * acts.boundary).called("buffers for what is received", "bytes")
+    in_flight = _stage_passes(layout, share).value * forward / stages
+    empty = given("buffers that hold no input", layout.micro_batches * (forward + backward) - in_flight)
+    return (empty * acts.boundary).called("buffers for what is received", "bytes")
 
 
 def _at_end(layout: Layout, share: Share, acts: Activations) -> Figure:
