@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from atoll.client.cli.app import atoll
 from atoll.datacenter.checks.layout import check_layout
-from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job import SiloJob, load_job
 from tests.patience import WAIT_S
 from tests.system.conftest import Serve
 from tests.system.processes import Nursery
@@ -89,7 +89,8 @@ def test_the_page_fine_tunes_a_model(processes: Nursery, serve: Serve, monkeypat
     wanted = base.model.layers[0].self_attn.q_proj.weight + factors[0] @ factors[1] * (16.0 / 8)
     torch.testing.assert_close(merged.model.layers[0].self_attn.q_proj.weight, wanted)
     assert torch.equal(merged.lm_head.weight, base.lm_head.weight)
-    check_layout(SiloJob.model_validate({**tomllib.loads(tune), **tomllib.loads(private)}), 2)
+    model = load_job(silo.job_file).model.model_dump(exclude_unset=True)
+    check_layout(SiloJob.model_validate({**tomllib.loads(tune), **tomllib.loads(private), "model": model}), 2)
 
 
 def save(tensors: dict[str, torch.Tensor], path: Path) -> None:

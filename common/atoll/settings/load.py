@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,22 +24,30 @@ MAX_FILE_BYTES = 256 * 1024
 Root = TypeVar("Root", bound=Section)
 
 
-def parse(data: bytes | str, root: type[Root], file: str) -> Root:
+Tables = Mapping[str, Any]
+"""A file's tables before they are validated."""
+
+
+def parse(
+    data: bytes | str, root: type[Root], file: str, complete: Callable[[Tables], Tables] = lambda tables: tables
+) -> Root:
     """Read and validate a file.
 
     Args:
         data: the file's content, UTF-8 TOML, at most 256 KiB.
         root: section class of the whole file.
         file: its name, for messages only.
+        complete: adds values that the file leaves to another source.
 
     Raises:
         SettingsFileError: lists every problem: file, line, key, value and what is allowed.
     """
     text = _decode(data, file)
     try:
-        tables = tomllib.loads(text)
+        written = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a plain ValueError: a number with thousands of digits
         raise SettingsFileError(file, (Problem("", f"not TOML: {error}"),)) from None
+    tables = complete(written)
     try:
         return root.model_validate(tables)
     except ValidationError as error:

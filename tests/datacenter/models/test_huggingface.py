@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.job import SiloJob, load_job
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job.huggingface import check_weights, completed, config_of
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.metrics.flops import llama_flops
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.models.huggingface import check_weights, load_weights, save_model, save_pretrained, section_of
-from atoll.datacenter.models.huggingface.config import config_of
+from atoll.datacenter.models.huggingface import load_weights, save_model, save_pretrained
 from atoll.datacenter.parallel.apply import make_model
 from atoll.datacenter.sizing.shape import shape_of
 from tests.datacenter.ranks import run_ranks
@@ -65,7 +65,7 @@ def ours(model: ModelSection, folder: Path) -> torch.nn.Module:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_logits_equal_transformers_and_the_way_back_is_exact(tmp_path: Path, tied: bool) -> None:
     theirs = reference(tmp_path / "theirs", tie_word_embeddings=tied)
-    model = ModelSection.model_validate(section_of(tmp_path / "theirs"))
+    model = ModelSection.model_validate(completed({}, tmp_path / "theirs"))
     check_weights(model)
     assert model.tied_embeddings is tied
     module = ours(model, tmp_path / "theirs")
@@ -74,8 +74,7 @@ def test_logits_equal_transformers_and_the_way_back_is_exact(tmp_path: Path, tie
         torch.testing.assert_close(module(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 
     spec = spec_of(model)
-    assert spec.foreign is not None
-    save_model(module, model, spec.foreign, tmp_path / "back")
+    save_model([module], spec, model, tmp_path / "back")
     assert_same_tensors(load_file(tmp_path / "back" / "model.safetensors"), theirs.state_dict(), tied=tied)
 
     from transformers import LlamaForCausalLM  # noqa: PLC0415  # slow to import
@@ -118,7 +117,7 @@ def test_relatives_of_llama_have_the_logits_of_transformers_there_and_back(tmp_p
             torch.nn.init.normal_(parameter)
     theirs.eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    section = section_of(tmp_path / "theirs")
+    section = completed({}, tmp_path / "theirs")
     model = ModelSection.model_validate(section)
     check_weights(model)
     seen = (model.rope_scaling is not None, model.attention_bias, model.qk_norm, model.norm_offset)
@@ -128,8 +127,7 @@ def test_relatives_of_llama_have_the_logits_of_transformers_there_and_back(tmp_p
     with torch.no_grad():
         torch.testing.assert_close(module(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
     spec = spec_of(model)
-    assert spec.foreign is not None
-    save_model(module, model, spec.foreign, tmp_path / "back")
+    save_model([module], spec, model, tmp_path / "back")
     again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "back")
     again.eval()
     with torch.no_grad():
@@ -202,18 +200,17 @@ def test_experts_logits_equal_transformers_there_and_back(tmp_path: Path) -> Non
     theirs: Any = MixtralForCausalLM(config)
     theirs.eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    model = ModelSection.model_validate(section_of(tmp_path / "theirs"))
+    model = ModelSection.model_validate(completed({}, tmp_path / "theirs"))
     check_weights(model)
     module = ours(model, tmp_path / "theirs")
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         torch.testing.assert_close(module(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
     spec = spec_of(model)
-    assert spec.foreign is not None
-    save_model(module, model, spec.foreign, tmp_path / "back")
+    save_model([module], spec, model, tmp_path / "back")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back"))
     assert_same_tensors(second, first, tied=False)
-    job = {**small(mesh={"ep": 2}, data_parallel={"method": "zero3"}), "model": section_of(tmp_path / "theirs")}
+    job = {**small(mesh={"ep": 2}, data_parallel={"method": "zero3"}), "model": completed({}, tmp_path / "theirs")}
     for found in run_ranks(start, 2, job):
         for name, value in module.named_parameters():
             assert torch.equal(found[name], value), name
@@ -229,7 +226,7 @@ def assert_same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor], *, 
 def test_shards_are_read_and_written_with_their_index(tmp_path: Path) -> None:
     theirs = reference(tmp_path / "theirs", shard="20KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 2
-    model = ModelSection.model_validate(section_of(tmp_path / "theirs"))
+    model = ModelSection.model_validate(completed({}, tmp_path / "theirs"))
     module, spec = ours(model, tmp_path / "theirs"), spec_of(model)
     assert spec.foreign is not None
     parameters = dict(module.named_parameters())
@@ -277,22 +274,6 @@ def test_each_rank_reads_its_slices(tmp_path: Path, ranks: int, sections: dict[s
             assert torch.equal(value, wanted[names(name)[0]].float()), name
 
 
-def test_a_job_that_differs_from_its_checkpoint_is_told_every_key_and_both_values(tmp_path: Path) -> None:
-    reference(tmp_path / "weights")
-    (tmp_path / "job.toml").write_text(
-        '[job]\nname = "x"\nsteps = 1\n[model]\nweights = "weights"\nvocab = 65\ndim = 32\nlayers = 2\nheads = 4\n'
-        "kv_heads = 2\nffn_dim = 64\nnorm_epsilon = 1e-6\n"
-    )
-    job = load_job(tmp_path / "job.toml")
-    assert job.model.weights == str(tmp_path / "weights")
-    with pytest.raises(LayoutError) as raised:
-        check_weights(job.model)
-    assert len(raised.value.problems) == 2
-    assert "model.vocab = 65, but" in raised.value.problems[0]
-    assert "says 64" in raised.value.problems[0]
-    assert "model.norm_epsilon = 1e-06, but" in raised.value.problems[1]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
@@ -327,7 +308,7 @@ def test_what_our_blocks_lack_is_refused_by_name(tmp_path: Path, key: str, value
     written = {name: entry for name, entry in config.items() if entry is not None}
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises(LayoutError, match=said):
-        section_of(tmp_path)
+        completed({}, tmp_path)
 
 
 def test_damaged_or_missing_files_are_named(tmp_path: Path) -> None:

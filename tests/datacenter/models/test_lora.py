@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job.huggingface import completed
 from atoll.datacenter.job.model import LoraSection, ModelSection
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.models.huggingface import save_model, section_of
+from atoll.datacenter.models.huggingface import save_model
 from atoll.datacenter.models.huggingface.read import load_weights
 from atoll.datacenter.models.lora import is_adapter, save_adapters, trained_parameters
 from atoll.datacenter.parallel.initial import fill
@@ -123,13 +124,13 @@ def test_peft_reads_the_adapters_and_transformers_the_merged_model(tmp_path: Pat
     from transformers import LlamaForCausalLM  # noqa: PLC0415
 
     base = reference(tmp_path / "base")
-    model = ModelSection.model_validate({**section_of(tmp_path / "base"), "lora": LORA})
+    model = ModelSection.model_validate({**completed({}, tmp_path / "base"), "lora": LORA})
     spec = spec_of(model)
     module = random_module(model, tmp_path / "base")
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(5))
     assert spec.foreign is not None
     save_adapters(module, model, spec.foreign, tmp_path / "adapters")
-    save_model(module, model, spec.foreign, tmp_path / "merged")
+    save_model([module], spec, model, tmp_path / "merged")
     with torch.no_grad():
         wanted: Tensor = module(tokens)
         plain = base(tokens).logits

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.huggingface import check_weights
 from atoll.datacenter.job.loss_chunks import why_whole
-from atoll.datacenter.models.huggingface.config import check_weights
 from atoll.datacenter.models.kinds import spec_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from atoll.datacenter.data import open_held_out, open_job_batches
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.metrics.facts import named_peak
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.models.huggingface import check_weights
 from atoll.datacenter.parallel.async_tp import check_async_tp
 from atoll.datacenter.parallel.float8 import check_float8
 
@@ -50,8 +49,6 @@ def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Iterable[int]) -> i
         check_layout(job, count * nproc)
     check_devices(job, nproc)
     named_peak(job, folder)
-    if job.model.weights is not None:
-        check_weights(job.model.model_copy(update={"weights": str(folder / job.model.weights)}))
     batches = open_job_batches(job, folder)
     open_held_out(job, folder)
     if job.checkpoint.folder is None:

@@ -16,8 +16,7 @@ from atoll.datacenter.cli.output import json_option, print_json
 from atoll.datacenter.cli.plan_tables import print_comparison, print_details, print_ranking
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
-from atoll.datacenter.machine import rates_of
-from atoll.datacenter.models.huggingface import check_weights
+from atoll.datacenter.machine import DEFAULT_SHEET, rates_of
 from atoll.datacenter.plan.layout import Layout, Task, layout_of
 from atoll.datacenter.plan.prediction import Prediction, predict_layout
 from atoll.datacenter.plan.search import search
@@ -41,7 +40,9 @@ _EXPLAINED: dict[str, Callable[[Prediction], Figure]] = {
 @click.command()
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--gpus", required=True, type=click.IntRange(1, 1 << 20), help="Number of ranks.")
-@click.option("--gpu", default="h100", show_default=True, help="Name of a data sheet, or file of `atoll silo bench`.")
+@click.option(
+    "--gpu", default=DEFAULT_SHEET, show_default=True, help="Name of a data sheet, or file of `atoll silo bench`."
+)
 @click.option("--top", default=10, show_default=True, type=click.IntRange(1), help="Layouts to print.")
 @click.option("--fix", multiple=True, metavar="KEY=VALUE", help="Only such layouts, e.g. tp=8 or method=zero3.")
 @click.option("--as-written", is_flag=True, help="Only the layout that the job file asks for.")
@@ -69,8 +70,6 @@ def plan(  # noqa: PLR0913  # one for each option
 ) -> None:
     """Find without hardware which layouts of a job fit, and rank them by predicted step time."""
     job = load_job(job_file)
-    if job.model.weights is not None and Path(job.model.weights).is_dir():  # a plan can precede the download
-        check_weights(job.model)
     task, machine = Task.of(job), Machine.of(rates_of(gpu))
     if as_written:
         check_layout(task.job, gpus)

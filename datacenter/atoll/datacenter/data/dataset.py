@@ -33,6 +33,9 @@ class DatasetSequences:
         name: for errors. A digest of the name, the number of items, and the first and last items identifies the data
             when a checkpoint is resumed.
 
+    Attributes:
+        item: shape of an input, and the kind of its numbers: "i" for integers, "f" for floats.
+
     Raises:
         DataError: if it is empty, or its items are not pairs.
     """
@@ -43,6 +46,7 @@ class DatasetSequences:
             raise DataError(f"{name} is empty")
         ends = self.rows(np.array([0, len(dataset) - 1], np.int64))
         seen = f"{name}/{len(dataset)}/{ends.inputs.shape}/".encode() + ends.inputs.tobytes() + ends.labels.tobytes()
+        self.item: tuple[tuple[int, ...], str] = (ends.inputs.shape[1:], ends.inputs.dtype.kind)
         self.digest = blake3.blake3(seen).hexdigest()
 
     def __len__(self) -> int:

@@ -100,6 +100,10 @@ class RopeScalingSection(Section):
 
 
 _NOT_OF_IMAGES = ("head_dim", "qk_norm", "activation", "norm_offset", "scaled_embeddings")
+_OF_OUR_BLOCKS = (
+    *("vocab", "layers", "dim", "heads", "kv_heads", "ffn_dim", "rope_theta", "rope_scaling", "attention_bias"),
+    *("norm_epsilon", "tied_embeddings", "moe", "settings", *_NOT_OF_IMAGES),
+)
 
 
 class ModelSection(Section):
@@ -109,10 +113,10 @@ class ModelSection(Section):
         str,
         Field(
             min_length=1,
-            description="`llama`, `vision` (a small image classifier), or `module:function` for your own model; see "
-            "the chapter on bringing your own.",
+            description="`llama`, `vision` (a small image classifier), `transformers` (any model of that library, from "
+            "`weights`), or `module:function` for your own model; see the chapter on bringing your own.",
         ),
-        Hint(allowed='"llama", "vision", or "module:function"'),
+        Hint(allowed='"llama", "vision", "transformers", or "module:function"'),
     ] = "llama"
     vocab: Annotated[int, Field(ge=2, le=1 << 24, description="Size of the vocabulary; 256 for bytes.")] = 256
     layers: Annotated[int, Field(ge=1, le=4096, description="Transformer blocks.")] = 4
@@ -153,8 +157,12 @@ class ModelSection(Section):
     tied_embeddings: Annotated[bool, Field(description="The output projection is the token embedding.")] = False
     weights: Annotated[
         str | None,
-        Field(description="Folder with a Hugging Face checkpoint to start from, relative to the job file."),
-        Hint(allowed="the path of a folder with config.json and .safetensors files"),
+        Field(
+            description="Hugging Face checkpoint to start from: a folder, relative to the job file, or the name of a "
+            "model in the Hub's cache on this machine (`hf download NAME`). Sizes that the job leaves out are those of "
+            "its config.json."
+        ),
+        Hint(allowed="the path of a folder with config.json and .safetensors files, or the name of a model"),
     ] = None
     moe: Annotated[MoeSection | None, Field(description="Mixture of experts.")] = None
     lora: Annotated[LoraSection | None, Field(description="Low-rank adapters.")] = None
@@ -177,5 +185,9 @@ class ModelSection(Section):
             yield "kv_heads", f"{self.kv_heads} do not divide the {self.heads} heads"
         if self.kind == "vision":
             yield from self.unused(_NOT_OF_IMAGES, 'kind = "vision"')
+        if self.kind == "transformers":
+            if self.weights is None:
+                yield "weights", 'is missing: kind = "transformers" builds the model of a checkpoint'
+            yield from self.unused(_OF_OUR_BLOCKS, 'kind = "transformers" takes the model as it is')
         if self.moe is not None and self.activation != "silu":
             yield "activation", "is silu in experts: leave it out, or [model.moe]"

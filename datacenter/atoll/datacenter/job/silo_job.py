@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.asynchrony import AsynchronySection
 from atoll.datacenter.job.federation import FederationSection
+from atoll.datacenter.job.huggingface import completed, find_checkpoint
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.job.operation import (
     CheckpointSection,
@@ -75,21 +79,40 @@ class SiloJob(Section):
     federation: FederationSection = Field(default_factory=FederationSection)
 
 
+_SIZES = {"vocab", "layers", "dim", "heads", "ffn_dim"}
+"""Keys of ``[model]`` of which a job that has none cannot be planned without its checkpoint."""
+
+
 def load_job(path: Path) -> SiloJob:
-    """Read and validate a job file. ``model.weights``, relative to the file, is returned as an absolute path.
+    """Read and validate a job file. ``model.weights`` is returned as an absolute path, with the checkpoint's sizes.
 
     If the job names user functions, modules beside the file can be imported from now on; all other modules take
     precedence.
 
     Raises:
         SettingsFileError: listing every problem: file, line, key, value and what is allowed.
+        LayoutError: if the job contradicts the checkpoint that it starts from, or needs sizes of one that is missing.
         OSError: if the file cannot be read.
     """
-    job = parse(path.read_bytes(), SiloJob, str(path))
+    job = parse(path.read_bytes(), SiloJob, str(path), partial(_with_checkpoint, path.parent))
     folder = str(path.parent.resolve())
     if ":" in f"{job.model.kind}{job.data.source}" and folder not in sys.path:
         sys.path.append(folder)
-    if job.model.weights is None:
-        return job
-    weights = str((path.parent / job.model.weights).resolve())
-    return job.model_copy(update={"model": job.model.model_copy(update={"weights": weights})})
+    return job
+
+
+def _with_checkpoint(folder: Path, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find the checkpoint of a job file, and take the sizes that the file leaves out from it."""
+    model = tables.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("weights"), str):
+        return tables
+    known = model.get("kind", "llama") == "llama"
+    try:
+        found = find_checkpoint(model["weights"], folder)
+    except LayoutError as error:
+        if known and not _SIZES & model.keys():
+            raise LayoutError(f"model.weights = {error}; to plan without it, write the sizes in [model]") from error
+        return {**tables, "model": {**model, "weights": str((folder / model["weights"]).resolve())}}
+    if known:
+        return {**tables, "model": completed(model, found)}
+    return {**tables, "model": {**model, "weights": str(found)}}

@@ -3,6 +3,7 @@
 from atoll.datacenter.machine.cost import Algorithm, Collective, Cost, Group, cost, predict
 from atoll.datacenter.machine.rates import (
     DATA_SHEETS,
+    DEFAULT_SHEET,
     Link,
     MachineRates,
     MatmulRates,
@@ -11,10 +12,12 @@ from atoll.datacenter.machine.rates import (
     rates_beside,
     rates_of,
     save_rates,
+    sheet_of,
 )
 
 __all__ = [
     "DATA_SHEETS",
+    "DEFAULT_SHEET",
     "Algorithm",
     "Collective",
     "Cost",
@@ -29,4 +32,5 @@ __all__ = [
     "rates_beside",
     "rates_of",
     "save_rates",
+    "sheet_of",
 ]

@@ -190,6 +190,16 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
 """Peak rates by name, for nodes of eight: upper bounds that no program reaches."""
 
 
+DEFAULT_SHEET = "h100"
+"""Data sheet to plan for where nothing names the machine."""
+
+
+def sheet_of(device_name: str) -> MachineRates | None:
+    """Return the data sheet of a GPU by the name that its driver reports; None if there is none."""
+    name = device_name.lower()
+    return next((rates for key, rates in DATA_SHEETS.items() if key in name), None)
+
+
 def save_rates(rates: MachineRates, path: Path) -> None:
     """Write rates as JSON.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atoll.datacenter.machine.rates import DATA_SHEETS, rates_beside
+from atoll.datacenter.machine.rates import rates_beside, sheet_of
 from atoll.datacenter.metrics import RunFacts
 from atoll.datacenter.metrics.flops import ModelFlops, llama_flops
 
@@ -67,6 +67,5 @@ def _peak(job: SiloJob, device: torch.device, folder: Path) -> float | None:
         return named_peak(job, folder)
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device).lower()
-    sheet = next((rates for key, rates in DATA_SHEETS.items() if key in name), None)
+    sheet = sheet_of(torch.cuda.get_device_name(device))
     return None if sheet is None else sheet.matmul_flops_per_s.known().get(job.precision.compute)

@@ -12,6 +12,7 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.llama_spec import llama_spec
 from atoll.datacenter.models.lora import with_lora
 from atoll.datacenter.models.plain import plain_spec
+from atoll.datacenter.models.pretrained import pretrained_spec
 from atoll.datacenter.models.spec import ModelSpec
 from atoll.datacenter.models.vision import vision_spec
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
 
 
-_OURS = {"llama": llama_spec, "vision": vision_spec}
+_OURS = {"llama": llama_spec, "vision": vision_spec, "transformers": pretrained_spec}
 
 
 def spec_of(model: ModelSection) -> ModelSpec:
@@ -35,7 +36,8 @@ def spec_of(model: ModelSection) -> ModelSpec:
 def _users(model: ModelSection) -> ModelSpec:
     module, _, function = model.kind.partition(":")
     if not function:
-        raise LayoutError(f'model.kind = "{model.kind}": allowed are "llama", "vision" and "module:function"')
+        allowed = ", ".join(f'"{kind}"' for kind in _OURS)
+        raise LayoutError(f'model.kind = "{model.kind}": allowed are {allowed} and "module:function"')
     try:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:

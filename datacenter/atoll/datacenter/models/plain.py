@@ -18,15 +18,19 @@ Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
 """Maps the module's output and labels to the sum of the losses that count."""
 
 
-def plain_spec(module: nn.Module, loss: Loss | None = None) -> ModelSpec:
+def plain_spec(
+    module: nn.Module, loss: Loss | None = None, weights: Callable[[], nn.Module] | None = None
+) -> ModelSpec:
     """Return the spec of a module that starts from its current weights.
 
     Its repeated blocks, the units of sharding, are found automatically: they are the container with the most parameters
-    whose modules are all of one class. A module without such a container is one unit.
+    whose modules are all of one class, or of the classes that a model of ``transformers`` names as its blocks. A module
+    without such a container is one unit.
 
     Args:
         module: not changed; its parameters and buffers are copied into the trained model.
         loss: default: ``cross_entropy_sum``.
+        weights: returns the same module with the weights to start from; default: ``module`` has them.
     """
     return ModelSpec(
         build=lambda: _meta_copy(module),
@@ -36,8 +40,13 @@ def plain_spec(module: nn.Module, loss: Loss | None = None) -> ModelSpec:
         last=(),
         loss=loss or cross_entropy_sum,
         tied=_tied(module),
-        weights=lambda: dict(chain(module.named_parameters(), module.named_buffers())),
+        weights=lambda: tensors_of(module if weights is None else weights()),
     )
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name."""
+    return dict(chain(module.named_parameters(), module.named_buffers()))
 
 
 def cross_entropy_sum(outputs: Any, labels: Tensor) -> Tensor:
@@ -54,20 +63,22 @@ def cross_entropy_sum(outputs: Any, labels: Tensor) -> Tensor:
 
 def find_blocks(module: nn.Module) -> str:
     """Return the name of the container of repeated blocks; empty if there is none."""
+    named = frozenset(getattr(module, "_no_split_modules", None) or ())  # of ``transformers``: names of classes
     sizes = {
         name: sum(parameter.numel() for parameter in part.parameters())
         for name, part in module.named_modules()
-        if name and _repeats(part)
+        if name and _repeats(part, named)
     }
     return max(sizes, key=sizes.__getitem__, default="")
 
 
-def _repeats(part: nn.Module) -> bool:
-    """Whether this is a container of modules of one class, named by number."""
+def _repeats(part: nn.Module, named: frozenset[str]) -> bool:
+    """Whether this is a container of modules of one class, or of named classes only; named by number."""
     children = dict(part.named_children())
     numbered = list(children) == [str(number) for number in range(len(children))]
-    one_class = len({type(child) for child in children.values()}) == 1
-    return isinstance(part, nn.ModuleList | nn.ModuleDict) and numbered and one_class
+    classes = {type(child) for child in children.values()}
+    alike = len(classes) == 1 or (bool(classes) and {one.__name__ for one in classes} <= named)
+    return isinstance(part, nn.ModuleList | nn.ModuleDict) and numbered and alike
 
 
 def _meta_copy(module: nn.Module) -> nn.Module:

@@ -43,7 +43,7 @@ class _Wanted:
 
 
 def start_from(module: nn.Module, spec: ModelSpec, model: ModelSection) -> set[str]:
-    """Fill a model from ``model.weights``, if the job sets it; see ``load_weights``.
+    """Fill a model from ``model.weights``, if the job sets it and its spec has no weights; see ``load_weights``.
 
     Returns:
         The names of the parameters that were filled.
@@ -51,7 +51,7 @@ def start_from(module: nn.Module, spec: ModelSpec, model: ModelSection) -> set[s
     Raises:
         LayoutError: see ``load_weights``; also if the model has no Hugging Face form.
     """
-    if model.weights is None:
+    if model.weights is None or spec.weights is not None:
         return set()
     if spec.foreign is None:
         raise LayoutError(f'model.weights: a model of kind "{model.kind}" has no Hugging Face checkpoints')

@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.models.huggingface.config import CONFIG, config_of
+from atoll.datacenter.job.huggingface.config import CONFIG, config_of
 from atoll.datacenter.models.huggingface.read import INDEX, SINGLE
-from atoll.datacenter.models.lora import merged
+from atoll.datacenter.models.whole import WholeModel
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
-    from atoll.datacenter.models.spec import Foreign
+    from atoll.datacenter.models.spec import Foreign, ModelSpec
 
 SHARD_BYTES = 2 << 30
 """Maximum size of a file, unless one tensor is larger."""
@@ -39,30 +37,25 @@ class _Tensor:
     bytes: int
 
 
-@torch.no_grad()
-def save_model(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
-    """Write a model that is sharded over ranks, adapters merged; collective, rank 0 writes. Not for pipeline stages.
+def save_model(parts: Sequence[nn.Module], spec: ModelSpec, model: ModelSection, folder: Path) -> None:
+    """Write a model that is divided over ranks, adapters merged; collective, rank 0 writes.
 
     Memory: one whole parameter on each rank, and one file's tensors (``SHARD_BYTES``) on rank 0.
 
     Args:
-        module: the whole model, its parameters plain or ``DTensor``.
+        parts: this rank's model, or its pipeline stages.
+        spec: spec of the whole model.
         model: ``[model]``.
-        foreign: names of a parameter in the checkpoint.
         folder: created if it does not exist; files of the same names are replaced.
+
+    Raises:
+        LayoutError: if the model has no Hugging Face form.
     """
-    parameters = dict(module.named_parameters())
-
-    def gathered(name: str) -> Tensor:
-        value = parameters[name]
-        return (value.full_tensor() if isinstance(value, DTensor) else value).detach()
-
-    whole: Callable[[str], Tensor] = gathered
-    shapes: dict[str, Sequence[int]] = {name: tuple(value.shape) for name, value in parameters.items()}
-    if model.lora is not None:
-        shapes, whole = merged(shapes, whole, model.lora)
-    writes = not dist.is_initialized() or dist.get_rank() == 0
-    save_pretrained(folder, model, foreign, shapes, whole, writes=writes)
+    if spec.foreign is None:
+        raise LayoutError(f'a model of kind "{model.kind}" has no Hugging Face form')
+    whole = WholeModel.of(parts, spec).merged(model.lora)
+    shapes = {name: shape for name, shape in whole.shapes.items() if name not in whole.buffers}
+    save_pretrained(folder, model, spec.foreign, shapes, whole.tensor, writes=whole.writes)
 
 
 def save_pretrained(

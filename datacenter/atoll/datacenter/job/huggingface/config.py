@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.huggingface.families import FAMILIES, LACKING, family_of
 from atoll.datacenter.job.model import ModelSection
-from atoll.datacenter.models.huggingface.families import FAMILIES, LACKING, family_of
 
 CONFIG = "config.json"
 Config = Mapping[str, Any]
@@ -69,30 +69,44 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_weights(model: ModelSection) -> None:
-    """Compare ``[model]`` with the checkpoint that it starts from, if there is one.
+    """Compare the sizes in ``[model]`` with the checkpoint that it starts from, if there is one of our blocks.
 
     Raises:
         LayoutError: naming each key that differs with both values, and each feature that our blocks lack.
     """
-    if model.weights is None:
+    if model.weights is None or model.kind == "transformers":
         return
-    folder = Path(model.weights)
-    config = read_config(folder)
-    problems = [*_lacking(config, folder / CONFIG), *_differing(model, config, folder / CONFIG)]
-    if problems:
-        raise LayoutError(*problems)
+    completed(model.model_dump(), Path(model.weights))
 
 
-def section_of(folder: Path) -> dict[str, Any]:
-    """Return the ``[model]`` section of a checkpoint.
+def unsupported(folder: Path) -> list[str]:
+    """Return the features that a checkpoint needs and our blocks lack.
 
     Raises:
-        LayoutError: if it is unreadable, or has features that our blocks lack.
+        LayoutError: if its config cannot be read.
     """
-    config = read_config(folder)
-    if problems := [*_lacking(config, folder / CONFIG)]:
+    return [*_lacking(read_config(folder), folder / CONFIG)]
+
+
+def completed(written: Config, folder: Path) -> dict[str, Any]:
+    """Return a ``[model]`` section with the values that it leaves to its checkpoint.
+
+    Args:
+        written: keys and values of the section.
+        folder: folder of the checkpoint.
+
+    Raises:
+        LayoutError: if the checkpoint is unreadable or has features that our blocks lack, or if a written value
+            contradicts it: names each key with both values.
+    """
+    if problems := unsupported(folder):
         raise LayoutError(*problems)
-    return {**_theirs(config), "weights": str(folder)}
+    theirs = _theirs(read_config(folder))
+    if problems := [*_contradictions("model", written, theirs, folder / CONFIG)]:
+        raise LayoutError(*problems)
+    given = {key: value for key, value in theirs.items() if value is not None}
+    tables = {key: {**given[key], **written[key]} for key in ("moe", "rope_scaling") if written.get(key)}
+    return {**given, **written, **tables, "weights": str(folder)}
 
 
 def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
@@ -183,35 +197,34 @@ def _theirs(config: Config) -> dict[str, Any]:
     rope = _rope(config)
     scaled = rope.get("rope_type", rope.get("type")) == "llama3"
     found["rope_scaling"] = {ours: rope[theirs] for ours, theirs in _SCALING.items()} if scaled else None
+    found["moe"] = None
     if config["model_type"] == "mixtral":
-        found["moe"] = {ours: config.get(theirs) for ours, theirs in _MOE_KEYS.items()}
+        found["moe"] = {ours: config.get(theirs) for ours, theirs in _MOE_KEYS.items()} | {"shared_experts": 0}
         del found["ffn_dim"]
     return found
 
 
-def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]:
-    if config.get("model_type") not in FAMILIES:
-        return
-    if (model.moe is not None) != (config["model_type"] == "mixtral"):
-        said = "has" if model.moe is not None else "has no"
-        yield f"{path} is of model_type {config['model_type']!r}, but the job {said} [model.moe]"
-        return
-    theirs = _theirs(config)
-    wanted = theirs.pop("moe", {})
-    ours = model.model_dump()
-    for key, value in theirs.items():
-        if ours[key] != value:
-            yield f"model.{key} = {ours[key]}, but {path} says {value}: {_remedy(key, value)}"
-    if model.moe is not None and model.moe.shared_experts:
-        yield f"model.moe.shared_experts = {model.moe.shared_experts}, but {path} has none: leave it out"
-    for key, value in wanted.items():
-        if model.moe is not None and getattr(model.moe, key) != value:
-            yield f"model.moe.{key} = {getattr(model.moe, key)}, but {path} says {value}: set it to {value}"
+def _contradictions(section: str, written: Config, theirs: Config, path: Path) -> Iterator[str]:
+    """Yield the written values that are not the checkpoint's, table by table."""
+    for name, value in theirs.items():
+        key, said = f"{section}.{name}", written.get(name)
+        if isinstance(said, Mapping) and isinstance(value, Mapping):
+            yield from _contradictions(key, said, value, path)
+        elif isinstance(said, Mapping):
+            yield f"the job has [{key}], but {path} has none: leave it out"
+        elif name in written and said != value:
+            yield f"{key} = {_shown(said)}, but {path} says {_shown(value)}: {_remedy(key, value)}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {json.dumps(one)}" for name, one in value.items())
+    return json.dumps(value, default=str)
 
 
 def _remedy(key: str, value: object) -> str:
     if value is None:
-        return f"leave out model.{key}"
-    if isinstance(value, dict):
-        return f"set [model.{key}] to " + ", ".join(f"{name} = {json.dumps(one)}" for name, one in value.items())
-    return f"set model.{key} = {json.dumps(value)}"
+        return f"leave out {key}"
+    if isinstance(value, Mapping):
+        return f"set [{key}] to {_shown(value)}"
+    return f"leave it out, or set {key} = {_shown(value)}"
