@@ -190,6 +190,17 @@ def test_settings_that_do_not_exist_are_named(sections: dict[str, Any], message:
         fit(Net(), examples(), steps=1, batch=4, **sections)
 
 
+def test_settings_describe_a_layout_or_leave_it_to_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for key, value in (("bucket_mb", 1), ("method", "zero1"), ("cpu_offload", True)):
+        fit(Net(), examples(), steps=1, batch=4, data_parallel={key: value})
+        said[key] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("layout: ")]
+    assert said["bucket_mb"] == said["method"] == []
+    (chosen,) = said["cpu_offload"]
+    assert "zero3" in chosen
+    assert "cpu_offload and float8_gather need shards" in chosen
+
+
 def _cut() -> dict[str, str]:
     """The errors that refuse to cut a plain module along each axis."""
     refused = {}
@@ -252,7 +263,7 @@ def test_the_pages_job_trains_the_same(tmp_path: Path) -> None:
     """The job is the page's with fewer steps; the command and its ranks find the module beside the job file."""
     page = PAGE.read_text(encoding="utf-8")
     (mine,) = re.findall(r"```python\n(# mine\.py\n.*?)```", page, re.DOTALL)
-    (job,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (job,) = re.findall(r"```toml\n(# job\.toml\n.*?)```", page, re.DOTALL)
     assert "atoll silo train job.toml --nproc 2\n" in page
     (tmp_path / "mine.py").write_text(mine)
     (tmp_path / "job.toml").write_text(job.replace("steps = 300", "steps = 40"))

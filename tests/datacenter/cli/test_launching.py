@@ -14,7 +14,9 @@ from atoll.datacenter.cli.train import train
 from atoll.datacenter.elastic.launch import Report
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.machine import DATA_SHEETS
+from atoll.datacenter.models import spec_of
 from atoll.datacenter.plan.automatic import choose_layout
+from atoll.datacenter.plan.step_time import Machine
 
 JOB = """
 [job]
@@ -48,7 +50,8 @@ def test_a_chosen_layout_is_written_beside_the_job_and_trained(job: Path, monkey
     assert done.exit_code == 0, done.output
     [(planned, file)] = started
     assert file == job.with_suffix(".planned.toml")
-    assert planned == load_job(file) == choose_layout(load_job(job), 4, DATA_SHEETS["h100"]).job
+    written, machine = load_job(job), Machine.of(DATA_SHEETS["h100"])
+    assert planned == load_job(file) == choose_layout(written, spec_of(written.model), 4, machine).job
     assert f"written to {file}" in done.output
     assert job.read_text(encoding="utf-8") == JOB
 

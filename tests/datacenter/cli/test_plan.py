@@ -86,13 +86,19 @@ def test_what_can_be_fixed_is_named(wrong: str) -> None:
         run(EXAMPLE, "--gpus", "8", "--fix", wrong)
 
 
-def test_sizes_are_those_of_the_checkpoint_if_it_is_there(tmp_path: Path) -> None:
-    job = tmp_path / "job.toml"
-    job.write_text('[job]\nname = "m"\nsteps = 1\n[model]\nweights = "m"\n[batch]\nglobal_batch = 8\n')
-    assert "m on 2 x" in run(str(job), "--gpus", "2", "--fix", "pp=1")
+def test_sizes_are_those_of_the_checkpoint_or_are_written_until_it_is_there(tmp_path: Path) -> None:
+    job, options = tmp_path / "job.toml", ("--gpus", "2", "--fix", "pp=1")
+    bare = '[job]\nname = "m"\nsteps = 1\n[batch]\nglobal_batch = 8\n[model]\nweights = "m"\n'
+    job.write_text(bare)
+    with pytest.raises(LayoutError, match="write the sizes"):
+        run(str(job), *options)
+    job.write_text(f"{bare}layers = 4\n")
+    assert "m on 2 x" in run(str(job), *options)
     LlamaConfig(vocab_size=512, hidden_size=128, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path / "m")
-    with pytest.raises(LayoutError, match="vocab"):
-        run(str(job), "--gpus", "2", "--fix", "pp=1")
+    with pytest.raises(LayoutError, match=r"model\.layers = 4, but .* says 32"):
+        run(str(job), *options)
+    job.write_text(bare)
+    assert "m on 2 x" in run(str(job), *options)
 
 
 def test_nothing_fits() -> None:

@@ -109,7 +109,7 @@ def test_written_tables_that_contradict_are_told(
 
 def test_a_model_made_in_python_is_compared_too(folder: Path) -> None:
     write(folder / "base", rope_parameters=SCALED)
-    model = ModelSection(dim=32, heads=8, weights=str(folder / "base"))
+    model = ModelSection.model_validate({"dim": 32, "heads": 8, "weights": str(folder / "base")})
     with pytest.raises(LayoutError, match=r"set \[model\.rope_scaling\] to factor = 8\.0, low_frequency = 1\.0"):
         check_weights(model)
 

@@ -85,7 +85,7 @@ def test_its_job_file_is_valid() -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("resnet", 'allowed are "llama", "vision" and "module:function"'),
+        ("resnet", 'allowed are "llama", "vision", "transformers" and "module:function"'),
         ("no_such_module:spec", "it must be beside the job file, or on PYTHONPATH"),
         ("own_model:no_such_function", "cannot be imported"),
         ("own_model:initial", "not a ModelSpec"),

@@ -1,25 +1,30 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.machine import DATA_SHEETS
-from atoll.datacenter.plan.automatic import choose_layout
+from atoll.datacenter.models import ModelSpec, spec_of
+from atoll.datacenter.models.plain import plain_spec
+from atoll.datacenter.plan.automatic import choose_layout, replica_bytes
 from atoll.datacenter.plan.layout import Task, layout_of
 from atoll.datacenter.plan.search import NothingFitsError, search
 from atoll.datacenter.plan.step_time import Machine
 from tests.datacenter.plan.jobs import LLAMA_405B, small
 
-H100 = DATA_SHEETS["h100"]
+H100 = Machine.of(DATA_SHEETS["h100"])
 
 
 def test_a_known_model_gets_the_fastest_layout_of_the_plan() -> None:
     job = small(optimiser={"lr": 1e-4})
-    chosen = choose_layout(job, 8, H100)
-    fastest = search(Task.of(job), 8, Machine.of(H100)).best[0].layout
+    chosen = choose_layout(job, spec_of(job.model), 8, H100)
+    fastest = search(Task.of(job), 8, H100).best[0].layout
     assert layout_of(chosen.job, 8) == chosen.layout == fastest
     assert chosen.job.optimiser.lr == 1e-4
     assert "the fastest of" in chosen.reason
@@ -29,24 +34,71 @@ def test_a_known_model_gets_the_fastest_layout_of_the_plan() -> None:
 def test_a_known_model_that_fits_no_layout_is_refused() -> None:
     job = small(model=LLAMA_405B, batch={"global_batch": 8, "sequence": 8192})
     with pytest.raises(NothingFitsError, match="none of"):
-        choose_layout(job, 8, H100)
+        choose_layout(job, spec_of(job.model), 8, H100)
+
+
+GIB = 2**30
+
+
+def own(**sections: Any) -> SiloJob:
+    return SiloJob.model_validate(
+        {"job": {"name": "own", "steps": 1}, "model": {"kind": "mine:module"}, "data": {"source": "mine:dataset"}}
+        | {"batch": {"global_batch": 64, "micro_batch": 32}, "mesh": {"dp_replicate": 2}}
+        | sections
+    )
+
+
+def spec_with(gib_of_adamw: float) -> ModelSpec:
+    """The spec of a module that takes this much memory with its gradients and AdamW's states."""
+    with torch.device("meta"):
+        return plain_spec(nn.Linear(1024, int(gib_of_adamw * GIB / 16 / 1024), bias=False))
 
 
 @pytest.mark.parametrize(
-    ("batch", "ranks", "micro_batch", "method"),
+    ("batch", "ranks", "gib", "micro_batch", "method"),
     [
-        ({"global_batch": 64, "micro_batch": 32}, 4, 16, "zero3"),
-        ({"global_batch": 48, "micro_batch": 5}, 4, 4, "zero3"),
-        ({"global_batch": 64, "micro_batch": 2}, 1, 2, "ddp"),
+        ({"global_batch": 64, "micro_batch": 32}, 4, 39, 16, "ddp"),
+        ({"global_batch": 64, "micro_batch": 32}, 4, 41, 16, "zero3"),
+        ({"global_batch": 48, "micro_batch": 5}, 4, 41, 4, "zero3"),
+        ({"global_batch": 64, "micro_batch": 2}, 1, 41, 2, "ddp"),
     ],
 )
-def test_a_model_of_another_kind_is_sharded(batch: dict[str, Any], ranks: int, micro_batch: int, method: str) -> None:
-    job = SiloJob.model_validate(
-        {"job": {"name": "own", "steps": 1}, "model": {"kind": "mine:module"}, "data": {"source": "mine:dataset"}}
-        | {"batch": batch, "mesh": {"dp_replicate": 2}}
-    )
-    chosen = choose_layout(job, ranks, H100)
+def test_a_model_of_another_kind_is_sharded_unless_replicas_fit_half_of_a_device(
+    batch: dict[str, Any], ranks: int, gib: float, micro_batch: int, method: str
+) -> None:
+    chosen = choose_layout(own(batch=batch), spec_with(gib), ranks, H100)
     assert (chosen.job.data_parallel.method, chosen.job.batch.micro_batch) == (method, micro_batch)
-    assert (chosen.job.mesh.dp_replicate, chosen.job.mesh.dp_shard) == (1, ranks)
+    mesh = chosen.job.mesh
+    assert (mesh.dp_replicate, mesh.dp_shard) == ((ranks, 1) if method == "ddp" else (1, ranks))
     assert layout_of(chosen.job, ranks) == chosen.layout
+    assert f"{gib}.00 GiB of parameters" in chosen.reason
+    assert "39.8 GiB, half of a device" in chosen.reason
     assert "mine:module" in chosen.reason
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"data_parallel": {"cpu_offload": True}},
+        {"precision": {"compute": "float8", "float8_gather": True}},
+    ],
+)
+def test_what_only_shards_have_shards(sections: dict[str, Any]) -> None:
+    for ranks in (1, 2):
+        chosen = choose_layout(own(**sections), spec_with(1), ranks, H100)
+        assert chosen.job.data_parallel.method == "zero3"
+        assert chosen.job.data_parallel.cpu_offload == ("data_parallel" in sections)
+
+
+@pytest.mark.parametrize(("gib", "uneven"), [(1, True), (41, False)])
+def test_settings_of_replicas_go_with_them(gib: float, uneven: bool) -> None:
+    chosen = choose_layout(own(data_parallel={"method": "ddp", "uneven": True}), spec_with(gib), 2, H100)
+    assert chosen.job.data_parallel.uneven == uneven
+
+
+def test_a_replica_has_states_of_its_optimiser_for_what_is_trained() -> None:
+    spec = spec_with(16)
+    assert replica_bytes(own(), spec) == 16 * GIB
+    assert replica_bytes(own(optimiser={"name": "sgd"}), spec) == 8 * GIB
+    assert replica_bytes(own(optimiser={"name": "sgd", "momentum": 0.9}), spec) == 12 * GIB
+    assert replica_bytes(own(), dataclasses.replace(spec, trained=lambda _name: False)) == 4 * GIB

@@ -17,8 +17,10 @@ from atoll.datacenter.checks.start import check_job
 from atoll.datacenter.elastic.launch import Nodes, Report, launch, parse_nodes
 from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.job import SiloJob, load_job
-from atoll.datacenter.machine import rates_beside
+from atoll.datacenter.machine import DEFAULT_SHEET, rates_beside
+from atoll.datacenter.models import spec_of
 from atoll.datacenter.plan.automatic import choose_layout
+from atoll.datacenter.plan.step_time import Machine
 from atoll.settings import SettingsFileError, to_toml
 from atoll.text.figures import counted
 from atoll.wire.errors import WireError
@@ -26,8 +28,6 @@ from atoll.wire.errors import WireError
 if TYPE_CHECKING:
     Command = TypeVar("Command", bound=Callable[..., Any])
 
-_PART = "h100"
-"""Data sheet to plan for if the job names no rates, as in ``atoll silo plan``."""
 _OPTIONS = (
     click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
     click.option(
@@ -149,8 +149,8 @@ class Start:
         """Write the job with the layout that is chosen for its ranks; return it with its file."""
         if nodes.least != nodes.most:
             raise click.UsageError(f"--layout auto needs a fixed number of machines, not --nnodes {self.nnodes}")
-        rates = rates_beside(job.metrics.rates or _PART, self.job.parent)
-        chosen = choose_layout(job, self.nproc * nodes.most, rates)
+        machine = Machine.of(rates_beside(job.metrics.rates or DEFAULT_SHEET, self.job.parent))
+        chosen = choose_layout(job, spec_of(job.model), self.nproc * nodes.most, machine)
         file = self.job.with_suffix(".planned.toml")
         file.write_text(to_toml(chosen.job), encoding="utf-8")
         say.event(f"layout: {chosen.layout.describe()} ({chosen.reason}); written to {file}")

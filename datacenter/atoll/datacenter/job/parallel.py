@@ -50,6 +50,10 @@ class MeshSection(Section):
             yield "dp_shard", "allowed is a whole number from 1, or -1 for all ranks that the other axes leave"
 
 
+OF_DDP = ("bucket_mb", "hook", "uneven")
+"""Keys of ``[data_parallel]`` that work on whole replicas only."""
+
+
 class DataParallelSection(Section):
     """How replicas share gradients, parameters and optimiser states."""
 
@@ -91,7 +95,7 @@ class DataParallelSection(Section):
         if self.method not in {"zero2", "zero3"}:
             yield from self.unused(("cpu_offload",), f'method = "{self.method}"')
         if self.method != "ddp":
-            yield from self.unused(("bucket_mb", "hook", "uneven"), f'method = "{self.method}"')
+            yield from self.unused(OF_DDP, f'method = "{self.method}"')
         if self.hook != "powersgd":
             yield from self.unused(("hook_rank", "hook_start"), f'hook = "{self.hook}"')
         if self.hook != "topk":

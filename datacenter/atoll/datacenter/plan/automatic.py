@@ -1,21 +1,25 @@
-"""Choose the layout of a job by itself: what ``--layout auto`` starts."""
+"""Choose the layout of a job by itself: for ``fit`` and for ``--layout auto``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from atoll.datacenter.job.silo_job import SiloJob
 from atoll.datacenter.mesh.dims import ParallelDims
-from atoll.datacenter.plan.layout import Layout, Method, Task, job_with
+from atoll.datacenter.plan.layout import MASTER_BYTES, Layout, Method, Task, job_with, state_elements
 from atoll.datacenter.plan.search import search
-from atoll.datacenter.plan.step_time import Machine
 
 if TYPE_CHECKING:
-    from atoll.datacenter.machine import MachineRates
+    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.plan.step_time import Machine
 
 PLANNED_KIND = "llama"
 """The kind of model whose parts the planner knows: Llama, Mistral, Qwen2, Qwen3, Gemma and Mixtral."""
+REPLICA_SHARE = 0.5
+"""A whole replica may take this share of a device's memory; the rest is for activations."""
 
 
 @dataclass(frozen=True)
@@ -33,36 +37,56 @@ class Chosen:
     reason: str
 
 
-def choose_layout(job: SiloJob, ranks: int, rates: MachineRates) -> Chosen:
+def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -> Chosen:
     """Return the job with the layout of least predicted step time.
 
     Replaces ``[mesh]``, ``data_parallel.method``, ``batch.micro_batch``, ``memory.checkpointing`` and the pipeline's
-    schedule. The planner does not know the parts of models of other kinds: their parameters are sharded over all ranks
-    (ZeRO-3).
+    schedule. The planner does not know the parts of models of other kinds: every rank holds a whole replica (DDP) if
+    that leaves room for activations, else parameters are sharded over all ranks (ZeRO-3).
 
     Args:
         job: the job; its global batch stays.
+        spec: spec of its model.
         ranks: number of ranks that will train.
-        rates: the machine to plan for.
+        machine: the machine to plan for.
 
     Raises:
         NothingFitsError: if no layout fits the machine, with the numbers.
         LayoutError: if no layout divides the model and the batch.
     """
     if job.model.kind == PLANNED_KIND:
-        found = search(Task.of(job), ranks, Machine.of(rates))
+        found = search(Task.of(job), ranks, machine)
         layout = found.best[0].layout
-        reason = f"the fastest of {found.fitting:,} that fit {rates.name}, by prediction"
-    else:
-        layout = _sharded(job, ranks)
-        reason = f'model.kind = "{job.model.kind}": the planner knows the parts of "{PLANNED_KIND}" models only'
+        reason = f"the fastest of {found.fitting:,} that fit {machine.rates.name}, by prediction"
+        return Chosen(job_with(job, layout), layout, reason)
+    size, room = replica_bytes(job, spec), REPLICA_SHARE * machine.rates.memory_bytes
+    needs_shards = job.data_parallel.cpu_offload or job.precision.float8_gather
+    replicas = not needs_shards and (ranks == 1 or size <= room)
+    layout = _data_parallel(job, ranks, replicas=replicas)
+    if needs_shards:
+        return Chosen(job_with(job, layout), layout, "cpu_offload and float8_gather need shards")
+    fits = "fit" if size <= room else "do not fit"
+    reason = (
+        f"{size / 2**30:.2f} GiB of parameters, gradients and states {fits} {room / 2**30:.1f} GiB, half of a device; "
+        f'the planner knows the parts of "{PLANNED_KIND}" models only, not of "{job.model.kind}"'
+    )
     return Chosen(job_with(job, layout), layout, reason)
 
 
-def _sharded(job: SiloJob, ranks: int) -> Layout:
-    """Divide parameters over all ranks; micro-batches are the job's, or smaller where the global batch needs it."""
-    method: Method = "zero3" if ranks > 1 else "ddp"
+def replica_bytes(job: SiloJob, spec: ModelSpec) -> int:
+    """Return the bytes of a whole model with its gradients and optimiser states."""
+    with torch.device("meta"):
+        module = spec.build()
+    spec.freeze(module)
+    elements = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    return MASTER_BYTES * (elements + (1 + state_elements(job)) * trained)
+
+
+def _data_parallel(job: SiloJob, ranks: int, *, replicas: bool) -> Layout:
+    """Replicate or shard; micro-batches are the job's, or smaller where the global batch needs it."""
+    method: Method = "ddp" if replicas else "zero3"
     each = max(1, job.batch.global_batch // ranks)
     micro_batch = next(size for size in range(min(job.batch.micro_batch, each), 0, -1) if each % size == 0)
-    dims = ParallelDims(dp_shard=ranks)
+    dims = ParallelDims(dp_replicate=ranks) if replicas else ParallelDims(dp_shard=ranks)
     return Layout(dims, method, micro_batch, each // micro_batch, job.memory.checkpointing)

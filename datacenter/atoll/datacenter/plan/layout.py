@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.parallel import OF_DDP
 from atoll.datacenter.job.silo_job import SiloJob
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.sizing.formula import Figure, given
@@ -176,7 +177,7 @@ def job_with(job: SiloJob, layout: Layout) -> SiloJob:
     said["batch"] = {**said.get("batch", {}), "micro_batch": layout.micro_batch}
     parallel = {**said.get("data_parallel", {}), "method": layout.method}
     if layout.method != "ddp":
-        for key in ("bucket_mb", "hook", "hook_rank", "hook_keep", "hook_start"):
+        for key in (*OF_DDP, "hook_rank", "hook_keep", "hook_start"):
             parallel.pop(key, None)
     if layout.method not in {"zero2", "zero3"}:
         parallel.pop("cpu_offload", None)

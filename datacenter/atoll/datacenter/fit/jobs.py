@@ -1,0 +1,138 @@
+"""The silo job of a call of ``fit``, and its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+
+from atoll.datacenter.errors import DataError
+from atoll.datacenter.fit.given import given_data, given_model
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job.huggingface import completed, unsupported
+from atoll.datacenter.job.parallel import OF_DDP
+from atoll.datacenter.machine import DATA_SHEETS, DEFAULT_SHEET, rates_beside, sheet_of
+from atoll.datacenter.machine.compute import device_memory_bytes
+from atoll.datacenter.mesh.world import ranks_per_node
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.plan.automatic import PLANNED_KIND, Chosen, choose_layout
+from atoll.datacenter.plan.step_time import Machine
+from atoll.settings import described
+
+if TYPE_CHECKING:
+    from atoll.datacenter.data.dataset import DatasetSequences
+    from atoll.datacenter.machine import MachineRates
+    from atoll.datacenter.mesh import World
+
+Layout: TypeAlias = Literal["auto", "ddp", "zero1", "zero2", "zero3"]
+Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
+_HERE = "fit()"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Arguments of ``fit`` besides sections."""
+
+    steps: int
+    batch: int
+    lr: float
+    layout: Layout
+
+
+def model_section(checkpoint: Path | None, written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``[model]``: our own blocks if they have all that a checkpoint needs, else the ``transformers`` model.
+
+    Args:
+        checkpoint: its folder; None for a module.
+        written: what the caller says of ``[model]``.
+
+    Raises:
+        LayoutError: if what the caller says contradicts the checkpoint.
+    """
+    if checkpoint is None:
+        return {"kind": f"{given_model.__module__}:{given_model.__name__}", **written}
+    if written.get("kind", "transformers" if unsupported(checkpoint) else PLANNED_KIND) == PLANNED_KIND:
+        return completed(written, checkpoint)
+    return {"kind": "transformers", **written, "weights": str(checkpoint)}
+
+
+def job_of(
+    model: Mapping[str, Any], sequences: DatasetSequences, world: World, fields: Fields, sections: Sections
+) -> SiloJob:
+    """Return the job of a fit: its own settings, overridden by the caller's sections.
+
+    Raises:
+        SettingsFileError: if a value is not allowed.
+        DataError: if the items are not what a language model reads.
+    """
+    gpu = world.device.type == "cuda"
+    tables: dict[str, dict[str, Any]] = {
+        "job": {"name": "fit", "steps": fields.steps},
+        "data": {"source": f"{given_data.__module__}:{given_data.__name__}"},
+        "batch": {"global_batch": fields.batch, "micro_batch": max(1, fields.batch // world.size)},
+        "optimiser": {"lr": fields.lr},
+        "data_parallel": _method(fields.layout, sections.get("data_parallel", {})),
+        "precision": {"compute": "bfloat16" if gpu else "float32"},
+    }
+    if model.get("kind", PLANNED_KIND) == PLANNED_KIND:
+        tables["batch"]["sequence"] = _tokens_of(sequences)
+    for name, keys in sections.items():
+        tables[name] = {**tables.get(name, {}), **keys}
+    tables["model"] = dict(model)
+    try:
+        return SiloJob.model_validate(tables)
+    except ValidationError as error:
+        raise described(error, SiloJob, tables, _HERE, {}) from None
+
+
+def _method(layout: Layout, written: Mapping[str, Any]) -> dict[str, str]:
+    """Return the method that the call asks for: settings of DDP ask for it; none, if it is to be chosen."""
+    if layout != "auto":
+        return {"method": layout}
+    return {"method": "ddp"} if written.keys() & set(OF_DDP) else {}
+
+
+def planned(job: SiloJob, world: World) -> Chosen | None:
+    """Return the job with the layout for these ranks; None if its sections describe one. Collective."""
+    described = job.mesh.model_fields_set | job.pipeline.model_fields_set
+    described |= job.data_parallel.model_fields_set & {"method"}
+    if job.model.kind == PLANNED_KIND:
+        described |= job.memory.model_fields_set & {"checkpointing"}
+    if described:
+        return None
+    return choose_layout(job, spec_of(job.model), world.size, machine_here(job, world))
+
+
+def machine_here(job: SiloJob, world: World) -> Machine:
+    """Return the machine of these ranks: the rates that the job names, or a data sheet's, with the memory that is here.
+
+    Collective; the same on every rank.
+    """
+    per_node = ranks_per_node(world)
+    every: list[Any] = [None] * world.size
+    dist.all_gather_object(every, (_rates(job, world), device_memory_bytes(world.device, per_node), per_node))
+    rates: MachineRates = every[0][0]
+    here = {"memory_bytes": min(one[1] for one in every), "ranks_per_node": min(one[2] for one in every)}
+    return replace(Machine.of(rates), rates=rates.model_copy(update=here))
+
+
+def _rates(job: SiloJob, world: World) -> MachineRates:
+    if job.metrics.rates is not None:
+        return rates_beside(job.metrics.rates, Path())
+    sheet = sheet_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
+    return sheet or DATA_SHEETS[DEFAULT_SHEET]
+
+
+def _tokens_of(sequences: DatasetSequences) -> int:
+    """Return the number of tokens of an item."""
+    shape, kind = sequences.item
+    if len(shape) != 1 or kind != "i":
+        raise DataError(
+            f"{sequences.name}[0] has an input of shape {shape}: a language model reads a list of token ids"
+        )
+    return shape[0]
