@@ -94,6 +94,14 @@ def test_it_takes_over_when_the_active_server_ends(
     store.close()
 
 
+def test_another_federations_directory_does_not_stand_by(tmp_path: Path, folder: Path, postgresql_url: str) -> None:
+    first = first_server(tmp_path, postgresql_url)
+    with pytest.raises(SchemaError, match="second is not its data directory") as refused:
+        Store.open(folder, url=postgresql_url, standby=Standby("second:7400", 60.0, _unheard))
+    assert "atoll server standby" in refused.value.detail.remedy
+    first.close()
+
+
 def test_a_server_that_falls_silent_is_replaced_and_never_writes_again(
     tmp_path: Path, folder: Path, postgresql_url: str, threads: ThreadPoolExecutor
 ) -> None:

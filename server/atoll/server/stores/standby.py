@@ -130,11 +130,15 @@ class Standby:
                 self._say(error.detail.message)
                 self._pause(4 * _LOOK_S)
 
-    def begin(self, engine: Engine) -> None:
+    def begin(self, engine: Engine, *, in_use: Callable[[], None] = lambda: None) -> None:
         """Open the writer's connection of a PostgreSQL database, as soon as no other server has one.
 
         An unreachable database is an error at first. Once another server has been seen, or if this server was active
         before, it is waited for.
+
+        Args:
+            engine: the writer's.
+            in_use: called before the wait for another server; raises if this server must not wait for it.
 
         Raises:
             StandbyEndedError: if ``end`` was called.
@@ -146,6 +150,7 @@ class Standby:
                 with engine.connect():
                     return
             except DatabaseTakenError:
+                in_use()
                 self._wait(engine.url)
             except SQLAlchemyError as error:
                 failure = dialects.translate(error, engine.url)

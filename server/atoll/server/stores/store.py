@@ -122,7 +122,7 @@ def _open_locked(
     engine = dialects.writer_engine(place, turn=turn, name="" if standby is None else standby.server_name)
     try:
         if standby is not None and place.get_backend_name() != "sqlite":
-            standby.begin(engine)
+            standby.begin(engine, in_use=lambda: _require_noted(directory, engine))
             _require_still_owned(blobs)
         if turn is not None:
             _use(engine, directory, blobs, standby)
@@ -164,16 +164,23 @@ def _use(engine: Engine, directory: Path, blobs: BlobStore, standby: Standby | N
 
 def _require_match(engine: Engine, directory: Path, blobs: BlobStore) -> None:
     """Refuse a database whose rows do not belong to the directory's models."""
-    empty, name = schema_version.is_empty(engine), dialects.shown(engine.url)
-    if not empty and database_place.noted(directory) is None:
+    if not schema_version.is_empty(engine):
+        _require_noted(directory, engine)
+    elif next(blobs.names(), None) is not None:
         raise SchemaError(
-            f"the database {name} holds the state of a server, and {directory} is not its data directory",
-            "name the directory that was used with it (--data), or an empty database",
-        )
-    if empty and next(blobs.names(), None) is not None:
-        raise SchemaError(
-            f"the database {name} is empty, and {directory} holds models",
+            f"the database {dialects.shown(engine.url)} is empty, and {directory} holds models",
             "restore the database from its backup, or choose a new data directory",
+        )
+
+
+def _require_noted(directory: Path, engine: Engine) -> None:
+    """Refuse a database in use that the directory has not noted: it may be another federation's."""
+    if database_place.noted(directory) is None:
+        raise SchemaError(
+            f"the database {dialects.shown(engine.url)} holds the state of a server, and {directory} is not its data "
+            "directory",
+            "name the directory that was used with it (--data), or an empty database; `atoll server standby` makes the "
+            "directory of a server that stands by",
         )
 
 
