@@ -123,12 +123,12 @@ lint: $(VENV)/.dev $(TOOLS)/node_modules/.installed
 	$(BIN)/ruff format --check $(ROOMS)
 	$(TOOLS)/node_modules/.bin/buf lint protos
 
-types: $(VENV)/.dev ## mypy over everything, pyright over what is installed: what an editor shows to users
+types: $(VENV)/.dev ## mypy over everything, pyright over what users import: what their editors show
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-types-every: types ## pyright over tests and benchmarks too
-	$(BIN)/pyright --pythonpath $(BIN)/python tests benchmarks
+types-every: types ## pyright over everything
+	$(BIN)/pyright --pythonpath $(BIN)/python server datacenter tests benchmarks
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(ROOMS)
