@@ -13,6 +13,7 @@ from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world, randomness, seed_ranks
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
+from tests.datacenter.marks import needs_torch_2_13
 from tests.datacenter.ranks import run_ranks
 from tests.patience import WAIT_S
 
@@ -64,7 +65,7 @@ def trained(folder: str, sections: dict[str, Any]) -> float | None:
         pytest.param(
             2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False}}, id="tp-2", marks=pytest.mark.every_layout
         ),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2-sequence"),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2-sequence", marks=needs_torch_2_13),
         pytest.param(
             4,
             {"mesh": {"dp_replicate": 2, "dp_shard": 1, "tp": 2}, "tensor_parallel": {"sequence": False}},
