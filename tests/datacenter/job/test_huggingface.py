@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,36 @@ def test_what_is_not_found_is_told_with_a_remedy(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(LayoutError, match="need huggingface_hub: pip install transformers, or give the folder"):
         find_checkpoint("acme/x", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads = 0: allowed is a whole number from 1"),
+        ({"hidden_size": [1]}, r"hidden_size = \[1\]: allowed is a whole number from 1"),
+        ({"vocab_size": "64"}, "vocab_size = '64': allowed is a whole number from 1"),
+        ({"num_hidden_layers": True}, "num_hidden_layers = True: allowed is a whole number from 1"),
+        ({"hidden_size": None}, "hidden_size missing"),
+        ({"rms_norm_eps": None}, "rms_norm_eps missing"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan: allowed is a number above 0"),
+        ({"rope_theta": {"full": 1}}, "rope_theta = {'full': 1}: allowed is a number above 0"),
+        ({"rope_parameters": "default"}, "rope_parameters = 'default': allowed is an object"),
+        ({"rope_parameters": SCALED | {"factor": "8"}}, r"rope_parameters\.factor = '8': allowed is a number above 0"),
+        ({"rope_parameters": {"rope_type": ["default"]}}, r"rope scaling \['default'\]"),
+        ({"model_type": ["llama"]}, r"model_type = \['llama'\]: supported are 'llama'"),
+        ({"hidden_act": ["silu"]}, r"hidden_act = \['silu'\]: this model has only 'silu'"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes': allowed is true or false"),
+        ({"model_type": "mixtral"}, "num_local_experts, num_experts_per_tok missing"),
+    ],
+)
+def test_values_of_the_wrong_type_are_told_with_file_and_key(folder: Path, changes: dict[str, Any], says: str) -> None:
+    write(folder / "base", **changes)
+    with pytest.raises(LayoutError, match=f"^{re.escape(str(folder / 'base' / 'config.json'))}: {says}"):
+        job_in(folder, 'weights = "base"')
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"[" * 100_000, b"\xff\xfe", b"null"])
+def test_a_config_that_is_no_json_object_is_told(folder: Path, content: bytes) -> None:
+    (folder / "base" / "config.json").write_bytes(content)
+    with pytest.raises(LayoutError, match=r"config\.json is not (JSON|a JSON object)"):
+        job_in(folder, 'weights = "base"')

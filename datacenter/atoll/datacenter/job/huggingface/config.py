@@ -9,6 +9,7 @@ from typing import Any
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.huggingface.families import FAMILIES, LACKING, family_of
+from atoll.datacenter.job.huggingface.types import wrong_types
 from atoll.datacenter.job.model import ModelSection
 
 CONFIG = "config.json"
@@ -61,7 +62,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise LayoutError(
             f"model.weights: {path} cannot be read ({error.strerror}): give the folder of a Hugging Face checkpoint"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LayoutError(f"{path} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise LayoutError(f"{path} is not a JSON object, but {type(found).__name__}")
@@ -152,19 +153,23 @@ def _lacking(config: Config, path: Path) -> Iterator[str]:
     """Yield the features that the checkpoint needs and our blocks lack."""
     kind = config.get("model_type")
     if (family := FAMILIES.get(str(kind))) is None:
-        why = f" is not possible, because {LACKING[str(kind)]}" if kind in LACKING else ""
+        why = f" is not possible, because {LACKING[str(kind)]}" if str(kind) in LACKING else ""
         yield f"{path}: model_type = {kind!r}{why}: supported are {', '.join(map(repr, FAMILIES))}"
         return
-    if missing := [key for key in _KEYS.values() if key not in config and key not in _OPTIONAL]:
+    wanted = [*_KEYS.values(), *(_MOE_KEYS.values() if kind == "mixtral" else ())]
+    if missing := [key for key in wanted if config.get(key) is None and key not in _OPTIONAL]:
         yield f"{path}: {', '.join(missing)} missing"
         return
-    for key, wanted in _WANTED.items():
+    if wrong := [*wrong_types(config)]:
+        yield from (f"{path}: {problem}" for problem in wrong)
+        return
+    for key, allowed in _WANTED.items():
         if key == "sliding_window" and config.get("use_sliding_window") is False:
             continue
-        if key in config and config[key] not in wanted:
-            yield f"{path}: {key} = {config[key]!r}: this model has only {wanted[-1]!r}"
+        if key in config and config[key] not in allowed:
+            yield f"{path}: {key} = {config[key]!r}: this model has only {allowed[-1]!r}"
     for key in ("hidden_act", "hidden_activation"):
-        if config.get(key) not in {None, *family.activations}:
+        if config.get(key) not in (None, *family.activations):
             yield f"{path}: {key} = {config[key]!r}: this model has only {family.activations[0]!r}"
     yield from _lacking_rope(_rope(config), path)
     if kind == "mixtral" and config.get("num_experts_per_tok") == 1:
@@ -173,7 +178,7 @@ def _lacking(config: Config, path: Path) -> Iterator[str]:
 
 def _lacking_rope(rope: Config, path: Path) -> Iterator[str]:
     scaling = rope.get("rope_type", rope.get("type", "default"))
-    if scaling not in {"default", "llama3"}:
+    if scaling not in ("default", "llama3"):
         yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are scaled as in Llama 3, or not at all"
     elif scaling == "llama3" and (missing := [key for key in _SCALING.values() if key not in rope]):
         yield f"{path}: rope scaling 'llama3' without {', '.join(missing)}"

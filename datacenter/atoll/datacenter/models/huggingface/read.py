@@ -134,7 +134,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         found = json.loads(index.read_bytes())["weight_map"]
         shards = {str(name): str(file) for name, file in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise LayoutError(f'{index} is damaged: no "weight_map" ({error!r})') from error
     for file in shards.values():
         if Path(file).name != file:
