@@ -165,7 +165,7 @@ def test_a_library_or_class_that_is_missing_is_told(gpt2: Path, monkeypatch: pyt
     config = (gpt2 / "config.json").read_text(encoding="utf-8")
     (gpt2 / "config.json").write_text(config.replace("GPT2LMHeadModel", "GPT2Unheard"), encoding="utf-8")
     model = ModelSection.model_validate({"kind": "transformers", "weights": str(gpt2)})
-    with pytest.raises(LayoutError, match=r"architectures = \['GPT2Unheard'\], and transformers \S+ has no such class"):
+    with pytest.raises(LayoutError, match=r"architectures = \['GPT2Unheard'\], and transformers \S+ has no such model"):
         spec_of(model)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(LayoutError, match=r'model\.kind = "transformers" needs the library: pip install'):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.huggingface.write import save_pretrained
 from atoll.datacenter.models.kinds import spec_of
 from atoll.datacenter.models.lora import merged
+from atoll.datacenter.models.pretrained import save_pretrained_tensors
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 def export(job: SiloJob, checkpoints: Path, out: Path, step: int | None = None) -> int:
     """Write the model of a checkpoint, adapters merged.
 
-    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter.
+    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter; the whole model of kind
+    ``transformers``.
 
     Args:
         job: the job that made the checkpoint.
@@ -43,41 +46,70 @@ def export(job: SiloJob, checkpoints: Path, out: Path, step: int | None = None) 
         LayoutError: if there is no such checkpoint, it is of another model, or the model has no Hugging Face form.
         CheckpointError: if it is damaged.
     """
-    foreign, shapes = foreign_form(job.model)
+    form = ForeignForm.of(job.model)
     place = _place(checkpoints, step)
     manifest = read_manifest(place)
     if problems := damage(place, manifest.files.items()):
         raise LayoutError(*problems)
-    _compare(shapes, manifest, place)
+    _compare(form.shapes, manifest, place)
 
     def read(name: str) -> Tensor:
         return _read(place, manifest.tensors[f"{MODEL}{name}"])
 
-    save_merged(out, job.model, foreign, shapes, read)
+    form.save(out, read)
     return manifest.step
 
 
-def foreign_form(model: ModelSection) -> tuple[Foreign, dict[str, Sequence[int]]]:
-    """Return the names of a model in a Hugging Face checkpoint, and the shapes of its parameters.
+@dataclass(frozen=True)
+class ForeignForm:
+    """A model as it is written for Hugging Face's libraries.
 
-    Raises:
-        LayoutError: if the model has no Hugging Face form.
+    Attributes:
+        model: ``[model]``.
+        foreign: names of its parameters in a checkpoint; None for kind ``transformers``, which has the library's names.
+        shapes: shapes of its tensors by name; tied ones once.
     """
-    spec = spec_of(model)
-    if spec.foreign is None:
-        raise LayoutError(f'a model of kind "{model.kind}" has no Hugging Face form')
-    with torch.device("meta"):
-        module = spec.build()
-    return spec.foreign, {name: tuple(value.shape) for name, value in module.named_parameters()}
 
+    model: ModelSection
+    foreign: Foreign | None
+    shapes: dict[str, Sequence[int]]
 
-def save_merged(
-    out: Path, model: ModelSection, foreign: Foreign, shapes: dict[str, Sequence[int]], whole: Callable[[str], Tensor]
-) -> None:
-    """Write a model for Hugging Face's libraries, adapters merged."""
-    if model.lora is not None:
-        shapes, whole = merged(shapes, whole, model.lora)
-    save_pretrained(out, model, foreign, shapes, whole)
+    @classmethod
+    def of(cls, model: ModelSection) -> ForeignForm:
+        """Return the form of a job's model.
+
+        Raises:
+            LayoutError: if it has none.
+        """
+        spec = spec_of(model)
+        if spec.foreign is None and model.kind != "transformers":
+            raise LayoutError(
+                f'a model of kind "{model.kind}" has no Hugging Face form: read its tensors from the .safetensors '
+                "files of a checkpoint, or return a ModelSpec with foreign"
+            )
+        with torch.device("meta"):
+            module = spec.build()
+        named: dict[str, Tensor] = dict(module.named_parameters())
+        if model.kind == "transformers":
+            kept = module.state_dict().keys()
+            named |= {name: value for name, value in module.named_buffers() if name in kept}
+        return cls(model, spec.foreign, {name: tuple(value.shape) for name, value in named.items()})
+
+    def save(self, out: Path, read: Callable[[str], Tensor], trained: Collection[str] | None = None) -> None:
+        """Write the model, adapters merged.
+
+        Args:
+            out: created if it does not exist; files of the same names are replaced.
+            read: returns a tensor by name.
+            trained: names of the tensors to read, where the others are those of ``model.weights``; None: all.
+        """
+        if self.foreign is None:
+            save_pretrained_tensors(self.model, self.shapes, self.shapes if trained is None else trained, read, out)
+            return
+        shapes, whole = self.shapes, read
+        if self.model.lora is not None:
+            shapes, whole = merged(shapes, whole, self.model.lora)
+        save_pretrained(out, self.model, self.foreign, shapes, whole)
 
 
 def _place(checkpoints: Path, step: int | None) -> Path:

@@ -13,7 +13,7 @@ from torch import nn
 from atoll.datacenter.federation.match import layout_of
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import start_from
-from atoll.datacenter.parallel.initial import fill
+from atoll.datacenter.parallel.initial import copy_whole, fill
 from atoll.formats.safetensors import write
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ _CHUNK_BYTES = 4 << 20
 
 
 def write_initial(job: SiloJob, path: Path) -> Layout:
-    """Write the tensors that ``layout_of`` names for the job's model; all or nothing. Uses no GPU, hardly any memory.
+    """Write the tensors that ``layout_of`` names for the job's model; all or nothing. Uses no GPU.
+
+    Memory: hardly any, or the whole model if its spec has the weights to start from.
 
     The weights are created in a temporary file of the same size beside ``path``, which is removed afterwards.
 
@@ -40,8 +42,11 @@ def write_initial(job: SiloJob, path: Path) -> Layout:
         scratch.truncate(layout.size_bytes)
         with mmap.mmap(scratch.fileno(), layout.size_bytes) as mapped:
             _place(module, layout, mapped)
-            frozen = {name for name, value in module.state_dict().items() if value.is_meta}
-            fill(module, spec.initial, job.job.seed, but=frozen | start_from(module, spec, job.model))
+            given = {name for name, value in module.state_dict().items() if value.is_meta}
+            given |= start_from(module, spec, job.model)
+            if spec.weights is not None and job.model.lora is None:  # adapters have none
+                given |= copy_whole(module, spec.weights())
+            fill(module, spec.initial, job.job.seed, but=given)
             view = memoryview(mapped)
             starts = range(0, len(view), _CHUNK_BYTES)
             write(path, layout, (view[start : start + _CHUNK_BYTES] for start in starts))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 from torch import Tensor
 
-from atoll.datacenter.checkpoint.export import foreign_form, save_merged
+from atoll.datacenter.checkpoint.export import ForeignForm
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.match import check_layout
 from atoll.datacenter.models import spec_of
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def export_released(job: SiloJob, model: Path, out: Path) -> int:
     """Write a run's model; frozen weights come from the checkpoint that the job starts from.
 
-    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter.
+    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter; the whole model of kind
+    ``transformers``.
 
     Args:
         job: a job of the run's silos.
@@ -39,11 +40,11 @@ def export_released(job: SiloJob, model: Path, out: Path) -> int:
             frozen weights from.
         SafetensorsError: if the file is damaged.
     """
-    foreign, shapes = foreign_form(job.model)
+    form = ForeignForm.of(job.model)
     layout, _ = read_header(model)
     check_layout(layout, spec_of(job.model))
     there = {one.name for one in layout.tensors}
-    frozen = [name for name in shapes if name not in there]
+    frozen = [name for name in form.shapes if name not in there]
     if frozen and job.model.weights is None:
         raise LayoutError(
             f"{model} has no {frozen[0]} (and {len(frozen) - 1} more), which the run did not train: set model.weights "
@@ -51,13 +52,13 @@ def export_released(job: SiloJob, model: Path, out: Path) -> int:
         )
 
     def read(name: str) -> Tensor:
-        if name not in there:
-            return _frozen(foreign, name, shapes[name], Path(job.model.weights or ""))
+        if name not in there and form.foreign is not None:
+            return _frozen(form.foreign, name, form.shapes[name], Path(job.model.weights or ""))
         with safe_open(model, framework="pt") as file:
             found: Tensor = file.get_tensor(name)
             return found
 
-    save_merged(out, job.model, foreign, shapes, read)
+    form.save(out, read, there)
     return len(there)
 
 

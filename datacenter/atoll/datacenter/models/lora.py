@@ -67,12 +67,13 @@ def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
     A head with an adapter is no plain projection any more, so the loss is then computed from whole logits.
 
     Raises:
-        LayoutError: when building, if no linear layer has a target's name.
+        LayoutError: when building, if no linear layer has a target's name, or its matrix is another module's too, into
+            which an adapter cannot be merged.
     """
 
     def build() -> nn.Module:
         module = spec.build()
-        _adapt(module, section)
+        _adapt(module, section, dict(spec.tied))
         return module
 
     def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
@@ -92,7 +93,7 @@ def is_adapter(name: str) -> bool:
     return name.rpartition(".")[2] in _PARTS
 
 
-def _adapt(module: nn.Module, section: LoraSection) -> None:
+def _adapt(module: nn.Module, section: LoraSection, tied: Mapping[str, str]) -> None:
     routers = {f"{name}.router" for name, _ in routed_of(module)}  # experts read the weight alone
     layers = {
         name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and name not in routers
@@ -101,7 +102,13 @@ def _adapt(module: nn.Module, section: LoraSection) -> None:
     if absent := sorted(set(section.targets) - {name.rpartition(".")[2] for name in found}):
         there = sorted({name.rpartition(".")[2] for name in layers})
         raise LayoutError(f"model.lora.targets: no linear layer is called {', '.join(absent)}; there are {there}")
+    others = {**tied, **{second: first for first, second in tied.items()}}
     for name, layer in found.items():
+        if (other := others.get(f"{name}.weight")) is not None:
+            raise LayoutError(
+                f"model.lora.targets: {name}.weight is {other} too (tied embeddings), and an adapter of one of them "
+                f"cannot be merged: leave out {name.rpartition('.')[2]}"
+            )
         module.set_submodule(name, LoraLinear(layer, section))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from atoll.datacenter.errors import LayoutError
@@ -18,10 +19,14 @@ from atoll.datacenter.models.plain import plain_spec, tensors_of
 from atoll.datacenter.models.whole import WholeModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from torch import Tensor
 
     from atoll.datacenter.job.model import ModelSection
     from atoll.datacenter.models.spec import ModelSpec
+
+_SHOWN = 3
 
 
 def pretrained_spec(model: ModelSection) -> ModelSpec:
@@ -34,8 +39,12 @@ def pretrained_spec(model: ModelSection) -> ModelSpec:
     """
     folder = Path(model.weights or "")
     kind, config = _kind_of(folder)
-    with torch.device("meta"):
-        module: nn.Module = kind(config)
+    config.use_cache = False  # generation's; training would keep every key and value
+    try:
+        with torch.device("meta"):
+            module: nn.Module = kind(config)
+    except Exception as error:  # the library checks a config in many ways
+        raise LayoutError(f"model.weights: transformers cannot build the model of {folder}: {error}") from error
     return plain_spec(module, weights=partial(_loaded, folder))
 
 
@@ -57,30 +66,78 @@ def save_pretrained_model(parts: Sequence[nn.Module], spec: ModelSpec, model: Mo
         module.save_pretrained(out)  # type: ignore[operator]  # a PreTrainedModel
 
 
+def save_pretrained_tensors(
+    model: ModelSection,
+    shapes: Mapping[str, Sequence[int]],
+    trained: Collection[str],
+    read: Callable[[str], Tensor],
+    out: Path,
+) -> None:
+    """Write a model of kind ``transformers`` from its tensors, adapters merged, in one process.
+
+    Memory: the whole model in float32, and one parameter.
+
+    Args:
+        model: ``[model]``; tensors that are not trained are those of ``model.weights``.
+        shapes: shapes of all tensors by name.
+        trained: names of those that ``read`` returns.
+        read: returns a trained tensor.
+        out: created if it does not exist; files of the same names are replaced.
+    """
+    module = _loaded(Path(model.weights or ""))
+    held = tensors_of(module)
+
+    def tensor(name: str) -> Tensor:
+        return read(name) if name in trained else held[name].detach()
+
+    WholeModel(shapes, frozenset(), tensor, writes=True).merged(model.lora).copy_into(held)
+    module.save_pretrained(out)  # type: ignore[operator]  # a PreTrainedModel
+
+
 def _kind_of(folder: Path) -> tuple[Any, Any]:
     """Return the class of a checkpoint's model, and its config."""
     library = _library()
     try:
-        config = library.AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+        config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # the library checks a config in many ways
         raise LayoutError(f"model.weights: transformers cannot read {folder}: {error}") from error
-    config.use_cache = False  # generation's; training would keep every key and value
-    name = (config.architectures or [""])[0]
-    if (kind := getattr(library, name, None)) is None:
+    kind = _class_of(library, config.architectures)
+    if kind is None:
         raise LayoutError(
             f"model.weights: {folder}/config.json has architectures = {config.architectures}, and transformers "
-            f'{library.__version__} has no such class: use another version, or model.kind = "module:function"'
+            f'{library.__version__} has no such model: use another version, or model.kind = "module:function"'
         )
     return kind, config
 
 
+def _class_of(library: Any, architectures: Any) -> Any:
+    """Return the first class that a config names, if it is a model; the base of all models and functions are none."""
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    found = getattr(library, name, None) if isinstance(name, str) else None
+    base = library.PreTrainedModel
+    return found if isinstance(found, type) and issubclass(found, base) and found is not base else None
+
+
 def _loaded(folder: Path) -> nn.Module:
+    """Return the checkpoint's model in float32.
+
+    Raises:
+        LayoutError: if it cannot be read, or lacks a tensor: the library would draw it at random on each rank.
+    """
     kind, config = _kind_of(folder)
+    options = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
     try:
-        module: nn.Module = kind.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True)
-    except (OSError, ValueError) as error:
+        module, report = kind.from_pretrained(folder, config=config, ignore_mismatched_sizes=True, **options)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise LayoutError(f"model.weights: transformers cannot load {folder}: {error}") from error
-    return module
+    if lacking := sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}):
+        raise LayoutError(
+            f"model.weights: {folder} lacks {len(lacking)} tensors of its {kind.__name__}, or has them in other shapes "
+            f"({', '.join(lacking[:_SHOWN])}{', …' if len(lacking) > _SHOWN else ''}): it is damaged, or its "
+            "config.json is that of another model"
+        )
+    found: nn.Module = module
+    return found
 
 
 def _library() -> Any:
