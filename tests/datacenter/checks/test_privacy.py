@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from torch import nn
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
@@ -48,6 +50,7 @@ def test_what_would_break_the_promise_is_refused(ranks: int, sections: dict[str,
     [
         {},
         {"model": {"lora": {"rank": 2}}},
+        {"model": {"lora": {"rank": 2}, "tied_embeddings": True}},
         {"data_parallel": {"method": "zero3"}},
         {"privacy": {**PRIVATE, "mode": "hooks"}, "model": {"tied_embeddings": True}},
         {"model": {"kind": "vision", "vocab": 10}},
@@ -55,3 +58,35 @@ def test_what_would_break_the_promise_is_refused(ranks: int, sections: dict[str,
 )
 def test_the_rest_is_not(sections: dict[str, Any]) -> None:
     check_layout(job(**sections), 2)
+
+
+class Tied(nn.Module):
+    """A language model of someone's own, whose output projection is its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.output = nn.Linear(8, 16, bias=False)
+        self.output.weight = self.embedding.weight
+
+
+def tied(_settings: Mapping[str, object]) -> nn.Module:
+    return Tied()
+
+
+def frozen(_settings: Mapping[str, object]) -> nn.Module:
+    module = Tied()
+    module.embedding.weight.requires_grad_(False)
+    return module
+
+
+def test_a_tied_parameter_of_any_kind_of_model_is_refused_if_it_is_trained() -> None:
+    own = {"kind": f"{__name__}:tied"}
+    with pytest.raises(
+        LayoutError, match=r"embedding\.weight, which is output\.weight too \(tied\), with privacy\.mode"
+    ):
+        check_layout(SiloJob.model_validate(small(privacy=PRIVATE) | {"model": own}), 1)
+    hooks = small(privacy={**PRIVATE, "mode": "hooks"}) | {"model": own}
+    check_layout(SiloJob.model_validate(hooks), 1)
+    other = {"kind": f"{__name__}:frozen"}
+    check_layout(SiloJob.model_validate(small(privacy=PRIVATE) | {"model": other}), 1)

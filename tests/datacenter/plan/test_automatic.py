@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from atoll.datacenter.checks.layout import check_layout
+from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.machine import DATA_SHEETS
 from atoll.datacenter.models import ModelSpec, spec_of
 from atoll.datacenter.models.plain import plain_spec
 from atoll.datacenter.plan.automatic import choose_layout, replica_bytes
-from atoll.datacenter.plan.layout import Task, layout_of
+from atoll.datacenter.plan.layout import Task, job_with, layout_of
 from atoll.datacenter.plan.search import NothingFitsError, search
 from atoll.datacenter.plan.step_time import Machine
 from tests.datacenter.plan.jobs import LLAMA_405B, small
@@ -35,6 +36,41 @@ def test_a_known_model_that_fits_no_layout_is_refused() -> None:
     job = small(model=LLAMA_405B, batch={"global_batch": 8, "sequence": 8192})
     with pytest.raises(NothingFitsError, match="none of"):
         choose_layout(job, spec_of(job.model), 8, H100)
+
+
+PRIVATE = {"noise_multiplier": 1.0}
+IN_PLACE = {"faults": {"recovery": "in-place"}}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"privacy": PRIVATE},
+        {"privacy": PRIVATE | {"mode": "hooks"}},
+        IN_PLACE,
+        {"data_parallel": {"method": "ddp", "uneven": True}},
+    ],
+    ids=["ghost", "hooks", "in-place", "uneven"],
+)
+def test_the_plan_has_only_layouts_that_the_settings_permit(sections: dict[str, Any]) -> None:
+    best = search(Task.of(small(**sections)), 4, H100).best
+    assert best
+    for one in best:
+        check_layout(job_with(small(**sections), one.layout), 4)
+    meshes = {one.layout.dims for one in search(Task.of(small()), 4, H100).best}
+    assert {one.layout.dims for one in best} < meshes
+
+
+def test_a_batch_that_privacy_cannot_divide_is_told() -> None:
+    job = small(privacy=PRIVATE, batch={"global_batch": 2})
+    with pytest.raises(LayoutError, match=r"no layout of 4 ranks .*, and \[privacy\] permits data parallelism only: "):
+        choose_layout(job, spec_of(job.model), 4, H100)
+
+
+def test_an_asynchronous_job_has_no_layout() -> None:
+    job = small(asynchrony={"method": "parameter_server"})
+    with pytest.raises(LayoutError, match=r'\[asynchrony\] with layout "auto": parameter_server has no layout'):
+        choose_layout(job, spec_of(job.model), 4, H100)
 
 
 GIB = 2**30
@@ -88,6 +124,15 @@ def test_what_only_shards_have_shards(sections: dict[str, Any]) -> None:
         chosen = choose_layout(own(**sections), spec_with(1), ranks, H100)
         assert chosen.job.data_parallel.method == "zero3"
         assert chosen.job.data_parallel.cpu_offload == ("data_parallel" in sections)
+
+
+def test_settings_that_need_replicas_have_them() -> None:
+    hooks = own(privacy=PRIVATE | {"mode": "hooks"})
+    chosen = choose_layout(hooks, spec_with(41), 4, H100)
+    assert (chosen.layout.method, chosen.reason) == ("ddp", 'privacy.mode = "hooks" needs whole replicas')
+    dims = choose_layout(own(**IN_PLACE), spec_with(41), 4, H100).layout.dims
+    assert (dims.dp_replicate, dims.dp_shard) == (2, 2)
+    assert choose_layout(own(privacy=PRIVATE), spec_with(41), 4, H100).layout.method == "zero3"
 
 
 @pytest.mark.parametrize(("gib", "uneven"), [(1, True), (41, False)])

@@ -56,11 +56,12 @@ def test_without_noise_and_clipping_it_is_plain_training(
         assert_same(found, plain)
 
 
-@pytest.mark.parametrize("mode", ["ghost", "hooks"])
-def test_each_sequence_is_clipped_by_itself(mode: str) -> None:
+@pytest.mark.parametrize(("mode", "tied"), [("ghost", False), ("ghost", True), ("hooks", False)])
+def test_each_sequence_is_clipped_by_itself(mode: str, tied: bool) -> None:
     limit = LIMIT / 100
-    (wanted,) = run_ranks(clipped_one_by_one, 1, limit, ADAPTED)
-    (found,) = run_ranks(gradients, 1, private(limit, 0.0, mode, **ADAPTED))
+    adapted = ADAPTED | {"model": ADAPTED["model"] | {"tied_embeddings": tied}}
+    (wanted,) = run_ranks(clipped_one_by_one, 1, limit, adapted)
+    (found,) = run_ranks(gradients, 1, private(limit, 0.0, mode, **adapted))
     norm = torch.stack([value.norm() for value in wanted.values()]).norm()
     assert norm <= limit + 1e-9
     clipped = {name.removeprefix("module."): value for name, value in found["whole"].items()}

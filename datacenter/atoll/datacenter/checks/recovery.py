@@ -14,6 +14,15 @@ def check_recovery(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     """Require at least two replica groups that share only the mean of their gradients, for recovery in place."""
     if job.faults.recovery != "in-place":
         return
+    yield from check_groups(job, dims)
+    if dims.dp_replicate >= 2:
+        yield from _company(job)
+
+
+def check_groups(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Require enough replica groups, for recovery in place."""
+    if job.faults.recovery != "in-place":
+        return
     if dims.dp_replicate < 2:
         yield (
             'faults.recovery = "in-place" needs at least two replica groups, and mesh.dp_replicate is '
@@ -21,11 +30,6 @@ def check_recovery(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             'dp_replicate, or set faults.recovery = "restart"'
         )
         return
-    yield from _numbers(job, dims)
-    yield from _company(job)
-
-
-def _numbers(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     least, backup = job.faults.min_replicas, job.faults.backup_replicas
     if least + backup > dims.dp_replicate:
         yield (

@@ -77,7 +77,7 @@ def job_of(
         "batch": {"global_batch": fields.batch, "micro_batch": max(1, fields.batch // world.size)},
         "optimiser": {"lr": fields.lr},
         "data_parallel": _method(fields.layout, sections.get("data_parallel", {})),
-        "precision": {"compute": "bfloat16" if gpu else "float32"},
+        "precision": {"compute": "bfloat16" if gpu and "privacy" not in sections else "float32"},
     }
     if model.get("kind", PLANNED_KIND) == PLANNED_KIND:
         tables["batch"]["sequence"] = _tokens_of(sequences)

@@ -64,7 +64,7 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
 ) -> Summary:
     """Train a model with AdamW: on all ranks that torchrun or Slurm started, or in this process alone.
 
-    Collective. On a GPU matrix products are in bfloat16.
+    Collective. On a GPU matrix products are in bfloat16, with ``privacy`` in float32.
 
     Args:
         model: a module on the CPU, trained in place: training starts from rank 0's weights, and every rank has the

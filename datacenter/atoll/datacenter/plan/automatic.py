@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.silo_job import SiloJob
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.plan.layout import MASTER_BYTES, Layout, Method, Task, job_with, state_elements
@@ -52,8 +53,12 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -
 
     Raises:
         NothingFitsError: if no layout fits the machine, with the numbers.
-        LayoutError: if no layout divides the model and the batch.
+        LayoutError: if no layout divides the model and the batch, or the job is asynchronous and has none.
     """
+    if job.asynchrony is not None:
+        raise LayoutError(
+            f'[asynchrony] with layout "auto": {job.asynchrony.method} has no layout; leave one of them out'
+        )
     if job.model.kind == PLANNED_KIND:
         found = search(Task.of(job), ranks, machine)
         layout = found.best[0].layout
@@ -61,8 +66,11 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -
         return Chosen(job_with(job, layout), layout, reason)
     size, room = replica_bytes(job, spec), REPLICA_SHARE * machine.rates.memory_bytes
     needs_shards = job.data_parallel.cpu_offload or job.precision.float8_gather
-    replicas = not needs_shards and (ranks == 1 or size <= room)
+    needs_replicas = job.privacy is not None and job.privacy.mode == "hooks"
+    replicas = needs_replicas or (not needs_shards and (ranks == 1 or size <= room))
     layout = _data_parallel(job, ranks, replicas=replicas)
+    if needs_replicas:
+        return Chosen(job_with(job, layout), layout, 'privacy.mode = "hooks" needs whole replicas')
     if needs_shards:
         return Chosen(job_with(job, layout), layout, "cpu_offload and float8_gather need shards")
     fits = "fit" if size <= room else "do not fit"
@@ -88,5 +96,8 @@ def _data_parallel(job: SiloJob, ranks: int, *, replicas: bool) -> Layout:
     method: Method = "ddp" if replicas else "zero3"
     each = max(1, job.batch.global_batch // ranks)
     micro_batch = next(size for size in range(min(job.batch.micro_batch, each), 0, -1) if each % size == 0)
-    dims = ParallelDims(dp_replicate=ranks) if replicas else ParallelDims(dp_shard=ranks)
+    groups = ranks if replicas else 1
+    if job.faults.recovery == "in-place" and ranks % 2 == 0:
+        groups = max(groups, 2)  # one to recover from
+    dims = ParallelDims(dp_replicate=groups, dp_shard=ranks // groups)
     return Layout(dims, method, micro_batch, each // micro_batch, job.memory.checkpointing)

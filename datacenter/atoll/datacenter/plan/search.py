@@ -12,10 +12,12 @@ from atoll.datacenter.plan.bubble import SCHEDULES, SPLIT
 from atoll.datacenter.plan.candidates import BEATEN, RECOMPUTATION, candidates, meshes
 from atoll.datacenter.plan.layout import Task, job_with
 from atoll.datacenter.plan.memory import CONTEXT_BYTES, least
+from atoll.datacenter.plan.permitted import permitted
 from atoll.datacenter.plan.prediction import Prediction, fullest, predict_layout
 from atoll.datacenter.plan.stages import shares
 
 if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
     from atoll.datacenter.job.parallel import PipelineSchedule
     from atoll.datacenter.mesh.dims import ParallelDims
     from atoll.datacenter.plan.candidates import Candidate, Wanted
@@ -73,6 +75,7 @@ def search(
     """
     if problems := [*check_muon(task.job, blocks=True)]:
         raise LayoutError(*problems)
+    wanted = permitted(task.job, wanted)
     found = Found()
     waiting = list(meshes(task, ranks, machine.rates.ranks_per_node))
     schedules = _schedules(task)
@@ -132,7 +135,7 @@ def _lightest_that_fits(
         held = shares(layout, task.job.model.layers)
         size = least(task, layout, held[0])
         if size > room:
-            found.too_large(size + CONTEXT_BYTES, candidate.layout("full"))
+            found.too_large(size + CONTEXT_BYTES, layout)
             return None
         peak = fullest(task, layout)
         if peak.memory.size <= room:
@@ -162,9 +165,15 @@ def _no_candidates(task: Task, ranks: int) -> str:
     return (
         f"no layout of {ranks} ranks divides heads = {model.heads}, kv_heads = {model.kv_heads}, "
         f"layers = {model.layers}, "
-        f"global_batch = {batch.global_batch} and sequence = {batch.sequence} as asked: change the number of ranks, "
-        "batch.global_batch, or a fixed setting"
+        f"global_batch = {batch.global_batch} and sequence = {batch.sequence} as asked"
+        f"{_rule(task.job)}: change the number of ranks, batch.global_batch, or a fixed setting"
     )
+
+
+def _rule(job: SiloJob) -> str:
+    if job.privacy is not None:
+        return ", and [privacy] permits data parallelism only"
+    return ', and faults.recovery = "in-place" needs two replicas' if job.faults.recovery == "in-place" else ""
 
 
 def _closest(task: Task, found: Found, machine: Machine) -> list[str]:
@@ -195,7 +204,8 @@ def _remedies(task: Task, layout: Layout) -> list[tuple[str, tuple[Task, Layout]
     job = job_with(task.job, layout)
     found = []
     remedies: list[tuple[str, tuple[Task, Layout]]] = []
-    if layout.method != "ddp" and not job.data_parallel.cpu_offload and job.optimiser.name != "muon":
+    private = job.privacy is not None  # refuses both
+    if layout.method != "ddp" and not (job.data_parallel.cpu_offload or job.optimiser.name == "muon" or private):
         sharded = replace(layout, method="zero3")
         offload = job.data_parallel.model_copy(update={"method": "zero3", "cpu_offload": True})
         changed = Task.of(job.model_copy(update={"data_parallel": offload}))
@@ -203,7 +213,7 @@ def _remedies(task: Task, layout: Layout) -> list[tuple[str, tuple[Task, Layout]
     if job.batch.sequence >= 2:
         half = job.batch.model_copy(update={"sequence": job.batch.sequence // 2})
         found.append((f"with batch.sequence = {half.sequence}", job.model_copy(update={"batch": half})))
-    if job.precision.compute == "float32":
+    if job.precision.compute == "float32" and not private:
         low = job.precision.model_copy(update={"compute": "bfloat16"})
         found.append(('with precision.compute = "bfloat16"', job.model_copy(update={"precision": low})))
     remedies += [(remedy, (Task.of(changed), layout)) for remedy, changed in found]
