@@ -156,9 +156,21 @@ def test_what_would_be_lost_or_contradicts_is_refused(llama: Path, tmp_path: Pat
         fit(tmp_path / "none" / "there", data, steps=1, batch=8, out=tmp_path)
     with pytest.raises(LayoutError, match=r"model\.vocab = 65, but .* says 32"):
         fit(llama, data, steps=1, batch=8, out=tmp_path, model={"vocab": 65})
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"file\"\) cannot be written: File exists; give another folder"):
+        fit(llama, data, steps=1, batch=8, out=tmp_path / "file", progress=False)
+    sections: dict[str, Any] = {"checkpoint": "kept"}
+    with pytest.raises(LayoutError, match=r"fit\(\.\.\., checkpoint='kept'\): a section maps its keys to values"):
+        fit(llama, data, steps=1, batch=8, out=tmp_path, **sections)
     floats = TensorDataset(torch.ones(4, 2), torch.ones(4, dtype=torch.int64))
     with pytest.raises(DataError, match=r"TensorDataset\[0\] has an input of shape \(2,\): a language model reads"):
         fit(llama, floats, steps=1, batch=4, out=tmp_path, progress=False)
+
+
+def test_items_longer_than_its_positions_are_refused(gpt2: Path, tmp_path: Path) -> None:
+    items = [{"input_ids": torch.zeros(17, dtype=torch.int64), "labels": torch.zeros(17, dtype=torch.int64)}] * 8
+    with pytest.raises(LayoutError, match=r"sequences of 17 tokens, but .* max_position_embeddings = 16: use shorter"):
+        fit(gpt2, items, steps=1, batch=8, out=tmp_path / "out", progress=False)
 
 
 def test_a_library_or_class_that_is_missing_is_told(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.cli import silo
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob, load_job
@@ -153,6 +154,15 @@ def test_a_damaged_checkpoint_is_refused_and_no_code_of_it_runs(
     with pytest.raises(LayoutError, match=f"(?s){says}"):
         assert spec_of(model).weights()  # type: ignore[misc]  # such a spec has them
     assert "Do you wish to run" not in capsys.readouterr().out
+
+
+def test_sequences_beyond_its_positions_and_weights_of_a_plain_module_are_refused(file: Path) -> None:
+    file.write_text(JOB.replace("sequence = 16", "sequence = 17"), encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"sequences of 17 tokens, but .* max_position_embeddings = 16: use shorter"):
+        check_layout(load_job(file), 2)
+    file.write_text(JOB.replace('"transformers"', '"tests.datacenter.checks.test_privacy:tied"'), encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"model\.weights with kind = .* has no effect: the module has its weights"):
+        check_layout(load_job(file), 2)
 
 
 def test_an_adapter_of_a_tied_matrix_is_refused(file: Path) -> None:

@@ -11,6 +11,7 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.huggingface import check_weights
 from atoll.datacenter.job.loss_chunks import why_whole
 from atoll.datacenter.models.kinds import spec_of
+from atoll.datacenter.models.pretrained import check_positions
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -28,6 +29,8 @@ def check_model(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         with torch.device("meta"):
             spec.build()
         check_weights(job.model)
+        if job.model.kind == "transformers" and ":" not in job.data.source:  # own data has a length of its own
+            check_positions(job.model, job.batch.sequence)
     except LayoutError as error:
         yield from error.problems
     else:
@@ -97,6 +100,11 @@ def _plain(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
                 f"mesh.{axis} = {degree}: a plain module is replicated or sharded, never cut inside; set it to 1, or "
                 "return a ModelSpec"
             )
+    if job.model.weights is not None and job.model.kind != "transformers":
+        yield (
+            f'model.weights with kind = "{job.model.kind}" has no effect: the module has its weights; load them in the '
+            "function that returns it, or leave it out"
+        )
     if not spec.blocks:
         for key, wanted in (("compile", job.memory.compile), ("checkpointing", job.memory.checkpointing != "none")):
             if wanted:

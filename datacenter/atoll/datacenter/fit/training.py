@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from atoll.datacenter.mesh import World, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import save_model
 from atoll.datacenter.models.plain import Loss, plain_spec, tensors_of
-from atoll.datacenter.models.pretrained import save_pretrained_model
+from atoll.datacenter.models.pretrained import check_positions, save_pretrained_model
 from atoll.datacenter.models.whole import WholeModel
 from atoll.datacenter.privacy import open_ledger
 from atoll.datacenter.train.pulse import Unwatched
@@ -98,14 +99,21 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
     """
     sequences = DatasetSequences(dataset, type(dataset).__name__)
     apart = None if held_out is None else DatasetSequences(held_out, f"held-out {type(held_out).__name__}")
+    if wrong := [name for name, keys in sections.items() if not isinstance(keys, Mapping)]:
+        raise LayoutError(f"fit(..., {wrong[0]}={sections[wrong[0]]!r}): a section maps its keys to values")
     found = _found(model, loss, None if out is None else Path(out), sections)
     section = model_section(found.checkpoint, sections.get("model", {}))
     spec = None if found.module is None else plain_spec(found.module, loss)
     given = GIVEN.set(Given(spec, sequences, apart))
     try:
         with join_world(_timeout_s(sections), on_host=_on_host(sections)) as world:
+            if found.out is not None and world.is_first:
+                _check_out(found.out)
             _agree(found.module, sequences, world)
             job = job_of(section, sequences, world, Fields(steps, batch, lr, layout), sections)
+            shape, numbers = sequences.item
+            if job.model.kind == "transformers" and len(shape) == 1 and numbers == "i":
+                check_positions(job.model, shape[0])
             if layout == "auto":
                 job = _with_layout(job, world, progress=progress)
             with open_trainer(job, Path(), world, Unwatched(), console=progress) as trainer:
@@ -134,6 +142,16 @@ def _found(model: nn.Module | str | Path, loss: Loss | None, out: Path | None, s
     if out is not None and out.resolve() == folder:
         raise LayoutError(f'fit("{model}", ..., out="{out}") would replace the model that it reads: give another one')
     return _Model(None, folder, out)
+
+
+def _check_out(out: Path) -> None:
+    """Check that the trained model can be written, before it is trained."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise LayoutError(f'fit(..., out="{out}") cannot be written: {error.strerror}; give another folder') from error
 
 
 def _with_layout(job: SiloJob, world: World, *, progress: bool) -> SiloJob:

@@ -48,6 +48,21 @@ def pretrained_spec(model: ModelSection) -> ModelSpec:
     return plain_spec(module, weights=partial(_loaded, folder))
 
 
+def check_positions(model: ModelSection, sequence: int) -> None:
+    """Check that a checkpoint's model has a position for each token of a sequence.
+
+    Raises:
+        LayoutError: naming both numbers.
+    """
+    folder = Path(model.weights or "")
+    most = getattr(_kind_of(folder)[1], "max_position_embeddings", None)
+    if isinstance(most, int) and sequence > most:
+        raise LayoutError(
+            f"sequences of {sequence} tokens, but {folder}/config.json has max_position_embeddings = {most}: use "
+            "shorter ones (batch.sequence), or raise it there if the model's positions are rotary"
+        )
+
+
 def save_pretrained_model(parts: Sequence[nn.Module], spec: ModelSpec, model: ModelSection, out: Path) -> None:
     """Write a trained model of kind ``transformers``, adapters merged; collective, rank 0 writes.
 

@@ -75,7 +75,7 @@ def check_weights(model: ModelSection) -> None:
     Raises:
         LayoutError: naming each key that differs with both values, and each feature that our blocks lack.
     """
-    if model.weights is None or model.kind == "transformers":
+    if model.weights is None or model.kind != "llama":
         return
     completed(model.model_dump(), Path(model.weights))
 
