@@ -13,6 +13,7 @@ from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import NotFoundError, ServerError, StorageError, UnavailableError
 from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Disposition
+from atoll.server.ingest.gateway_nodes import GATEWAY
 from atoll.server.ingest.local_node import LocalNode
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.small_update_files import WHOLE
@@ -505,12 +506,20 @@ class TestOutages:
         await play_round(alice)
         assert (await federation.ended(run)).status == "finished"
 
-    @pytest.mark.parametrize(("failures", "status"), [(sum_effects.MAX_SUMS - 1, "finished"), (99, "failed")])
+    @pytest.mark.parametrize(
+        ("failures", "gateway", "status"),
+        [
+            pytest.param(sum_effects.MAX_SUMS - 1, "", "finished", id="an aggregator's, for a while"),
+            pytest.param(99, "", "failed", id="an aggregator's"),
+            pytest.param(1, GATEWAY, "failed", id="the server's"),
+        ],
+    )
     async def test_a_sum_without_an_update_that_can_be_read_is_tried_again(
-        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, failures: int, status: str
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, failures: int, gateway: str, status: str
     ) -> None:
         """As when a process on a copy of an aggregator's directory is asked, and then the aggregator itself."""
         monkeypatch.setattr(sum_effects, "SUM_AGAIN_S", 0.0)
+        monkeypatch.setattr(sum_effects, "GATEWAY", gateway)  # "": every node counts as an aggregator's
         gone = NotFoundError("spool.missing", "the stored update is gone")
         monkeypatch.setattr(Aggregator, "aggregate", failing(failures, gone, Aggregator.aggregate))
         alice, bob = await federation.clients("alice", "bob")

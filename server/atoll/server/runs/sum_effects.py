@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from atoll.server.errors import CorruptDataError, NotFoundError, ServerError
+from atoll.server.ingest.gateway_nodes import GATEWAY
 from atoll.server.ingest.node import FoldItem
 from atoll.server.rounds import Aggregate, Fold, Rejected, RoundGrid
 from atoll.server.runs.aggregator import Aggregator
@@ -71,7 +72,7 @@ class SumEffects:
             except ServerError as error:
                 if await self._leave_out(effect, error):
                     return
-                if not left or not isinstance(error, _UNREADABLE):
+                if not left or not isinstance(error, _UNREADABLE) or not _at_gateways(effect):
                     raise
                 said = self._shown(error)
                 log.warning("run %s: every update can be read; the sum is tried again: %s", self._driver.run, said)
@@ -93,3 +94,9 @@ class SumEffects:
     def _shown(self, error: ServerError) -> str:
         """An error for the log, without text that may name a member of a secret draw."""
         return error.detail.code if self._tasks.has_secret_draw else error.logged
+
+
+def _at_gateways(effect: Aggregate) -> bool:
+    """Whether gateways hold some of the updates."""
+    updates = [term.update for term in effect.contributions if term.update is not None]
+    return any(update.node.startswith(GATEWAY) for update in updates)
