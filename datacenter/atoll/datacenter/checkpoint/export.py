@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from atoll.datacenter.checkpoint.folder import damage, step_folder, steps_in
@@ -16,22 +18,26 @@ from atoll.datacenter.checkpoint.manifest import Manifest, TensorRecord, read_ma
 from atoll.datacenter.checkpoint.state import MODEL
 from atoll.datacenter.checkpoint.storage import dtype_of
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.models.huggingface.read import SINGLE
 from atoll.datacenter.models.huggingface.write import save_pretrained
 from atoll.datacenter.models.kinds import spec_of
 from atoll.datacenter.models.lora import merged
 from atoll.datacenter.models.pretrained import save_pretrained_tensors
+from atoll.datacenter.models.whole import WholeModel
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.job.model import ModelSection
-    from atoll.datacenter.models.spec import Foreign
+    from atoll.datacenter.models.spec import Foreign, ModelSpec
 
 
 def export(job: SiloJob, checkpoints: Path, out: Path, step: int | None = None) -> int:
     """Write the model of a checkpoint, adapters merged.
 
-    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter; the whole model of kind
-    ``transformers``.
+    A model of the user's own and the vision model become one ``model.safetensors`` with the names of their module.
+
+    Memory: one file's tensors (``write.SHARD_BYTES``) and one whole parameter for our blocks; the whole model for every
+    other.
 
     Args:
         job: the job that made the checkpoint.
@@ -43,21 +49,44 @@ def export(job: SiloJob, checkpoints: Path, out: Path, step: int | None = None) 
         The step of the checkpoint written.
 
     Raises:
-        LayoutError: if there is no such checkpoint, it is of another model, or the model has no Hugging Face form.
+        LayoutError: if there is no such checkpoint, or it is of another model.
         CheckpointError: if it is damaged.
     """
-    form = ForeignForm.of(job.model)
+    spec = spec_of(job.model)
+    own = spec.foreign is None and job.model.kind != "transformers"
+    form = None if own else ForeignForm.of(job.model)
+    shapes = _own_shapes(spec) if form is None else form.shapes
     place = _place(checkpoints, step)
     manifest = read_manifest(place)
     if problems := damage(place, manifest.files.items()):
         raise LayoutError(*problems)
-    _compare(form.shapes, manifest, place)
+    _compare(shapes, manifest, place)
 
     def read(name: str) -> Tensor:
         return _read(place, manifest.tensors[f"{MODEL}{name}"])
 
-    form.save(out, read)
+    if form is None:
+        _save_own(WholeModel(shapes, frozenset(), read, writes=True).merged(job.model.lora), spec.tied, out)
+    else:
+        form.save(out, read)
     return manifest.step
+
+
+def _own_shapes(spec: ModelSpec) -> dict[str, Sequence[int]]:
+    """Return the shapes of the parameters, and of the buffers that checkpoints hold, by name; tied ones once."""
+    with torch.device("meta"):
+        module = spec.build()
+    held = module.state_dict().keys()
+    tensors = chain(module.named_parameters(), module.named_buffers())
+    return {name: tuple(value.shape) for name, value in tensors if name in held}
+
+
+def _save_own(whole: WholeModel, tied: Sequence[tuple[str, str]], out: Path) -> None:
+    """Write ``model.safetensors``, which ``module.load_state_dict(load_file(...))`` reads."""
+    tensors = {name: whole.tensor(name) for name in whole.shapes}
+    tensors |= {name: tensors[kept].clone() for kept, name in tied}
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, out / SINGLE)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from atoll.datacenter.job import load_job
 def export(*, job_file: Path, out: Path, step: int | None, model: Path | None, json_output: bool) -> None:
     """Write a job's checkpoint as config.json and .safetensors, adapters merged. Needs no GPU.
 
+    A module of your own becomes one model.safetensors, with the names of its parameters and buffers.
+
     With --model, trained weights come from a federation's release, and frozen weights from model.weights.
     """
     job = load_job(job_file)

@@ -39,6 +39,15 @@ _WANTED: dict[str, tuple[object, ...]] = {
     "router_jitter_noise": (None, 0, 0.0),
 }
 """Features of our blocks, by their key; other values are refused by name."""
+_CARRIED = (
+    "max_position_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+    "router_aux_loss_coef",
+)
+"""What a trained model's config has from the checkpoint that it started from: generation and other tools need it."""
 _SCALING = {
     "factor": "factor",
     "low_frequency": "low_freq_factor",
@@ -101,7 +110,7 @@ def completed(written: Config, folder: Path) -> dict[str, Any]:
             contradicts it: names each key with both values.
     """
     if problems := unsupported(folder):
-        raise LayoutError(*problems)
+        raise LayoutError(*problems, 'model.kind = "transformers" trains this model with the library\'s own blocks')
     theirs = _theirs(read_config(folder))
     if problems := [*_contradictions("model", written, theirs, folder / CONFIG)]:
         raise LayoutError(*problems)
@@ -139,7 +148,16 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
         "rope_parameters": _rope_of(model),
         "torch_dtype": dtype,
         "dtype": dtype,
+        **_carried(model),
     }
+
+
+def _carried(model: ModelSection) -> dict[str, Any]:
+    """Return what our blocks do not read from the checkpoint that the model started from, if its folder is here."""
+    if model.weights is None or not (Path(model.weights) / CONFIG).is_file():
+        return {}
+    config = read_config(Path(model.weights))
+    return {key: config[key] for key in _CARRIED if key in config}
 
 
 def _rope_of(model: ModelSection) -> dict[str, Any]:

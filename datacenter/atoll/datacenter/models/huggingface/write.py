@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 2 << 30
 """Maximum size of a file, unless one tensor is larger."""
+GENERATION = "generation_config.json"
 _METADATA = {"format": "pt"}
 
 
@@ -100,6 +101,7 @@ def save_pretrained(
             save_file(ready, folder / file, _METADATA)
     if writes:
         _describe(folder, config_of(model, str(dtype).removeprefix("torch.")), files)
+        _carry_over(model, folder)
 
 
 def _tensors(shapes: Mapping[str, Sequence[int]], foreign: Foreign, dtype: torch.dtype) -> list[_Tensor]:
@@ -129,6 +131,13 @@ def _files(tensors: Sequence[_Tensor], shard_bytes: int) -> dict[str, list[_Tens
     return {
         f"model-{number:05d}-of-{len(groups):05d}.safetensors": group for number, group in enumerate(groups, start=1)
     }
+
+
+def _carry_over(model: ModelSection, folder: Path) -> None:
+    """Copy how the checkpoint that the model started from generates text, if its folder is here and says so."""
+    base = None if model.weights is None else Path(model.weights) / GENERATION
+    if base is not None and base.is_file():
+        (folder / GENERATION).write_bytes(base.read_bytes())
 
 
 def _describe(folder: Path, config: Mapping[str, Any], files: Mapping[str, Sequence[_Tensor]]) -> None:
