@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from atoll.datacenter.errors import DataError, LayoutError
@@ -102,6 +102,23 @@ def test_held_out_data_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"step 60/60  held-out loss {summary.held_out_loss:.4f}" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"fit\(\.\.\., held_out="):
         fit(Net(), examples(), steps=1, batch=32, progress=False, evaluation={"every_steps": 1})
+    with pytest.raises(LayoutError, match=r'held_out=...\) is not evaluated: give evaluation=\{"every_steps": N\}'):
+        fit(Net(), examples(), steps=1, batch=32, progress=False, held_out=examples(1))
+
+
+def test_wrong_arguments_are_refused_before_the_ranks_meet() -> None:
+    wrong: Any = {"layout": "fsdp"}
+    with pytest.raises(LayoutError, match=r"""layout="fsdp"\): allowed are 'auto', 'ddp'"""):
+        fit(Net(), examples(), steps=1, batch=32, **wrong)
+    wrong = {"seed": 3}
+    with pytest.raises(LayoutError, match=r"seed=3\): give the keys of a section"):
+        fit(Net(), examples(), steps=1, batch=32, **wrong)
+    unusable: Any = DataLoader(examples())
+    with pytest.raises(DataError, match=r"DataLoader is not map-style: give a dataset with __len__ and __getitem__"):
+        fit(Net(), unusable, steps=1, batch=32)
+    unlabelled: Any = [{"input_ids": [1, 2], "attention_mask": [1, 1]}]
+    with pytest.raises(DataError, match=r"list\[0\] is a mapping with the keys input_ids, attention_mask: return"):
+        fit(Net(), unlabelled, steps=1, batch=1)
 
 
 def _fitted_with(layout: Layout, sections: dict[str, Any]) -> tuple[float, dict[str, list[float]], float]:

@@ -42,3 +42,21 @@ def _of(rows: Callable[[Ints], Rows], count: int = 1) -> Any:
 
 def failing(settings: Mapping[str, object], _sequence: int, _split: str) -> object:
     return settings["count"]
+
+
+def beyond(settings: Mapping[str, object], sequence: int, _split: str) -> list[tuple[list[int], list[int]]]:
+    """Eight rows of counting tokens; ``settings`` say which row has a wrong token, a wrong label or another length."""
+    rows = [([*range(sequence)], [*range(sequence)]) for _ in range(8)]
+    tokens, labels = rows[int(str(settings["row"]))]
+    match settings["wrong"]:
+        case "token":
+            tokens[3] = 64
+        case "label":
+            labels[2] = -1
+        case "length":
+            rows = [(tokens[1:], labels[1:]) for tokens, labels in rows]
+        case "labels":
+            rows = [(tokens, labels[1:]) for tokens, labels in rows]
+        case _:
+            labels[0] = -100
+    return rows

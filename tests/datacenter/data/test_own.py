@@ -78,3 +78,30 @@ def test_settings_of_other_sources_are_refused() -> None:
         DataSection.model_validate({"source": "mine:Counting", "tokenizer": "bytes"})
     with pytest.raises(ValueError, match="settings"):
         DataSection.model_validate({"source": "digits", "settings": {"a": 1}})
+
+
+def _language(wrong: str, row: int) -> int:
+    """Read the rows; return the greatest token."""
+    data = {"source": "tests.datacenter.data.own_data:beyond", "settings": {"wrong": wrong, "row": row}}
+    job = SiloJob.model_validate(small(data=data))
+    batches = open_job_batches(job, Path())
+    return int(batches.next_step().share(0, 1).tokens.max())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "row", "said"),
+    [
+        ("token", 0, r"beyond\[0\] has the token 64, but the model's vocabulary has 64: use the model's own tokenizer"),
+        ("token", 5, r"beyond\[5\] has the token 64"),
+        ("label", 6, r"beyond\[6\] has the label -1"),
+        ("length", 0, r"shape \(\d+,\): a language model with batch\.sequence = (\d+) reads \1 token ids"),
+        ("labels", 0, r"labels of shape \(\d+,\): give each token one label, the next token, or -100"),
+    ],
+)
+def test_a_language_models_rows_are_checked_before_they_reach_it(wrong: str, row: int, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        _language(wrong, row)
+
+
+def test_labels_that_do_not_count_are_allowed() -> None:
+    assert _language("nothing", 0) == 15

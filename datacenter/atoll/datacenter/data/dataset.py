@@ -37,11 +37,16 @@ class DatasetSequences:
         item: shape of an input, and the kind of its numbers: "i" for integers, "f" for floats.
 
     Raises:
-        DataError: if it is empty, or its items are not pairs.
+        DataError: if it is empty or not map-style, or its items are not pairs.
     """
 
     def __init__(self, dataset: MapStyle, name: str) -> None:
         self._dataset, self.name = dataset, name
+        if not all(hasattr(dataset, needed) for needed in ("__len__", "__getitem__")):
+            raise DataError(
+                f"{name} is not map-style: give a dataset with __len__ and __getitem__, such as a list of items, or the "
+                "dataset of a DataLoader"
+            )
         if not len(dataset):
             raise DataError(f"{name} is empty")
         ends = self.rows(np.array([0, len(dataset) - 1], np.int64))
@@ -73,13 +78,19 @@ class DatasetSequences:
             item = item["input_ids"], item["labels"]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
-                f"{self.name}[{index}] is {type(item).__name__}: return (input, label), or a mapping with input_ids "
-                "and labels"
+                f"{self.name}[{index}] is {_described(item)}: return (input, label), or a mapping with input_ids and "
+                "labels (the next tokens)"
             )
         inputs, labels = (np.asarray(part) for part in item)
         if labels.dtype.kind not in "iub":
             raise DataError(f"{self.name}[{index}] has labels of {labels.dtype}: return integers")
         return _narrowed(inputs), labels.astype(np.int64)
+
+
+def _described(item: object) -> str:
+    if isinstance(item, Mapping):
+        return f"a mapping with the keys {', '.join(map(str, item)) or '(none)'}"
+    return f"{type(item).__name__} of {len(item)}" if isinstance(item, tuple | list) else type(item).__name__
 
 
 def _narrowed(inputs: NDArray[Any]) -> NDArray[np.int64] | NDArray[np.float32]:

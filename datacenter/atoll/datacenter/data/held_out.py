@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from atoll.datacenter.data.batches import Batch, batch_of, share_of
 from atoll.datacenter.data.digits import Digits
 from atoll.datacenter.data.documents import Documents, Tokens, in_memory
+from atoll.datacenter.data.language import for_model
 from atoll.datacenter.data.own import open_own
 from atoll.datacenter.data.packing import IGNORED, Packed, Padded, Rows, Sequences
 from atoll.datacenter.data.permutation import Permutation
@@ -103,7 +104,8 @@ def _sequences(job: SiloJob, data: DataSection, path: str | None, folder: Path) 
             "leave it out"
         )
     if data.source not in SOURCES:
-        return open_own(data, job.batch.sequence, "held_out")
+        vocab = job.model.vocab if job.model.kind == "llama" else None
+        return for_model(open_own(data, job.batch.sequence, "held_out"), job.batch.sequence, vocab)
     if data.source == "digits":
         return Digits("held_out")
     documents = _documents(data, folder / (path or ""), folder)

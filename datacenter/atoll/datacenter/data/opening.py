@@ -7,6 +7,7 @@ from pathlib import Path
 from atoll.datacenter.data.batches import Batches, Shuffled, Source
 from atoll.datacenter.data.digits import Digits
 from atoll.datacenter.data.documents import Documents, in_memory
+from atoll.datacenter.data.language import for_model
 from atoll.datacenter.data.own import open_own
 from atoll.datacenter.data.packing import Packed, Padded
 from atoll.datacenter.data.stdlib import Split, stdlib_documents, stdlib_name
@@ -74,7 +75,8 @@ def open_batches(
     if data.source == "digits":
         return Batches(Shuffled(Digits(split), batch.global_batch, seed))
     if data.source not in SOURCES:
-        return Batches(Shuffled(open_own(data, batch.sequence, split), batch.global_batch, seed))
+        own = for_model(open_own(data, batch.sequence, split), batch.sequence, model_vocab)
+        return Batches(Shuffled(own, batch.global_batch, seed))
     source, vocab = _open_text(data, batch, seed, folder, split)
     if model_vocab is not None and vocab > model_vocab:
         raise DataError(

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -97,6 +97,7 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
         DataError: if the dataset cannot be used, or differs between ranks.
         TrainingError: if loss or gradient are not finite.
     """
+    _check_arguments(layout, held_out, sections)
     sequences = DatasetSequences(dataset, type(dataset).__name__)
     apart = None if held_out is None else DatasetSequences(held_out, f"held-out {type(held_out).__name__}")
     if wrong := [name for name, keys in sections.items() if not isinstance(keys, Mapping)]:
@@ -122,6 +123,23 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
                 return summary
     finally:
         GIVEN.reset(given)
+
+
+def _check_arguments(layout: str, held_out: MapStyle | None, sections: Sections) -> None:
+    """Check what the job's settings cannot.
+
+    Raises:
+        LayoutError: naming the argument and the remedy.
+    """
+    if layout not in get_args(Layout):
+        raise LayoutError(f'fit(..., layout="{layout}"): allowed are {", ".join(map(repr, get_args(Layout)))}')
+    for name, keys in sections.items():
+        if not isinstance(keys, Mapping):
+            raise LayoutError(
+                f'fit(..., {name}={keys!r}): give the keys of a section of the job, such as job={{"seed": 1}}'
+            )
+    if held_out is not None and "evaluation" not in sections:
+        raise LayoutError('fit(..., held_out=...) is not evaluated: give evaluation={"every_steps": N} too')
 
 
 def _found(model: nn.Module | str | Path, loss: Loss | None, out: Path | None, sections: Sections) -> _Model:
