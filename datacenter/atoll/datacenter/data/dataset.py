@@ -44,8 +44,8 @@ class DatasetSequences:
         self._dataset, self.name = dataset, name
         if not all(hasattr(dataset, needed) for needed in ("__len__", "__getitem__")):
             raise DataError(
-                f"{name} is not map-style: give a dataset with __len__ and __getitem__, such as a list of items, or the "
-                "dataset of a DataLoader"
+                f"{name} is not map-style: give a dataset with __len__ and __getitem__, such as a list of items, or "
+                "the dataset of a DataLoader"
             )
         if not len(dataset):
             raise DataError(f"{name} is empty")

@@ -130,7 +130,10 @@ def shape_of(model: ModelSection) -> Shape:
         LayoutError: for models of other kinds, whose parts are unknown without building them.
     """
     if model.kind != "llama":
-        raise LayoutError(f'model.kind = "{model.kind}": the planner knows the parts of "llama" models only')
+        raise LayoutError(
+            f'model.kind = "{model.kind}": the planner knows the parts of "llama" models only; '
+            "`atoll silo train --layout auto` replicates or shards this one by its size"
+        )
     sizes = Sizes.of(model)
     dim, hidden = sizes.dim, sizes.ffn_dim
     attention = dim * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads)
