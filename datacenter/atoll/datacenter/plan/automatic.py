@@ -76,7 +76,7 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -
     fits = "fit" if size <= room else "do not fit"
     reason = (
         f"{size / 2**30:.2f} GiB of parameters, gradients and states {fits} {room / 2**30:.1f} GiB, half of a device; "
-        f'the planner knows the parts of "{PLANNED_KIND}" models only'
+        f'the planner knows the parts of "{PLANNED_KIND}" models only, not of "{job.model.kind}"'
     )
     return Chosen(job_with(job, layout), layout, reason)
 
