@@ -159,9 +159,6 @@ def test_what_would_be_lost_or_contradicts_is_refused(llama: Path, tmp_path: Pat
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(LayoutError, match=r"file\"\) cannot be written: File exists; give another folder"):
         fit(llama, data, steps=1, batch=8, out=tmp_path / "file", progress=False)
-    sections: dict[str, Any] = {"checkpoint": "kept"}
-    with pytest.raises(LayoutError, match=r"fit\(\.\.\., checkpoint='kept'\): a section maps its keys to values"):
-        fit(llama, data, steps=1, batch=8, out=tmp_path, **sections)
     floats = TensorDataset(torch.ones(4, 2), torch.ones(4, dtype=torch.int64))
     with pytest.raises(DataError, match=r"TensorDataset\[0\] has an input of shape \(2,\): a language model reads"):
         fit(llama, floats, steps=1, batch=4, out=tmp_path, progress=False)

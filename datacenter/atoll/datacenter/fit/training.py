@@ -100,8 +100,6 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
     _check_arguments(layout, held_out, sections)
     sequences = DatasetSequences(dataset, type(dataset).__name__)
     apart = None if held_out is None else DatasetSequences(held_out, f"held-out {type(held_out).__name__}")
-    if wrong := [name for name, keys in sections.items() if not isinstance(keys, Mapping)]:
-        raise LayoutError(f"fit(..., {wrong[0]}={sections[wrong[0]]!r}): a section maps its keys to values")
     found = _found(model, loss, None if out is None else Path(out), sections)
     section = model_section(found.checkpoint, sections.get("model", {}))
     spec = None if found.module is None else plain_spec(found.module, loss)
