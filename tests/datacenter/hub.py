@@ -1,10 +1,19 @@
-"""A cache of the Hugging Face Hub with models in it, as downloads leave it."""
+"""What checkpoints of the Hugging Face Hub have: a cache of downloads, and the rotary scaling of Llama 3."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+"""A head has eight frequencies: some stay, some are divided and some are mixed."""
 
 
 def cached(hub: Path, name: str) -> Path:

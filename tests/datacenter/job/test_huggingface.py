@@ -18,7 +18,7 @@ from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.job.huggingface import check_weights, find_checkpoint
 from atoll.datacenter.job.model import ModelSection
 from atoll.settings import SettingsFileError
-from tests.datacenter.hub import cached
+from tests.datacenter.hub import LLAMA3, cached
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -30,14 +30,6 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 2,
     "intermediate_size": 48,
     "rms_norm_eps": 1e-5,
-}
-SCALED = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
 }
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -69,7 +61,7 @@ def test_sizes_that_are_not_written_are_the_checkpoints(folder: Path) -> None:
 
 
 def test_tables_are_the_checkpoints_too_and_may_add_to_it(folder: Path) -> None:
-    write(folder / "base", rope_parameters=SCALED)
+    write(folder / "base", rope_parameters=LLAMA3)
     scaling = job_in(folder, 'weights = "base"\n[model.rope_scaling]\nfactor = 8.0').model.rope_scaling
     assert scaling is not None
     assert (scaling.factor, scaling.original_sequence) == (8.0, 32)
@@ -95,7 +87,7 @@ def test_written_sizes_that_contradict_are_told_with_both_values(folder: Path) -
     [
         ({}, "[model.moe]\nexperts = 4\nexpert_dim = 8", r"the job has \[model\.moe\], but .* has none"),
         ({}, "[model.rope_scaling]\nfactor = 8.0", r"the job has \[model\.rope_scaling\], but .* has none"),
-        ({"rope_parameters": SCALED}, "[model.rope_scaling]\nfactor = 4.0", r"factor = 4\.0, but .* 8\.0"),
+        ({"rope_parameters": LLAMA3}, "[model.rope_scaling]\nfactor = 4.0", r"factor = 4\.0, but .* 8\.0"),
         (MIXTRAL, "[model.moe]\nexperts = 8", r"model\.moe\.experts = 8, but .* says 4"),
         (MIXTRAL, "[model.moe]\nshared_experts = 1", r"model\.moe\.shared_experts = 1, but .* says 0"),
     ],
@@ -109,7 +101,7 @@ def test_written_tables_that_contradict_are_told(
 
 
 def test_a_model_made_in_python_is_compared_too(folder: Path) -> None:
-    write(folder / "base", rope_parameters=SCALED)
+    write(folder / "base", rope_parameters=LLAMA3)
     model = ModelSection.model_validate({"dim": 32, "heads": 8, "weights": str(folder / "base")})
     with pytest.raises(LayoutError, match=r"set \[model\.rope_scaling\] to factor = 8\.0, low_frequency = 1\.0"):
         check_weights(model)
@@ -172,7 +164,7 @@ def test_what_is_not_found_is_told_with_a_remedy(tmp_path: Path, monkeypatch: py
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan: allowed is a number above 0"),
         ({"rope_theta": {"full": 1}}, "rope_theta = {'full': 1}: allowed is a number above 0"),
         ({"rope_parameters": "default"}, "rope_parameters = 'default': allowed is an object"),
-        ({"rope_parameters": SCALED | {"factor": "8"}}, r"rope_parameters\.factor = '8': allowed is a number above 0"),
+        ({"rope_parameters": LLAMA3 | {"factor": "8"}}, r"rope_parameters\.factor = '8': allowed is a number above 0"),
         ({"rope_parameters": {"rope_type": ["default"]}}, r"rope scaling \['default'\]"),
         ({"model_type": ["llama"]}, r"model_type = \['llama'\]: supported are 'llama'"),
         ({"hidden_act": ["silu"]}, r"hidden_act = \['silu'\]: this model has only 'silu'"),

@@ -22,6 +22,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import load_weights, save_model, save_pretrained
 from atoll.datacenter.parallel.apply import make_model
 from atoll.datacenter.sizing.shape import shape_of
+from tests.datacenter.hub import LLAMA3
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import assert_same, small, small_in_two, train, whole
 from tests.patience import WAIT_S
@@ -85,15 +86,6 @@ def test_logits_equal_transformers_and_the_way_back_is_exact(tmp_path: Path, tie
         assert torch.equal(again(tokens).logits, theirs(tokens).logits)
 
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-"""A head has eight frequencies: some stay, some are divided and some are mixed."""
 RELATIVES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA3, "max_position_embeddings": 256},
     "qwen2": {"use_sliding_window": False, "tie_word_embeddings": True},

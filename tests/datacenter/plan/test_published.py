@@ -21,7 +21,7 @@ def test_times_of_the_target_are_within_the_stated_distance(row: Row) -> None:
 
 @pytest.mark.parametrize("row", WITH_MEMORY, ids=lambda row: row.name)
 def test_memory_is_within_the_stated_distance(row: Row) -> None:
-    """Of the rows without a target too."""
+    """Also compares the rows that have no target."""
     assert row.planned_gib == pytest.approx(row.reserved_gib, rel=MEMORY_WITHIN)
 
 

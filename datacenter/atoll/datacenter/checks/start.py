@@ -86,8 +86,13 @@ def check_writable(folder: Path) -> None:
         CheckpointError: naming the folder and the reason.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        create_file_in(folder)
     except OSError as error:
         raise CheckpointError(f"checkpoint.folder = {folder} cannot be written: {error.strerror or error}") from error
+
+
+def create_file_in(folder: Path) -> None:
+    """Create a folder, and a file in it that is removed again: raises OSError if what is kept there would be lost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass

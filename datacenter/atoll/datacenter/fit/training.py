@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from atoll.datacenter.checks.start import create_file_in
 from atoll.datacenter.data.dataset import DatasetSequences, MapStyle
 from atoll.datacenter.errors import DataError, LayoutError
 from atoll.datacenter.fit.given import GIVEN, Given
@@ -163,9 +163,7 @@ def _found(model: nn.Module | str | Path, loss: Loss | None, out: Path | None, s
 def _check_out(out: Path) -> None:
     """Check that the trained model can be written, before it is trained."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
+        create_file_in(out)
     except OSError as error:
         raise LayoutError(f'fit(..., out="{out}") cannot be written: {error.strerror}; give another folder') from error
 

@@ -1,4 +1,4 @@
-"""Parameters, gradients and states of one rank: what its memory holds whatever the micro-batches are."""
+"""Bytes of parameters, gradients and optimiser states on one rank: they do not depend on the micro-batches."""
 
 from __future__ import annotations
 
