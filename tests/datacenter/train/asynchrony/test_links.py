@@ -15,7 +15,7 @@ from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.mesh import world
 from atoll.datacenter.train.asynchrony import links
 from atoll.datacenter.train.asynchrony.channel import Push, ServersEnd, WorkersEnd
-from atoll.datacenter.train.asynchrony.links import Rooms, open_links
+from atoll.datacenter.train.asynchrony.links import Buffers, open_links
 from tests.datacenter.ranks import run_ranks, started_ranks
 from tests.datacenter.train.asynchrony.working import CPU, served
 from tests.patience import WAIT_S
@@ -120,9 +120,9 @@ def test_a_worker_that_dies_during_a_transfer_is_noticed_at_once(tmp_path: Path)
 
 
 def test_transfers_share_memory_and_wait_for_it() -> None:
-    rooms = Rooms(1, SIZE, CPU, 0.01)
+    buffers = Buffers(1, SIZE, CPU, 0.01)
     late = pytest.raises(TrainingError, match=r"1 transfers to or from workers have not ended within 0\.01 s")
-    with rooms.one() as first, late, rooms.one():
+    with buffers.one() as first, late, buffers.one():
         pass
-    with rooms.one() as second:
+    with buffers.one() as second:
         assert second is first

@@ -105,8 +105,8 @@ class WorkersEnd:
     """A worker's end of the connection to the server.
 
     Attributes:
-        room: float32 vector of the model's size, on the worker's device: the parameters after ``pull``, until the next
-            call; the caller may put the gradient there for ``push``.
+        buffer: float32 vector of the model's size, on the worker's device: the parameters after ``pull``, until the
+            next call; the caller may put the gradient there for ``push``.
 
     Raises:
         TrainingError: from each method, if the server is lost, silent for longer than the group's timeout, or has
@@ -115,7 +115,7 @@ class WorkersEnd:
 
     def __init__(self, link: Link, size: int) -> None:
         self._link = link
-        self.room = torch.empty(size, device=link.device)
+        self.buffer = torch.empty(size, device=link.device)
 
     def pull(self) -> Tensor:
         """Wait for permission to read, then read the parameters."""
@@ -123,9 +123,9 @@ class WorkersEnd:
         answer = self._receive(torch.empty(1, dtype=torch.float64), self._link.control)
         if answer.item() == STOP:
             raise TrainingError("the parameter server has stopped, because a worker was lost: rank 0 says which")
-        self._receive(self.room, self._link.vectors)
+        self._receive(self.buffer, self._link.vectors)
         self._settle()
-        return self.room
+        return self.buffer
 
     def push(self, update: Push) -> None:
         """Send an update."""

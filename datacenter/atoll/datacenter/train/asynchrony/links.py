@@ -69,7 +69,7 @@ def open_links(device: torch.device, timeout_s: float, *, paired: bool | None = 
     return [Link(SERVER, control, groups[rank], device)]
 
 
-class Rooms:
+class Buffers:
     """Memory for vectors in transit, used again and again; thread-safe.
 
     Args:
@@ -93,16 +93,16 @@ class Rooms:
             TrainingError: if none is free in time.
         """
         try:
-            room = self._free.get(timeout=self._timeout_s)
+            buffer = self._free.get(timeout=self._timeout_s)
         except queue.Empty:
             raise TrainingError(
                 f"{self._number} transfers to or from workers have not ended within {self._timeout_s:g} s: set "
                 "faults.collective_timeout_s higher, or find out why those workers hang"
             ) from None
         try:
-            yield room
+            yield buffer
         finally:
-            self._free.put(room)
+            self._free.put(buffer)
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[object]:

@@ -11,7 +11,7 @@ from torch import nn
 from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.train.asynchrony.channel import Push, Request, ServersEnd
 from atoll.datacenter.train.asynchrony.clocks import Clocks
-from atoll.datacenter.train.asynchrony.links import IN_TRANSIT, Link, Rooms, own_stream, settle
+from atoll.datacenter.train.asynchrony.links import IN_TRANSIT, Buffers, Link, own_stream, settle
 from atoll.datacenter.train.asynchrony.vector import read, size_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Server:
         self._parameters, self._updates, self.clocks = parameters, updates, clocks
         self._links, self._timeout_s, self._heard = links, timeout_s, heard
         self._device = links[0].device
-        self._rooms = Rooms(min(IN_TRANSIT, len(links)), size_of(parameters), self._device, timeout_s)
+        self._buffers = Buffers(min(IN_TRANSIT, len(links)), size_of(parameters), self._device, timeout_s)
         self._lock = threading.Lock()
         self._failures: list[TrainingError] = []
 
@@ -102,11 +102,11 @@ class Server:
         except TrainingError:
             channel.stop()
             raise
-        with self._rooms.one() as room:
+        with self._buffers.one() as buffer:
             with self._lock:
-                read(self._parameters, room)
+                read(self._parameters, buffer)
                 settle(self._device)
-            channel.go(room)
+            channel.go(buffer)
 
     def _take(self, worker: int, channel: ServersEnd, request: Request) -> None:
         def apply(clock: int) -> None:
@@ -115,7 +115,7 @@ class Server:
                 settle(self._device)
                 self._heard(worker, clock, update)
 
-        with self._rooms.one() as room:
-            channel.receive(room)
-            update = Push(room, request.tokens, request.loss)
+        with self._buffers.one() as buffer:
+            channel.receive(buffer)
+            update = Push(buffer, request.tokens, request.loss)
             self.clocks.advance(worker, apply)

@@ -94,7 +94,7 @@ class ToServer:
     def end(self, step: WorkerStep, result: StepResult, norm: Tensor) -> None:
         """See ``Exchange``."""
         del norm
-        gradient = read_gradients(step.parameters, self.channel.room).mul_(result.tokens)
+        gradient = read_gradients(step.parameters, self.channel.buffer).mul_(result.tokens)
         self.channel.push(Push(gradient, result.tokens, result.loss * result.tokens))
 
 
