@@ -9,8 +9,10 @@ from atoll.server.rpc.return_gate import BURST_S, HEADROOM
 from atoll.server.runs.pace_steering import PaceSteering
 from atoll.server.runs.project_pace import ProjectPace
 from atoll.server.runs.shared_rate import fair_shares
-from tests.server.runs.virtual_phones import MANY, MINUTES_10, OUTAGE_S, VirtualFederation, after_an_outage, many
+from tests.server.runs.virtual_phones import MANY, MINUTES_10, OUTAGE_S, VirtualFederation, after_an_outage, rate_for
 
+QUARTER, TENTH = 25_000, 10_000
+"""Phones, of the 100,000 for which the rate is made: a tenth is enough for most."""
 FULLEST, FULLEST_RESTARTED = 1.25, 1.5
 """The fullest second after an outage has at most this many times the rate that the server asks for. A new process does
 not know who is expected."""
@@ -19,23 +21,27 @@ AFTER = int(MINUTES_10 + OUTAGE_S), int(2 * MINUTES_10 + OUTAGE_S)
 
 class TestManyParticipants:
     @pytest.mark.parametrize(
-        "forgets",
-        [pytest.param(False, id="same process"), pytest.param(True, id="restarted", marks=pytest.mark.every_case)],
+        ("forgets", "count"),
+        [
+            pytest.param(False, QUARTER, id="same process"),
+            pytest.param(False, MANY, id="many, same process", marks=pytest.mark.every_case),
+            pytest.param(True, MANY, id="restarted", marks=pytest.mark.every_case),
+        ],
     )
-    def test_the_load_is_flat_after_an_outage(self, forgets: bool) -> None:
-        """100,000 participants, an outage of three minutes, then ten minutes."""
-        there = after_an_outage(forgets=forgets)
+    def test_the_load_is_flat_after_an_outage(self, forgets: bool, count: int) -> None:
+        """An outage of three minutes, then ten minutes."""
+        there = after_an_outage(forgets=forgets, count=count, settings=rate_for(count))
         _, most = there.rates(there.attempts, *AFTER)
         assert most <= (FULLEST_RESTARTED if forgets else FULLEST) * there.settings.per_s
         usual, _ = there.rates(there.attempts, 500, 600)
         later, _ = there.rates(there.attempts, AFTER[1] - 100, AFTER[1])
         assert later <= (3.0 if forgets else 2.0) * usual, "the pace is found again"
         assert there.attempts == there.admitted, "nobody had to be put off"
-        assert there.pace.population > (0.6 if forgets else 0.9) * MANY
+        assert there.pace.population > (0.6 if forgets else 0.9) * count
 
     def test_a_population_that_comes_at_once_is_put_off_until_there_is_room(self) -> None:
         """As after an outage before which all got a spread of 0.2 s, so that no client had a reason to wait."""
-        there = VirtualFederation(MANY)
+        there = VirtualFederation(QUARTER, settings=rate_for(QUARTER))
         there.come_over(5.0)
         there.until(MINUTES_10)
         per_s = there.settings.per_s
@@ -43,14 +49,15 @@ class TestManyParticipants:
         mean, most = there.rates(there.attempts, 10, 400)
         assert most <= 1.5 * mean, (mean, most)
         assert most <= 1.5 * per_s
-        assert there.pace.population > 0.9 * MANY, "each has got a time, and most have come"
+        assert there.pace.population > 0.9 * QUARTER, "each has got a time, and most have come"
 
     def test_they_check_in_as_often_as_runs_need_and_no_more(self) -> None:
-        there = many()
+        there = VirtualFederation(TENTH, settings=rate_for(TENTH))
         there.pace.need("r", 10)
+        there.come_over(400.0)
         there.until(3000.0)
         usual, _ = there.rates(there.admitted, 2400, 3000)
-        assert usual <= 1.25 * MANY / there.settings.longest_s
+        assert usual <= 1.25 * TENTH / there.settings.longest_s
         assert usual * there.settings.hold_s >= 10, "always enough for a cohort"
 
 
@@ -93,7 +100,7 @@ class TestSeveralProjects:
     MANY, FEW = 30_000, 60
 
     def there(self, part: float = 1.0) -> VirtualFederation:
-        """Both projects; ``part`` of the large one and of the rate is enough where no single second counts."""
+        """Both projects; ``part`` of the large one and of the rate is enough for most."""
         settings = CheckInSettings(per_s=part * CheckInSettings().per_s)
         there = VirtualFederation(int(part * self.MANY), {"small": self.FEW}, settings)
         there.pace.need("r", int(part * 1000))
@@ -128,7 +135,7 @@ class TestSeveralProjects:
         assert taken <= HEADROOM * there.settings.per_s * (10 + BURST_S) + 1, "the whole is bounded as before"
 
     def test_after_an_outage_the_small_one_is_back_at_once(self) -> None:
-        there = self.there()
+        there = self.there(0.4)
         there.come_over(240.0)
         there.outage = (MINUTES_10, MINUTES_10 + OUTAGE_S)
         there.until(2 * MINUTES_10)
@@ -145,10 +152,10 @@ class TestSeveralProjects:
         alone.pace.need("r", 1000)
         for one in (there, alone):
             one.come_over(600.0)
-            one.until(6000.0)
-        first, _ = there.rates(there.of["default"], 3000, 6000)
-        second, _ = there.rates(there.of["other"], 3000, 6000)
-        usual, _ = alone.rates(alone.admitted, 3000, 6000)
+            one.until(3600.0)
+        first, _ = there.rates(there.of["default"], 1800, 3600)
+        second, _ = there.rates(there.of["other"], 1800, 3600)
+        usual, _ = alone.rates(alone.admitted, 1800, 3600)
         assert 0.9 <= first / second <= 1.1
         assert first + second >= 0.95 * usual, "and no less than one project with all phones"
 

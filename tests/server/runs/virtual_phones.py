@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from atoll.client._connection.backoff import Backoff
 from atoll.client._session.unary_check_in import until_next_s
 from atoll.client.limits import Limits
-from atoll.server.config.check_in_settings import CheckInSettings
+from atoll.server.config.check_in_settings import DEFAULT_CHECK_INS, CheckInSettings
 from atoll.server.errors import UnavailableError
 from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.rpc.return_gate import ReturnGate
@@ -108,22 +108,29 @@ class VirtualFederation:
         return sum(found) / len(found), max(found)
 
 
-def many(count: int = MANY) -> VirtualFederation:
-    """A population that has found its pace, with a run that draws 1,000."""
-    found = VirtualFederation(count)
-    found.pace.need("r", 1000)
+def rate_for(count: int) -> CheckInSettings:
+    """The default rate for ``MANY``, and as much less for fewer, so that each returns as often."""
+    return CheckInSettings(per_s=CheckInSettings().per_s * count / MANY)
+
+
+def many(count: int = MANY, settings: CheckInSettings = DEFAULT_CHECK_INS) -> VirtualFederation:
+    """A population that has found its pace, with a run that draws one in a hundred."""
+    found = VirtualFederation(count, settings=settings)
+    found.pace.need("r", count // 100)
     found.come_over(400.0)
     found.until(MINUTES_10)
     return found
 
 
-def after_an_outage(*, forgets: bool, count: int = MANY) -> VirtualFederation:
+def after_an_outage(
+    *, forgets: bool, count: int = MANY, settings: CheckInSettings = DEFAULT_CHECK_INS
+) -> VirtualFederation:
     """Ten minutes to find the pace, an outage, then ten minutes; ``forgets`` uses a new process afterwards."""
-    there = many(count)
+    there = many(count, settings)
     there.outage = (MINUTES_10, MINUTES_10 + OUTAGE_S)
     there.until(MINUTES_10 + OUTAGE_S)
     if forgets:
         there.restart()
-        there.pace.need("r", 1000)
+        there.pace.need("r", count // 100)
     there.until(MINUTES_10 + OUTAGE_S + MINUTES_10)
     return there
