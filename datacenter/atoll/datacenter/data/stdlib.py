@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sysconfig
 from collections.abc import Iterator
@@ -35,8 +36,7 @@ def stdlib_files(split: Split, folder: Path | None = None) -> Iterator[tuple[str
         DataError: if this Python has no source text of the library.
     """
     folder = Path(sysconfig.get_path("stdlib")) if folder is None else folder
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
-    names = [name for name in names if not _LEFT_OUT & set(name.split("/")[:-1])]
+    names = sorted(_names_in(folder))
     if not names:
         raise DataError(
             f"{folder} has no source text of Python's standard library: use a Python installed with it, or "
@@ -45,6 +45,14 @@ def stdlib_files(split: Split, folder: Path | None = None) -> Iterator[tuple[str
     for name in names:
         if split_of(name) == split:
             yield name, folder / name
+
+
+def _names_in(folder: Path) -> Iterator[str]:
+    """Yield the name of each file; strings alone, because each rank lists thousands of files when it starts."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        inside = "" if parent == str(folder) else Path(parent).relative_to(folder).as_posix() + "/"
+        yield from (inside + name for name in files if name.endswith(".py"))
 
 
 def split_of(name: str) -> Split:

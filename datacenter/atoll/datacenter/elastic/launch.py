@@ -26,6 +26,7 @@ from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
 from atoll.datacenter.elastic.environment import grow_segments, keep_stop_handlers
+from atoll.datacenter.elastic.event_names import name_events_quickly
 from atoll.datacenter.elastic.failures import cause
 from atoll.datacenter.elastic.numa import numa_options
 from atoll.datacenter.elastic.replicas.launch import Groups
@@ -237,6 +238,7 @@ def _spec(
         keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
     )
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    name_events_quickly()
     return WorkerSpec(
         role="rank",
         local_world_size=nproc,
