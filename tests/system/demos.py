@@ -35,10 +35,20 @@ def report_of(tmp_path: Path) -> str:
 
 
 def left_over(tmp_path: Path) -> list[str]:
-    """Processes that name the demo's temporary folder, and folders that it left."""
-    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    running = [" ".join(command) for command in commands if any(str(tmp_path) in part for part in command)]
-    return running + [str(path) for path in tmp_path.iterdir() if path.name != "report.html"]
+    """Processes that name the demo's temporary folder or write to a log there, and folders that it left."""
+    running = [process.info for process in psutil.process_iter(["pid", "cmdline"])]
+    named = [" ".join(info["cmdline"] or ()) for info in running]
+    logs = [_output_of(info["pid"]) for info in running]
+    found = [words for words in named + logs if str(tmp_path) in words]
+    return found + [str(path) for path in tmp_path.iterdir() if path.name != "report.html"]
+
+
+def _output_of(pid: int) -> str:
+    """Path of the file that a process has as standard output, which it keeps when the file is removed."""
+    try:
+        return str(Path(f"/proc/{pid}/fd/1").readlink())
+    except OSError:  # it has ended, or is another user's
+        return ""
 
 
 def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str, after: str = "[1/") -> None:

@@ -13,11 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO
 
+from tests.patience import WAIT_S
 from tests.system.forker import answered, ask
 
 _FORKER = Path(__file__).with_name("forker.py")
@@ -128,6 +130,32 @@ class Forked(Fork):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+
+def run_forked(
+    kind: str, arguments: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a fork to its end, like ``subprocess.run`` with captured text.
+
+    Args:
+        kind: of the forker, a key of its ``LOADED``.
+        arguments: the command line.
+        cwd: its working directory.
+        env: additional environment variables.
+
+    Raises:
+        subprocess.TimeoutExpired: if it does not end in time; it is killed then.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, Path(os.devnull).open() as nothing:
+        standard = (nothing.fileno(), out.fileno(), err.fileno())
+        fork = Fork(kind, arguments, standard, os.environ | (env or {}), cwd)
+        try:
+            code = fork.wait(WAIT_S)
+        finally:
+            fork.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
 
 
 @cache

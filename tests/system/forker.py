@@ -7,7 +7,8 @@ its exit status as in ``subprocess.Popen``, its processor milliseconds and the K
 ``NUMBER``. The forker ends when the other end of the socket closes.
 
 A launcher of ranks is forked together with a process that forks its ranks, and a server of several ingest workers with
-one that forks its workers: they are its children, as if it had started them (see ``Rank`` and ``Worker``).
+one that forks its workers: they are its children, as if it had started them (see ``Rank`` and ``Worker``). So are a
+demonstration's server, clients and silos, which are launchers of ranks in turn (see ``supervised``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 LENGTH = struct.Struct("!I")
@@ -80,6 +82,10 @@ NEWER = frozenset({"torch.profiler._cupti_monitor"})
 """Those of them that the oldest supported version of their package lacks."""
 _SEVERAL_WORKERS = "--workers"
 _WORKER = ("-m", "atoll.server.process.worker_process")
+_JOINING = {"silo", "join"}
+_DEMONSTRATION = {"silo", "demo"}
+_GUARD_WORDS = 5
+"""What ``atoll.processes.guarded`` puts before a command."""
 _PR_SET_CHILD_SUBREAPER = 36
 _HIGH = 100
 """Above the numbers of any descriptor that a process is started with."""
@@ -182,7 +188,7 @@ def become(request: Request) -> None:
 
 
 def run(request: Request) -> None:
-    """Run the command line: ``atoll …``, or ``python [-u] FILE …`` or ``python [-u] -m MODULE …``."""
+    """Run the command line: ``atoll …``, or ``python [-u]`` with ``FILE …``, ``-m MODULE …`` or ``-c CODE …``."""
     if request.argv[0] != sys.executable:
         from atoll.client.cli import main as atoll  # noqa: PLC0415
 
@@ -196,6 +202,9 @@ def run(request: Request) -> None:
         sys.path.insert(0, request.cwd)
         sys.argv = words[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = [words[0], *words[2:]]
+        exec(words[1], {"__name__": "__main__"})  # noqa: S102  # as Python does
     else:
         sys.argv = words
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -256,11 +265,12 @@ class Rank:
         stderr: IO[str] | None,
         *,
         start_new_session: bool,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         assert start_new_session, "a forked process always leads a session"
         sys.stdout.flush()
         standard = (0, stdout.fileno() if stdout else 1, stderr.fileno() if stderr else 2)
-        answer = ask(requests, args, env, str(Path.cwd()), standard)
+        answer = ask(requests, args, env, str(Path.cwd()), standard, pass_fds)
         self.pid = answered(answer)
         os.close(answer)
         self.returncode: int | None = None
@@ -287,6 +297,20 @@ class Rank:
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired("rank", timeout or 0.0)
         return code
+
+
+def supervised(
+    requests: socket.socket,
+    command: Sequence[str],
+    *,
+    stdin: int,
+    stdout: IO[str],
+    stderr: int,
+    **how: Any,
+) -> Rank:
+    """Do what ``atoll.processes`` does to start a process that ends with its parent, in a fork, which does not."""
+    assert (stdin, stderr) == (subprocess.DEVNULL, subprocess.STDOUT), "all output goes to one log"
+    return Rank(requests, command[_GUARD_WORDS:], stdout=stdout, stderr=stdout, **how)
 
 
 class Worker:
@@ -364,16 +388,23 @@ def launch(request: Request, kind: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.fork() == 0:
         ours.close()
-        if (child := fork_children(its, lead=kind == "silo")) is not None:
-            run_to_end(child)
-        else:
+        if (child := fork_children(its, lead=kind == "silo")) is None:
             _LEAVING.code = 0
+        elif _JOINING.issubset(child.argv):
+            launch(child, kind)
+        else:
+            run_to_end(child)
         return
     its.close()
     if kind == "silo":
         from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler  # noqa: PLC0415
 
         vars(subprocess_handler)["Popen"] = partial(Rank, ours)  # what starts a rank
+        if _DEMONSTRATION.issubset(request.argv):
+            from atoll.processes import supervise  # noqa: PLC0415
+
+            starts = {**vars(subprocess), "Popen": partial(supervised, ours)}
+            vars(supervise)["subprocess"] = SimpleNamespace(**starts)  # for all but the operator's commands
     else:
         vars(asyncio)["create_subprocess_exec"] = partial(Worker.start, ours)  # what starts a worker
     run_to_end(request)

@@ -1,4 +1,4 @@
-"""The demonstration of silos as a newcomer runs it, shortened: real processes, a falling loss, nothing left behind."""
+"""The demonstration of silos, shortened: many processes, a falling loss, nothing left behind."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import WAIT_S
-from tests.system.demos import assert_ctrl_c_leaves_nothing, demo, left_over, report_of
+from tests.system.demos import assert_ctrl_c_leaves_nothing, left_over, report_of
+from tests.system.forked import run_forked
+from tests.system.processes import ATOLL
 
 pytestmark = pytest.mark.system
 
 
 def test_silos_and_clients_learn_together_and_leave_only_the_report(tmp_path: Path) -> None:
-    process = demo(tmp_path, "silo", "demo", "--json", "--rounds", "3", "--inner-steps", "8")
-    out, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, err
-    result = json.loads(out)
+    """Its ten processes that use torch are forks (``tests.system.forker``); the next test runs them as a newcomer."""
+    options = ("--json", "--rounds", "3", "--inner-steps", "8", "--report", str(tmp_path / "report.html"))
+    done = run_forked("silo", (*ATOLL, "silo", "demo", *options), tmp_path, {"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert (result["status"], result["rounds"], result["participants"]) == ("finished", 3, 4)
     assert len(result["losses"]) == 4
     assert result["losses"][-1] < 0.8 * result["losses"][0]
