@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from atoll.datacenter.errors import DataError, LayoutError
 from atoll.datacenter.fit import Layout, fit
 from atoll.settings import SettingsFileError
 from tests.datacenter.ranks import RankError, run_ranks
-from tests.patience import WAIT_S
+from tests.system.forked import run_forked
+from tests.system.processes import ATOLL
 
 PAGE = Path(__file__).parents[2] / "docs" / "datacenter" / "fit.md"
 FEATURES, CLASSES = 6, 3
@@ -264,11 +263,7 @@ def test_the_pages_script_runs(launcher: list[str], tmp_path: Path) -> None:
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None
     (tmp_path / "train.py").write_text(code.group(1))
-    command = [sys.executable, *launcher, "train.py"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
+    done = run_forked("silo", (sys.executable, *launcher, "train.py"), tmp_path)
     assert done.returncode == 0, done.stderr
     accuracies = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
     assert accuracies
@@ -284,9 +279,7 @@ def test_the_pages_job_trains_the_same(tmp_path: Path) -> None:
     assert "atoll silo train job.toml --nproc 2\n" in page
     (tmp_path / "mine.py").write_text(mine)
     (tmp_path / "job.toml").write_text(job.replace("steps = 300", "steps = 40"))
-    atoll = Path(sys.executable).parent / "atoll"
-    command = [str(atoll), "silo", "train", "job.toml", "--nproc", "2", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = run_forked("silo", (*ATOLL, "silo", "train", "job.toml", "--nproc", "2", "--json"), tmp_path)
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert (outcome["outcome"], outcome["step"]) == ("finished", 40)

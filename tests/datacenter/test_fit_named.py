@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.models import spec_of
 from tests.datacenter.hub import cached
 from tests.datacenter.ranks import run_ranks
-from tests.patience import WAIT_S
+from tests.system.forked import run_forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "datacenter" / "fit.md"
 LLAMA = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -196,16 +194,8 @@ def test_the_pages_twelve_lines_train_a_model_by_its_name(tmp_path: Path) -> Non
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(snapshot)
     (tmp_path / "text.txt").write_text(" ".join(f"w{number % 32}" for number in range(9000)), encoding="utf-8")
     (tmp_path / "train.py").write_text(code.replace("lr=2e-5", "lr=1e-2").replace("steps=100", "steps=10"))
-    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    offline = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = run_forked("silo", (sys.executable, "train.py"), tmp_path, offline)
     assert done.returncode == 0, done.stderr
     assert "layout: " in done.stderr
     tuned: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned")
