@@ -93,7 +93,14 @@ def figures(soaked: Soaked, command: str) -> list[Figure]:
     return found
 
 
-def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED, sample_s: float = _SAMPLE_S) -> Soaked:
+def soak(
+    seconds: float,
+    *,
+    server: Sequence[str] = (),
+    seed: int = _SEED,
+    sample_s: float = _SAMPLE_S,
+    pause_s: float = _PAUSE_S,
+) -> Soaked:
     """Run rounds and churn for this time.
 
     Args:
@@ -101,13 +108,14 @@ def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED, sampl
         server: a command that replaces ``atoll``, for the server only.
         seed: of the churn.
         sample_s: seconds between two samples.
+        pause_s: duration of one "training".
     """
     with tempfile.TemporaryDirectory(prefix="atoll-soak-") as folder, Nursery(Path(folder)) as nursery:
         place = Federation(Path(folder), nursery, tls=True)
         (place.place / "server.toml").write_text(SETTINGS)
         place.start_server("--config", str(place.place / "server.toml"), program=server)
         rng = Random(seed)
-        crowd = Crowd(place, rng, _PAUSE_S)
+        crowd = Crowd(place, rng, pause_s)
         crowd.gather()
         try:
             runs = Runs(place, rng, crowd.counts)

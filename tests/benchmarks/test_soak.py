@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.case import Soaked, figures, soak
+from benchmarks.starting import forks
 
 pytestmark = pytest.mark.system
 
-SECONDS, SAMPLE_S = 14.0, 0.5
+SECONDS, SAMPLE_S, PAUSE_S = 14.0, 0.5, 1.0
 LEAKING = (sys.executable, str(Path(__file__).with_name("leaking_server.py")))
 
 
 @pytest.fixture(scope="module")
 def leaking() -> Soaked:
-    return soak(SECONDS, server=LEAKING, seed=3, sample_s=SAMPLE_S)
+    with forks(wanted=True):  # participants and commands; the server starts by itself
+        return soak(SECONDS, server=LEAKING, seed=3, sample_s=SAMPLE_S, pause_s=PAUSE_S)
 
 
 @pytest.mark.parametrize("series", ["memory", "descriptors"])

@@ -21,7 +21,7 @@ from tests.system.processes import Nursery, atoll
 from tests.system.proxy import Proxy, Weather
 from tests.system.servers import Server
 
-_LOOK_S = 0.02
+_LOOK_S = 0.1
 SLOW_S = 0.2
 """The longest time that a piece of at most 16 KiB takes to a slow bucket."""
 

@@ -38,7 +38,7 @@ THREADS = 8
 ELEMENTS = 40_000
 ASKING = 16
 TRANSFER = "/atoll.wire.v1.TransferService"
-CALLS = 128
+CALLS = 64
 LARGEST_BYTES = 4_200_000
 """Nearly the largest message that a server takes."""
 HELD_BYTES = {"GetManifest": 128 << 20, "Report": 128 << 20, "Upload": 256 << 20}
@@ -146,7 +146,7 @@ def test_forty_thousand_tiny_chunks_and_requests_for_them_delay_no_other_caller(
     ],
 )
 def test_half_sent_requests_hold_little_memory(serve: Serve, tmp_path: Path, method: str, revoked: bool) -> None:
-    """Each announces 4.2 MB and holds back the last byte, which would be 538 MB per connection if all were received."""
+    """Each announces 4.2 MB and holds back the last byte, which would be 538 MB if all were received."""
     server = serve("half-sent")
     (token,) = server.operator.tokens(1)
     identity = enrol(token, tmp_path / "sender")

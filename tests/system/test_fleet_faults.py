@@ -23,8 +23,8 @@ from tests.system.servers import Server
 pytestmark = pytest.mark.system
 log = logging.getLogger(__name__)
 
-FAULTS = 5
-ROUNDS = 12
+FAULTS = 4
+ROUNDS = 10
 """As many as go on while the servers fail."""
 LONGEST_PAUSE_S = 1.0
 FLEET_JOB = KILLED_JOB.replace(f"rounds = {KILLED_ROUNDS}", f"rounds = {ROUNDS}")
