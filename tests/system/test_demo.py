@@ -43,4 +43,5 @@ def test_with_privacy_the_budget_and_both_accuracies_are_told(tmp_path: Path) ->
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    assert_ctrl_c_leaves_nothing(tmp_path, "demo", "--clients", "2", "--rounds", "5000")  # far from done, however late the signal comes
+    rounds = "5000"  # far from done, however late the signal comes
+    assert_ctrl_c_leaves_nothing(tmp_path, "demo", "--clients", "2", "--rounds", rounds)

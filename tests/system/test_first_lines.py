@@ -1,6 +1,6 @@
 """No command is silent during slow work: its first line is printed before the slow part begins.
 
-The slow part is a participant's module that waits until the test has read the line.
+The slow part is a participant's module that waits until the test, which has read the line, ends the command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pytest
 
 from atoll.client._study.frameworks import FRAMEWORKS
 from atoll.client._study.project import write_study
-from tests.patience import WAIT_S
 from tests.system.processes import ATOLL
 
 pytestmark = pytest.mark.system
@@ -44,15 +43,9 @@ def test_the_first_line_comes_before_the_participants_module_is_loaded(
     module = study / "participant.py"
     module.write_text(module.read_text(encoding="utf-8") + WAITS, encoding="utf-8")
     os.mkfifo(study / "go")
-    running = subprocess.Popen(
-        [*ATOLL, *arguments], cwd=study, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
+    command = [*ATOLL, *arguments]
+    with subprocess.Popen(command, cwd=study, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None
         line = running.stdout.readline()
-        assert line.rstrip().endswith(first)
-        (study / "go").write_text("", encoding="utf-8")
-        running.communicate(timeout=WAIT_S)
-    finally:
         running.kill()
-        running.wait()
+    assert line.rstrip().endswith(first)

@@ -41,7 +41,7 @@ def keys(place: BucketPlace, folder: str) -> list[str]:
     return [found.key for found in open_bucket(place).listed(folder)]
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.every_case)])
 def test_killed_in_mid_round_it_goes_on_without_its_cache_with_the_same_bits(
     serve: Serve,
     hire: Hire,

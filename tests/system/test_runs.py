@@ -97,7 +97,9 @@ def test_a_participant_that_cannot_evaluate_does_not_hold_up_the_end_of_a_run(
     assert_close(shared_server.operator.arrays(run), averaged(MODEL, shares_of((0, 1)), 0))
 
 
-@pytest.mark.parametrize("encoding", [Encoding.INT8_BLOCK, Encoding.INT4_BLOCK])
+@pytest.mark.parametrize(
+    "encoding", [Encoding.INT8_BLOCK, pytest.param(Encoding.INT4_BLOCK, marks=pytest.mark.every_case)]
+)
 def test_quantised_updates_give_the_mean_of_what_they_decode_to(
     shared_server: Server, hire: Hire, encoding: Encoding
 ) -> None:

@@ -116,7 +116,7 @@ def _standbys(server: Server) -> float:
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy (Debian: haproxy) is not installed")
-@pytest.mark.parametrize("fail", [kill, freeze])
+@pytest.mark.parametrize("fail", [kill, pytest.param(freeze, marks=pytest.mark.every_fault)])
 def test_a_balancer_brings_participants_to_the_server_that_took_over(
     pair: tuple[Server, Server],
     hire: Hire,
