@@ -173,7 +173,7 @@ dist: $(TOOL)/.installed ## build the sdist, and the wheel from it, into dist/
 	$(TOOL)/python -m build --no-isolation --outdir dist
 
 dist-check: dist $(VENV)/.dev ## the wheel runs the demonstration without a checkout; the sdist's own tests start
-	packaging/check_wheel.sh dist/*.whl
+	packaging/check_wheel.sh dist/*.whl $(BIN)/python
 	packaging/check_sdist.sh dist/*.tar.gz $(BIN)/python
 
 # The version of Python on the machine without a network.

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Install a wheel with its extra `demo` into an empty environment, away from any checkout, and run the demonstration.
-# usage: packaging/check_wheel.sh WHEEL   (PYTHON: the interpreter, python3 by default; CONSTRAINTS: the file of versions)
+# usage: packaging/check_wheel.sh WHEEL PYTHON   (an interpreter with pip; CONSTRAINTS: the file of versions)
 set -euo pipefail
 wheel=$(realpath "$1")
+python=$(realpath --no-symlinks "$2")
 constraints=$(realpath "${CONSTRAINTS:-constraints.txt}")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
-"${PYTHON:-python3}" -m venv empty
+"$python" -m venv --without-pip empty
 # Not compiled: the demonstration imports a tenth of what is installed.
-empty/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -c "$constraints" "$wheel[demo]"
+"$python" -m pip --python empty/bin/python --disable-pip-version-check --quiet install --no-compile -c "$constraints" "$wheel[demo]"
 empty/bin/python - <<'PROBE'
 import pkgutil
 from importlib.metadata import metadata
