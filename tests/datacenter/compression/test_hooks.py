@@ -106,7 +106,7 @@ def all_sums() -> dict[str, Any]:
     return {hook: sums(hook) for hook in hooks}
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.every_case), 3])
 def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """Results of ``sums``, by rank and hook."""
     return run_ranks(all_sums, request.param)

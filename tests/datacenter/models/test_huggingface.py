@@ -145,15 +145,19 @@ GEMMA: dict[str, Any] = {
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("changes", "sequence"),
+    ("ranks", "changes", "sequence"),
     [
-        pytest.param(QWEN3, True, id="qwen3-sequence"),
-        pytest.param(QWEN3, False, id="qwen3-plain", marks=pytest.mark.every_layout),
-        pytest.param(GEMMA, True, id="gemma-sequence", marks=pytest.mark.every_layout),
-        pytest.param(GEMMA, False, id="gemma-plain"),
+        pytest.param(2, QWEN3, True, id="qwen3-sequence"),
+        pytest.param(2, GEMMA, False, id="gemma-plain"),
+        pytest.param(4, QWEN3, True, id="qwen3-sequence-zero3-2", marks=pytest.mark.every_layout),
+        pytest.param(4, QWEN3, False, id="qwen3-plain-zero3-2", marks=pytest.mark.every_layout),
+        pytest.param(4, GEMMA, True, id="gemma-sequence-zero3-2", marks=pytest.mark.every_layout),
+        pytest.param(4, GEMMA, False, id="gemma-plain-zero3-2", marks=pytest.mark.every_layout),
     ],
 )
-def test_relatives_cut_by_tensor_parallelism_train_as_in_one_process(changes: dict[str, Any], sequence: bool) -> None:
+def test_relatives_cut_by_tensor_parallelism_train_as_in_one_process(
+    ranks: int, changes: dict[str, Any], sequence: bool
+) -> None:
     model = {**SIZES, **changes}
     (alone,) = run_ranks(train, 1, small_in_two(1, model=model))
     cut: dict[str, Any] = {
@@ -161,7 +165,7 @@ def test_relatives_cut_by_tensor_parallelism_train_as_in_one_process(changes: di
         "tensor_parallel": {"sequence": sequence},
         "data_parallel": {"method": "zero3"},
     }
-    for found in run_ranks(train, 4, small_in_two(4, model=model, **cut)):
+    for found in run_ranks(train, ranks, small_in_two(ranks, model=model, **cut)):
         assert_same(found, alone)
 
 

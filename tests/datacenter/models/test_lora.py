@@ -65,7 +65,10 @@ def test_only_adapters_move(alone: dict[str, Any]) -> None:
         assert torch.equal(value, start["parameters"][name]) is not is_adapter(name), name
 
 
-@pytest.mark.parametrize(("ranks", "mesh"), [(1, {}), (2, {"tp": 2})])
+@pytest.mark.parametrize(
+    ("ranks", "mesh"),
+    [pytest.param(1, {}, id="one"), pytest.param(2, {"tp": 2}, id="tp-2", marks=pytest.mark.every_layout)],
+)
 def test_an_adapter_of_the_output_learns_although_chunks_of_the_loss_were_asked_for(
     ranks: int, mesh: dict[str, int]
 ) -> None:

@@ -112,7 +112,7 @@ def gradients(sections: dict[str, Any], precision: dict[str, Any]) -> tuple[dict
         pytest.param(BY_TENSOR, {"data_parallel": method("zero3")}, id="tensor-zero3"),
         pytest.param(GATHERED, {"data_parallel": method("zero3")}, id="gathered-zero3"),
         pytest.param(BY_TENSOR, {"mesh": {"tp": 2}}, id="tensor-tp"),
-        pytest.param(BY_ROW, {"mesh": {"tp": 2}}, id="row-tp"),
+        pytest.param(BY_ROW, {"mesh": {"tp": 2}}, id="row-tp", marks=pytest.mark.every_layout),
     ],
 )
 def test_layouts_have_the_gradients_of_one_process(precision: dict[str, Any], sections: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ every_layout = pytest.mark.every_layout
 @pytest.mark.parametrize(
     ("checkpointing", "ranks", "sections"),
     [
-        pytest.param("selective", 2, TP, id="selective-tp-2"),
+        pytest.param("selective", 2, {}, id="selective-ddp-2"),
+        pytest.param("selective", 2, TP, id="selective-tp-2", marks=every_layout),
         pytest.param("full", 2, ZERO3, id="full-zero3-2"),
         pytest.param("selective", 4, TP | ZERO3, id="selective-zero3-2-tp-2", marks=every_layout),
         pytest.param("full", 4, TP | ZERO3, id="full-zero3-2-tp-2", marks=every_layout),

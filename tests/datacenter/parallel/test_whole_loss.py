@@ -1,9 +1,12 @@
-"""The compiled loss of whole logits beside the eager one: values, gradients, and bytes beside the plan's."""
+"""The compiled loss of whole logits beside the eager one: values, gradients, and bytes beside the plan's.
+
+It is compiled on one rank, because the process that ranks are forked from has loaded the compiler.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from atoll.datacenter.plan.activations import activations_of
 from atoll.datacenter.plan.layout import Task, layout_of
 from tests.datacenter.parallel.test_cross_entropy import peak_bytes
 from tests.datacenter.plan.jobs import SMALL, small
+from tests.datacenter.ranks import run_ranks
 
 TOKENS, CLASSES, DIVISOR = 256, 20_000, 37.0
 
@@ -53,27 +57,46 @@ def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, labels
 
 
-@pytest.mark.parametrize(
-    "wraps",
-    [
-        pytest.param(lambda logits: logits, id="tensor", marks=pytest.mark.every_case),
-        pytest.param(Output, id="object with logits"),
-    ],
-)
-def test_values_and_gradients_are_those_of_the_eager_loss(wraps: Any) -> None:
+def values_and_gradients(*, compiles: bool, wrapped: bool) -> list[Tensor]:
     spec = plain_spec(nn.Linear(1, 1))
     hidden, weight, labels = inputs(torch.float32)
-    found = []
-    for compiles in (False, True):
-        loss = loss_of(spec, compiles=compiles)(wraps(functional.linear(hidden, weight)), labels, DIVISOR)
-        found.append([loss.detach(), *torch.autograd.grad(loss, (hidden, weight))])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-7)
+    logits = functional.linear(hidden, weight)
+    loss = loss_of(spec, compiles=compiles)(Output(logits) if wrapped else logits, labels, DIVISOR)
+    return [loss.detach(), *torch.autograd.grad(loss, (hidden, weight))]
 
 
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-@pytest.mark.parametrize("compiles", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        pytest.param(False, id="tensor", marks=pytest.mark.every_case),
+        pytest.param(True, id="object with logits"),
+    ],
+)
+def test_values_and_gradients_are_those_of_the_eager_loss(*, wrapped: bool) -> None:
+    (found,) = run_ranks(partial(values_and_gradients, compiles=True, wrapped=wrapped), 1)
+    wanted = values_and_gradients(compiles=False, wrapped=wrapped)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("compute", "compiles"),
+    [
+        pytest.param("float32", False, id="eager-float32"),
+        pytest.param("bfloat16", False, id="eager-bfloat16"),
+        pytest.param("float32", True, id="compiled-float32", marks=pytest.mark.every_case),
+        pytest.param("bfloat16", True, id="compiled-bfloat16"),
+    ],
+)
 def test_its_peak_is_what_the_plan_says(compute: str, *, compiles: bool) -> None:
     """Compiled: logits and their gradient in the dtype of the logits; eager: three float32 copies."""
+    planned = job(compute, compiles=compiles)
+    acts = activations_of(Task.of(planned), layout_of(planned, 1))
+    (found,) = run_ranks(partial(peak, compute, compiles=compiles), 1)
+    assert found == pytest.approx((acts.saved + acts.loss).value, rel=0.01)
+
+
+def peak(compute: str, *, compiles: bool) -> int:
+    """Bytes of the loss and its gradient."""
     planned = job(compute, compiles=compiles)
     hidden, weight, labels = inputs({"float32": torch.float32, "bfloat16": torch.bfloat16}[compute])
     logits = functional.linear(hidden, weight).detach().requires_grad_()
@@ -84,6 +107,4 @@ def test_its_peak_is_what_the_plan_says(compute: str, *, compiles: bool) -> None
         torch.autograd.grad(loss(logits.clone(), labels, DIVISOR), logits)
 
     run()  # compiles
-    acts = activations_of(Task.of(planned), layout_of(planned, 1))
-    wanted = (acts.saved + acts.loss).value
-    assert peak_bytes(run) == pytest.approx(wanted, rel=0.01)
+    return peak_bytes(run)

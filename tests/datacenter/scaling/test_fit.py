@@ -10,7 +10,7 @@ import pytest
 
 from atoll.datacenter.errors import MissingExtraError
 from atoll.datacenter.scaling import LAWS, MeasuredRun, ParametricLaw, ScalingError
-from atoll.datacenter.scaling.fit import HUBER, fit_law
+from atoll.datacenter.scaling.fit import HUBER, Fit, fit_law
 from atoll.datacenter.scaling.plot import draw
 
 TRUE = LAWS["besiroglu"]
@@ -25,6 +25,12 @@ def runs(noise: float = 0.0, *, outlier: float = 1.0) -> list[MeasuredRun]:
         made.append(MeasuredRun(name=f"run{number}", parameters=size, tokens=tokens, loss=loss))
     made[7] = made[7].model_copy(update={"loss": (made[7].loss or 0.0) * outlier})
     return made
+
+
+@pytest.fixture(scope="module")
+def noisy() -> Fit:
+    """A fit to noisy runs."""
+    return fit_law(runs(noise=0.002))
 
 
 def test_exact_losses_give_the_constants_back() -> None:
@@ -42,15 +48,14 @@ def test_one_broken_run_hardly_moves_the_fit() -> None:
     assert found.error > 10 * HUBER
 
 
-def test_intervals_of_noisy_runs_hold_the_truth_and_grow_beyond_the_runs() -> None:
-    found = fit_law(runs(noise=0.002))
-    budget = found.largest_flops
-    near = found.interval(lambda law: law.optimum(budget).parameters)
-    far = found.interval(lambda law: law.optimum(1000 * budget).parameters)
+def test_intervals_of_noisy_runs_hold_the_truth_and_grow_beyond_the_runs(noisy: Fit) -> None:
+    budget = noisy.largest_flops
+    near = noisy.interval(lambda law: law.optimum(budget).parameters)
+    far = noisy.interval(lambda law: law.optimum(1000 * budget).parameters)
     assert near.low < TRUE.optimum(budget).parameters < near.high
     assert far.high / far.low > near.high / near.low > 1.0
-    assert len(found.resampled) == 100
-    assert fit_law(runs(noise=0.002)).resampled == found.resampled, "the same seed draws the same runs"
+    assert len(noisy.resampled) == 100
+    assert fit_law(runs(noise=0.002)).resampled == noisy.resampled, "the same seed draws the same runs"
 
 
 @pytest.mark.parametrize(
@@ -69,8 +74,9 @@ def test_runs_that_do_not_determine_the_law_are_refused(made: list[MeasuredRun],
 
 def test_what_the_runs_do_not_tell_is_said() -> None:
     narrow = [
-        MeasuredRun(name="n", parameters=size, tokens=tokens, loss=3.0 - 1e-3 * step)
-        for step, (size, tokens) in enumerate((size, tokens) for size in (1e6, 2e6, 4e6) for tokens in (1e8, 2e8, 4e8))
+        MeasuredRun(name="n", parameters=size, tokens=tokens, loss=TRUE.loss(size, tokens))
+        for size in (1e6, 2e6, 4e6)
+        for tokens in (1e8, 2e8, 4e8)
     ]
     said = "\n".join(fit_law(narrow).warnings)
     assert "parameters vary by a factor of 4 only" in said
@@ -78,21 +84,19 @@ def test_what_the_runs_do_not_tell_is_said() -> None:
     assert "9 runs: intervals from so few are too narrow" in said
 
 
-def test_the_picture_shows_runs_and_curves(tmp_path: Path) -> None:
+def test_the_picture_shows_runs_and_curves(noisy: Fit, tmp_path: Path) -> None:
     made = runs(noise=0.002)
-    found = fit_law(made)
-    draw(found, made, tmp_path / "fit.svg")
+    draw(noisy, made, tmp_path / "fit.svg")
     assert "</svg>" in (tmp_path / "fit.svg").read_text()
     with pytest.raises(ScalingError, match=r"fit.gif: allowed are names that end in .svg, .png, .pdf"):
-        draw(found, made, tmp_path / "fit.gif")
+        draw(noisy, made, tmp_path / "fit.gif")
 
 
 @pytest.mark.parametrize(("module", "library"), [("scipy.optimize", "scipy"), ("matplotlib.figure", "matplotlib")])
 def test_without_its_library_the_error_says_what_to_install(
-    module: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, library: str, noisy: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = runs()
-    found = fit_law(made) if library == "matplotlib" else None
+    made = runs(noise=0.002)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf'needs {library}: pip install .*"\.\[scaling\]"'):
-        draw(found, made, tmp_path / "fit.svg") if found else fit_law(made)
+        draw(noisy, made, tmp_path / "fit.svg") if library == "matplotlib" else fit_law(made)

@@ -105,7 +105,11 @@ def test_it_is_the_loss_of_a_plain_loop(alone: list[dict[str, Any]], tmp_path: P
         pytest.param(2, {"data_parallel": method("zero2")}, id="zero2-2", marks=pytest.mark.every_layout),
         pytest.param(2, {"data_parallel": method("zero3")}, id="zero3-2"),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=pytest.mark.every_layout),
-        pytest.param(2, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}, id="ring-2"),
+        pytest.param(
+            2,
+            {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}, "batch": {"micro_batch": 4}},
+            id="ring-2",
+        ),
         pytest.param(
             2, {"mesh": {"pp": 2}, "pipeline": {"schedule": "1f1b"}}, id="1f1b-2", marks=pytest.mark.every_layout
         ),
