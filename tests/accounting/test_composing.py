@@ -45,7 +45,8 @@ WIDE = [
 (h 0.02 standard deviations of one loss), extrapolated to 0 by their error's order of 2. The account before this one was
 far above some: 0.367 at (0.5, 1e-6, 10^6), 1.686 at (1, 0.001, 1200, 1e-10)."""
 
-FEW = [*WIDE[::3], *(pytest.param(*one, marks=pytest.mark.every_case) for one in WIDE if one not in WIDE[::3])]
+TRIED = [one for one in WIDE[::3] if one[-1]]
+FEW = [*TRIED, *(pytest.param(*one, marks=pytest.mark.every_case) for one in WIDE if one not in TRIED)]
 FAR = (Steps(0.3, 0.5, 500), 1e-5)
 
 

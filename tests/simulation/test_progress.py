@@ -17,14 +17,16 @@ from tests.simulation.test_federation import MODEL, Stepping, played
 PROGRAM = """
 import sys
 from tests.simulation.test_federation import played
-played(**({} if sys.argv[1] == "default" else {"progress": False}))
+played()
+sys.stderr.write("turned off")
+played(progress=False)
 """
 
 
-def shown_on_a_terminal(asked: str) -> str:
-    """What a script shows on stderr, which is a terminal."""
+def shown_on_a_terminal() -> str:
+    """What the program shows on stderr, which is a terminal."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", PROGRAM, asked]
+    command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stderr=theirs, stdin=theirs, cwd=Path(__file__).parents[2]) as process:
         os.close(theirs)
         parts = []
@@ -43,8 +45,9 @@ def _read(terminal: int) -> bytes:
 
 
 def test_a_terminal_shows_a_bar_unless_it_is_turned_off() -> None:
-    assert "simulating job" in shown_on_a_terminal("default")
-    assert shown_on_a_terminal("off") == ""
+    by_default, turned_off = shown_on_a_terminal().split("turned off")
+    assert "simulating job" in by_default
+    assert turned_off == ""
 
 
 def test_elsewhere_nothing_is_shown(capfd: pytest.CaptureFixture[str]) -> None:

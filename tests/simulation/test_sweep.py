@@ -178,7 +178,7 @@ def test_a_run_that_failed_stays_failed_in_its_folder(tmp_path: Path) -> None:
     assert "abandoned" in reasons[0]
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kept", [pytest.param(False, marks=pytest.mark.every_case), True])
 def test_runs_at_the_same_time_give_the_table_of_runs_one_after_the_other(tmp_path: Path, kept: bool) -> None:
     reports: list[tuple[int, int, str]] = []
     models: list[bytes] = []

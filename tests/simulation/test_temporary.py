@@ -49,7 +49,7 @@ def await_end(process: int) -> None:
     os.close(process)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.every_fault), 2])
 def test_a_simulation_that_is_killed_leaves_nothing_in_memory(tmp_path: Path, workers: int) -> None:
     with begun(tmp_path, workers, "waits") as process:
         assert process.stdout is not None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -86,24 +86,27 @@ def test_the_log_of_the_old_file_is_not_played_into_the_new_one(tmp_path: Path, 
         assert left.execute("SELECT reason FROM runs").fetchall() == [("logged",)]
 
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from atoll.server.backup import moving
-from atoll.server.stores import database_place, dialects
-asked = getattr(sys.modules[sys.argv[2]], sys.argv[3])
-def killed(*given, **named):
-    asked(*given, **named)
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(sys.modules[sys.argv[2]], sys.argv[3], killed)
-moving.move_database(Path(sys.argv[1]), dialects.parse_url(sys.argv[4]) if len(sys.argv) > 4 else None)
-"""
+def killed_move(data: Path, after: str, url: str = "") -> None:
+    """Move in a forked process, and kill it after a module's function."""
+    pid = os.fork()
+    if not pid:
+        try:
+            killing(*after.rsplit(".", 1))
+            move_database(data, parse_url(url) if url else None)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-def killed_move(data: Path, after: str, *url: str) -> None:
-    """Move, and kill the move after a module's function."""
-    script = [sys.executable, "-c", _KILLED, str(data), *after.rsplit(".", 1), *url]
-    assert subprocess.run(script, check=False).returncode == -signal.SIGKILL
+def killing(module: str, name: str) -> None:
+    """Let a module's function kill this process when it has done its work."""
+    asked = getattr(sys.modules[module], name)
+
+    def killed(*given: object, **named: object) -> None:
+        asked(*given, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(sys.modules[module], name, killed)
 
 
 def test_a_killed_move_is_done_again(tmp_path: Path, postgresql_url: str, database_server: DatabaseServer) -> None:

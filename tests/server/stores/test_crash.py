@@ -84,7 +84,7 @@ def test_every_acknowledged_write_survives(tmp_path: Path) -> None:
     store.writer.submit(participants.add, participant(ALICE)).result()
     store.close()
     written = 0
-    for seed in range(8):
+    for seed in range(4):
         numbers = [int(text) for text in _acknowledged(_WRITER, tmp_path, seed)]
         assert numbers
         assert numbers[0] == written
@@ -101,7 +101,7 @@ def test_every_acknowledged_write_survives(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_every_acknowledged_blob_survives_and_nothing_else_is_left(tmp_path: Path) -> None:
     names: set[str] = set()
-    for seed in range(5):
+    for seed in range(3):
         names.update(_acknowledged(_BLOB_WRITER, tmp_path, seed))
         store = DirectoryBlobStore(tmp_path)
         store.sweep()

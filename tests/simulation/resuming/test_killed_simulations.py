@@ -23,7 +23,7 @@ JOBS: dict[str, Callable[[], Job]] = {
     "late reports": asynchronous,
 }
 SEED = 5
-STEP = 7
+STEP = 9
 """A simulation is killed at one in this many writes, and with --every-fault at each."""
 
 
@@ -54,7 +54,7 @@ def test_killed_at_any_write_a_simulation_ends_with_the_same_bits(name: str, tmp
     check_cuts(JOBS[name](), tmp_path, 1)
 
 
-@pytest.mark.parametrize("name", ["busy", "late reports"])
+@pytest.mark.parametrize("name", ["busy", pytest.param("late reports", marks=pytest.mark.every_case)])
 def test_killed_again_and_again_it_goes_on_where_it_was(name: str, tmp_path: Path) -> None:
     """Each process gets at least to the next commit, so the second one does not start from the beginning."""
     expected, deaths = facts(played(JOBS[name]())), 0
@@ -64,7 +64,7 @@ def test_killed_again_and_again_it_goes_on_where_it_was(name: str, tmp_path: Pat
     assert facts(played(JOBS[name](), folder=tmp_path)) == expected
 
 
-@pytest.mark.parametrize("workers", [(2, 0), (0, 3)])
+@pytest.mark.parametrize("workers", [pytest.param((2, 0), marks=pytest.mark.every_case), (0, 3)])
 def test_late_reports_are_carried_over_a_kill_to_another_number_of_workers(
     tmp_path: Path, workers: tuple[int, int]
 ) -> None:
@@ -92,7 +92,7 @@ played(busy(), folder=sys.argv[1], workers=2)
 """
 
 
-@pytest.mark.parametrize("tasks", [2, 6])
+@pytest.mark.parametrize("tasks", [pytest.param(2, marks=pytest.mark.every_fault), 6])
 def test_killed_with_its_workers_at_work_it_goes_on(tmp_path: Path, tasks: int) -> None:
     expected = facts(played(busy()))
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

@@ -2,7 +2,7 @@
 
 A killed process leaves the data directory as it is. So one run is played undisturbed, and copies of the directory are
 taken right before and after its transactions and blobs. Another server opens each copy and must finish the run with the
-same bits. ``--seeds 100`` plays a thousand interruptions.
+same bits. ``--seeds 200`` plays a thousand interruptions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.server.runs.federation import LAYOUT, Client, Federation, Values, job
 
 Play = Callable[[Federation, str], Awaitable[str]]
 Sends = Callable[[Client, int], Values]
-CUTS = 10
+CUTS = 5
 """Copies of each run."""
 ROUNDS = 3
 NAMES = ("alice", "bob", "carol")
