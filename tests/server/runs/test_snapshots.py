@@ -32,7 +32,9 @@ def states_of(world: World) -> Iterator[RunState]:
         yield (state := step(state, event, at).state)
 
 
-@pytest.mark.parametrize("first", range(0, len(SEEDS), 100))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(one, marks=pytest.mark.every_schedule) for one in (100, 200, 300))]
+)
 def test_a_snapshot_at_any_place_and_the_events_since_give_the_state_of_the_whole_log(first: int) -> None:
     for seed in SEEDS[first : first + 100]:
         world = play(seed)

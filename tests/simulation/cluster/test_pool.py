@@ -17,6 +17,7 @@ import pytest
 import ray
 from click.testing import CliRunner
 from ray import _raylet
+from ray._private.node import Node
 from ray.cluster_utils import Cluster
 from ray.exceptions import RayActorError
 from safetensors.numpy import save_file
@@ -88,7 +89,7 @@ def cluster() -> Iterator[Cluster]:
         _raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray has read the environment already
         made = Cluster()
         try:
-            added(made, "127.0.0.2", include_dashboard=False)
+            added(made, "127.0.0.2", include_dashboard=False, include_log_monitor=False, no_monitor=True)
             added(made, "127.0.0.3")
             ray.init(address=made.address, log_to_driver=False, _node_ip_address="127.0.0.2")
             yield made
@@ -133,14 +134,14 @@ def test_workers_on_two_nodes_give_the_digest_of_one_process(name: str, monkeypa
     assert digest(name, RayWorkers(count=2)) == digest(name, 0)
 
 
-def ending(end: Callable[[Link], None], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """End a worker when a round's updates are all summed, and the sums are about to be added up."""
+def ending(end: Callable[[Link], None], monkeypatch: pytest.MonkeyPatch, lost: str | None = None) -> list[str]:
+    """End a worker, on another node or on ``lost``, when all updates are summed and the sums are about to be added."""
     ended: list[str] = []
     summed = ClusterNode._summed
 
     def late(node: ClusterNode, key: Any, shares: Any) -> Ref:
         if key.round == 1 and not ended:
-            link = max(shares, key=lambda one: one.node != here())
+            link = max(shares, key=lambda one: one.node == lost if lost else one.node != here())
             ended.append(link.name)
             end(link)
             gone(link)
@@ -163,6 +164,7 @@ def here() -> str:
     return ray.get_runtime_context().get_node_id()
 
 
+@pytest.mark.every_fault
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_lost_in_a_task_and_one_lost_with_its_sum_change_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -172,18 +174,6 @@ def test_a_worker_lost_in_a_task_and_one_lost_with_its_sum_change_no_bit(
     assert marker.exists()
     assert len(ended) == 1
     assert caplog.text.count("is lost; its updates are recomputed") >= 2
-
-
-def test_a_lost_node_changes_no_bit(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    added(cluster, "127.0.0.4")
-
-    def remove(link: Link) -> None:
-        node = next(one for one in cluster.worker_nodes if one.node_id == link.node)
-        cluster.remove_node(node, allow_graceful=False)
-
-    ended = ending(remove, monkeypatch)
-    assert digest("fedavg", RayWorkers(count=3)) == digest("fedavg", 0)
-    assert len(ended) == 1
 
 
 @pytest.mark.usefixtures("cluster")
@@ -217,15 +207,16 @@ def test_a_task_that_ends_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPa
         )
 
 
-class TestGpus:
-    """Workers on a node of two GPUs."""
+class TestThirdNode:
+    """Workers on a third node, of two GPUs, which the last test removes."""
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def node(cls, cluster: Cluster) -> Iterator[None]:
+    def node(cls, cluster: Cluster) -> Iterator[Node]:
         node = added(cluster, "127.0.0.4", num_gpus=2)
-        yield
-        cluster.remove_node(node)
+        yield node
+        if node in cluster.worker_nodes:
+            cluster.remove_node(node)
 
     @pytest.mark.parametrize("gpus", [0.5, pytest.param(1.0, marks=pytest.mark.every_case)])
     def test_workers_may_take_no_more_of_a_gpus_memory_than_their_share(self, gpus: float, tmp_path: Path) -> None:
@@ -241,6 +232,22 @@ class TestGpus:
             Federation(participants=Stepping, population=4).run(
                 Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1, gpus=0.5)
             )
+
+    def test_a_lost_worker_and_a_lost_node_change_no_bit(
+        self,
+        cluster: Cluster,
+        node: Node,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """One worker is lost in a task, another one with its sum and its node."""
+        marker = tmp_path / "killed"
+        ended = ending(lambda _: cluster.remove_node(node, allow_graceful=False), monkeypatch, node.node_id)
+        assert digest("late", RayWorkers(count=3), lambda number: Deadly(number, marker)) == digest("late", 0)
+        assert marker.exists()
+        assert len(ended) == 1
+        assert caplog.text.count("is lost; its updates are recomputed") >= 2
 
 
 LOCK = threading.Lock()
