@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.system.forker import MOUNT
 from tests.system.processes import HERE
 from tests.system.servers import Server
 
@@ -30,19 +32,24 @@ def namespaces() -> Sequence[str]:
     return ()
 
 
+def compiled(folder: Path) -> Path:
+    """Compile the library that makes calls fail, in this folder."""
+    library = folder / "faulty_disk.so"
+    subprocess.run([str(compiler()), "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"], check=True)
+    return library
+
+
 class Faults:
     """Faults of one server's disk, by a library that is loaded before the C library.
 
     Args:
         server: the server, not started yet.
-        folder: for the library and the list of faults.
+        library: see ``compiled``.
+        faults: the file with the list of faults.
     """
 
-    def __init__(self, server: Server, folder: Path) -> None:
-        self._list = folder / "faults"
-        library = folder / "faulty_disk.so"
-        subprocess.run([str(compiler()), "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"], check=True)
-        server.prefix = ("sh", "-c", 'exec "$@" 2>&1', "sh")
+    def __init__(self, server: Server, library: Path, faults: Path) -> None:
+        self._list = faults
         server.env |= {"LD_PRELOAD": str(library), "ATOLL_FAULTS": str(self._list)}
 
     def begin(self, *faults: tuple[str, int, str]) -> None:
@@ -62,10 +69,11 @@ class SmallDisk:
     def __init__(self, server: Server, size_mib: int, *, read_only: bool = False) -> None:
         self._server = server
         server.data.mkdir(parents=True)
-        mount = f'mount -t tmpfs -o size={size_mib}m,mode=700 tmpfs "$0"'
+        data = shlex.quote(str(server.data))
+        mount = f"mount -t tmpfs -o size={size_mib}m,mode=700 tmpfs {data}"
         if read_only:
-            mount += ' && mount -o remount,ro "$0"'
-        server.prefix = (*namespaces(), "sh", "-c", f'{mount} && exec "$@" 2>&1', str(server.data))
+            mount += f" && mount -o remount,ro {data}"
+        server.env[MOUNT] = mount
 
     @property
     def inside(self) -> Path:

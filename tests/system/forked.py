@@ -25,6 +25,7 @@ from tests.system.forker import answered, ask
 _FORKER = Path(__file__).with_name("forker.py")
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A pool of threads would not survive a fork."""
+_PRELOAD = "LD_PRELOAD"
 
 
 class Fork:
@@ -54,7 +55,7 @@ class Fork:
     ) -> None:
         self._code: int | None = None
         self.processor_s, self.peak_kib = 0.0, 0
-        self._answer = ask(_requests(kind), arguments, env, str(cwd), standard, keep_open)
+        self._answer = ask(_requests(kind, env.get(_PRELOAD, "")), arguments, env, str(cwd), standard, keep_open)
         self.pid = answered(self._answer)
 
     def poll(self) -> int | None:
@@ -159,15 +160,18 @@ def run_forked(
 
 
 @cache
-def _requests(kind: str) -> socket.socket:
-    """Connect to the forker of a kind, which starts with the first request and ends with this process."""
+def _requests(kind: str, preload: str) -> socket.socket:
+    """Connect to the forker of a kind, which starts with the first request and ends with this process.
+
+    A library that is loaded before the C library takes a forker of its own.
+    """
     ours, its = socket.socketpair()
     with its:
         forker = subprocess.Popen(
             [sys.executable, _FORKER, str(its.fileno()), kind],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=os.environ | _ONE_THREAD,
+            env=os.environ | _ONE_THREAD | ({_PRELOAD: preload} if preload else {}),
             pass_fds=(its.fileno(),),
             start_new_session=True,
         )

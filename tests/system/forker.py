@@ -90,6 +90,9 @@ _DEMONSTRATION = {"silo", "demo"}
 _GUARD_WORDS = 5
 """What ``atoll.processes.guarded`` puts before a command."""
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+MOUNT = "ATOLL_TESTS_MOUNT"
+"""The environment variable with a shell command for the mounts that a fork alone sees."""
 _HIGH = 100
 """Above the numbers of any descriptor that a process is started with."""
 
@@ -188,6 +191,20 @@ def become(request: Request) -> None:
     tempfile.tempdir = None  # found anew, from this environment
     sys.path[:0] = [one for one in request.env.get("PYTHONPATH", "").split(os.pathsep) if one not in {"", *sys.path}]
     sys.argv = list(request.argv)
+    if mount := request.env.get(MOUNT):
+        mount_alone(mount)
+
+
+def mount_alone(command: str) -> None:
+    """Mount what the command says in a new namespace, as ``unshare -m`` does, or ``unshare -U -r -m`` without root."""
+    user, group, root = os.geteuid(), os.getegid(), os.geteuid() == 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS if root else _CLONE_NEWNS | _CLONE_NEWUSER):
+        raise OSError(ctypes.get_errno(), "unshare")
+    if not root:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            Path("/proc/self", name).write_text(text)
+    subprocess.run(["/bin/sh", "-c", f"mount --make-rprivate / && {command}"], check=True)
 
 
 def run(request: Request) -> None:

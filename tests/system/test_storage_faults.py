@@ -14,17 +14,15 @@ import os
 import random
 import re
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.patience import WAIT_S
 from tests.system.clients import Client
 from tests.system.conftest import Hire
-from tests.system.disks import MIB, Faults, SmallDisk, compiler, namespaces
+from tests.system.disks import MIB, Faults, SmallDisk, compiled, compiler, namespaces
 from tests.system.operators import Sight
 from tests.system.processes import ATOLL, Nursery
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, SIZE
@@ -53,9 +51,10 @@ def server(processes: Nursery) -> Iterator[Server]:
     made.close()
 
 
-def until_logged(server: Server, part: str) -> None:
-    """Wait until the log of a server with a prefix, which writes it to standard output, contains this text."""
-    server.process.wait_for(lambda lines: any(part in line for line in lines) or None, f"line with {part!r}")
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes a disk's calls fail."""
+    return compiled(tmp_path_factory.mktemp("library"))
 
 
 def says(part: str) -> Callable[[Sight], bool]:
@@ -94,14 +93,14 @@ class TestFull:
         run, clients = held_in_a_round(server, hire)
         disk.fill(leave_bytes=4 * MIB)
         clients[0].go()
-        until_logged(server, "no room for updates")
+        server.process.wait_for_log("no room for updates")
         server.operator.until(run, says("uploads are refused: the server's disk has"), "refusing uploads")
         disk.fill(leave_bytes=0)
         for client in clients[1:]:
             client.go()
         with pytest.raises(Exception, match="full"):
             server.operator.pause(run)
-        until_logged(server, "pause_requested not stored")
+        server.process.wait_for_log("pause_requested not stored")
         server.operator.until(run, says("uploads are refused: the server's disk has 0.0 MiB free"), "refusing uploads")
         disk.free()
         server.operator.finished(run)
@@ -140,7 +139,7 @@ class TestFull:
         server.operator.finished(run)
         assert not kept.exists()
         assert server.operator.model(run) == reference_model
-        assert not any("no room" in line for line in server.process.lines)
+        assert "no room" not in server.process.log
         assert_no_internals_shown(server, clients)
 
     def test_a_model_that_does_not_fit_is_refused_with_what_it_needs(self, server: Server) -> None:
@@ -161,15 +160,10 @@ class TestFull:
 
 def assert_says(server: Server, expected: str) -> None:
     """It does not start, gives the reason on a line or two, and shows no traceback."""
-    done = subprocess.run(
-        [*server.prefix, *ATOLL, "server", "start", *server.arguments()],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 1, said
+    process = server.nursery.start((*ATOLL, "server", "start", *server.arguments()), "refused", env=server.env)
+    code = process.wait()
+    said = "\n".join((*process.lines, process.log))
+    assert code == 1, said
     assert re.search(expected, said), said
     assert "Traceback" not in said
 
@@ -195,16 +189,16 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
 @pytest.mark.parametrize("fault", some_of(FAILING, "nothing can be synced"))
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.every_fault), "2"])
 def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
-    server: Server, hire: Hire, tmp_path: Path, killed_undisturbed: bytes, fault: str, workers: str
+    server: Server, hire: Hire, library: Path, tmp_path: Path, killed_undisturbed: bytes, fault: str, workers: str
 ) -> None:
     server.options = (*server.options, "--workers", workers)
-    faults = Faults(server, tmp_path)
+    faults = Faults(server, library, tmp_path / "faults")
     server.start()
     run, clients = held_in_a_round(server, hire)
     faults.begin(*FAILING[fault][1:])
     for client in clients:
         client.go()
-    until_logged(server, FAILING[fault][0])
+    server.process.wait_for_log(FAILING[fault][0])
     faults.end()
     server.operator.finished(run)
     assert server.operator.model(run) == killed_undisturbed
