@@ -22,7 +22,8 @@ PRIVATE: dict[str, Any] = {
     **JOB,
     "model": {"kind": "vision", "vocab": 10, "layers": 1, "dim": 32, "heads": 4},
     "data": {"source": "digits"},
-    "batch": {"global_batch": 100, "micro_batch": 25},
+    "batch": {"global_batch": 100, "micro_batch": 50},
+    "data_parallel": {"method": "ddp"},
     "checkpoint": {"folder": "checkpoints", "every_steps": 100},
     "privacy": {"epsilon": 4.0, "delta": 1e-5, "accountant": "rdp"},
 }

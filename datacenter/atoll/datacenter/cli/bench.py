@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
 MODULE = "atoll.datacenter.cli.bench"
 _COLUMNS: tuple[tuple[Algorithm, ...], ...] = (("ring", "pairwise"), ("tree",), ("double_tree",))
+_SIGNALLED = 128
 TIMEOUT_S = 600.0
 """Timeout of a collective, in seconds."""
 
@@ -63,18 +62,27 @@ def bench(
 
 
 def _start(nproc: int | None) -> None:
-    """Run this command once for each process."""
+    """Run this command once for each process; torchrun's agent is this process, which has to load torch once only."""
+    from torch.distributed import run as torchrun  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+
+    from atoll.datacenter.elastic.event_names import name_events_quickly  # noqa: PLC0415
+
     count = nproc or _gpus() or 2
-    threads = max(1, (os.cpu_count() or 1) // count)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    name_events_quickly()
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as logs:  # torchrun does not remove its log folder
-        launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", f"--log-dir={logs}"]
-        done = subprocess.run(
-            [sys.executable, "-m", *launch, "-m", MODULE, *_arguments()],
-            check=False,
-            env={"OMP_NUM_THREADS": str(threads)} | os.environ,
-        )
-    if (code := done.returncode) != 0:
-        raise click.ClickException(f"the measurement ended with exit code {code}; the reason is printed above")
+        launch = ["--standalone", f"--nproc-per-node={count}", f"--log-dir={logs}"]
+        try:
+            torchrun.run(torchrun.parse_args([*launch, "-m", MODULE, *_arguments()]))
+        except ChildFailedError as error:
+            code = error.get_first_failure()[1].exitcode
+            raise click.ClickException(
+                f"the measurement ended with exit code {code}; the reason is printed above"
+            ) from error
+        except SignalException as error:
+            raise click.exceptions.Exit(_SIGNALLED + error.sigval) from error
 
 
 def _gpus() -> int:
