@@ -39,7 +39,12 @@ LAYOUTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "tp": {"mesh": {"tp": 2}},
     "pp": {"mesh": {"pp": 2}},
 }
-STREAMING: tuple[Mapping[str, Mapping[str, Any]], ...] = ({}, {"mesh": {"tp": 2}})
+STREAMING = [
+    pytest.param(0, "tp", marks=pytest.mark.every_layout),
+    pytest.param(2, "tp", marks=pytest.mark.every_layout),
+    (2, "pp"),
+]
+"""Steps that overlap, and the layout of the silo beside one of FSDP."""
 ROUNDS = 2
 TOKENS = STEPS * GLOBAL_BATCH * SEQUENCE
 
@@ -91,13 +96,16 @@ def test_silos_of_different_layouts_give_the_same_bits_again(processes: Nursery,
     assert once == again
 
 
-@pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.every_layout), 2])
-def test_fragments_stream_while_steps_go_on(processes: Nursery, serve: Serve, tmp_path: Path, overlap: int) -> None:
+@pytest.mark.parametrize(("overlap", "other"), STREAMING)
+def test_fragments_stream_while_steps_go_on(
+    processes: Nursery, serve: Serve, tmp_path: Path, overlap: int, other: str
+) -> None:
     """Streaming DiLoCo over two layouts, against one process: Douillard et al. 2025, algorithm 2."""
     server, initial = serve("streaming"), initial_of(JOB, tmp_path)
     federation = {"overlap_steps": overlap, **({"mixing": 0.25} if overlap else {})}
     sections = [
-        job_of(job={"seed": number}, federation=federation, **layout) for number, layout in enumerate(STREAMING)
+        job_of(job={"seed": number}, federation=federation, **LAYOUTS[layout])
+        for number, layout in enumerate(("fsdp", other))
     ]
     silos = [
         Silo(processes, f"stream-{number}", server, 2, section, "--max-rounds", "4").start()
