@@ -26,7 +26,7 @@ def alone() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ranks", "sections"),
     [
-        pytest.param(2, {}, id="ddp-2"),
+        pytest.param(2, {}, id="ddp-2", marks=every_layout),  # test_context.py compiles blocks within DDP
         pytest.param(2, {"data_parallel": method("zero1")}, id="zero1-2", marks=every_layout),
         pytest.param(2, {"data_parallel": method("zero2")}, id="zero2-2", marks=every_layout),
         pytest.param(2, {"data_parallel": method("zero3"), "memory": {"checkpointing": "selective"}}, id="zero3-2"),

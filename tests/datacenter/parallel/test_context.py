@@ -40,7 +40,7 @@ every_layout = pytest.mark.every_layout
         pytest.param(4, {"mesh": {"cp": 4}, "data_parallel": ZERO3, **RING}, id="ring-4-zero3"),
         pytest.param(4, {"mesh": {"cp": 2}, "data_parallel": ZERO3}, id="ulysses-2-zero3-2", marks=every_layout),
         pytest.param(4, {"mesh": {"cp": 2, "tp": 2}, **FOUR}, id="ulysses-2-tp-2", marks=every_layout),
-        pytest.param(4, {"mesh": {"cp": 2, "tp": 2}, **RING}, id="ring-2-tp-2"),
+        pytest.param(4, {"mesh": {"cp": 2, "tp": 2}, **RING}, id="ring-2-tp-2", marks=every_layout),
         pytest.param(
             4,
             {"mesh": {"pp": 2, "cp": 2}, "batch": {"micro_batch": 1}, "data_parallel": ZERO2, **RING},
@@ -64,7 +64,7 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("ranks", "sections"),
     [
-        pytest.param(2, {"mesh": {"cp": 2}}, id="ulysses-2"),
+        pytest.param(2, {"mesh": {"cp": 2}}, id="ulysses-2", marks=every_layout),
         pytest.param(2, {"mesh": {"cp": 2}, **RING}, id="ring-2", marks=needs_torch_2_13),
         pytest.param(
             4, {"mesh": {"cp": 2, "tp": 2}, "model": {"kv_heads": 4}}, id="ulysses-2-tp-2", marks=every_layout

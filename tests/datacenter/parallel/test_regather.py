@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -73,67 +73,95 @@ def gathers(sections: dict[str, Any]) -> tuple[int, int]:
         return forward.count, backward.count
 
 
+def gathers_of_both() -> list[tuple[int, int]]:
+    """Gathers that keep their results, and those that are repeated."""
+    return [gathers(small_in_two(2, **TP, **one)) for one in ({}, GATHERED)]
+
+
 def test_each_input_is_gathered_once_more() -> None:
     """``tests/datacenter/plan/test_verify.py`` counts what is kept meanwhile."""
-    plain, again = (run_ranks(gathers, 2, small_in_two(2, **TP, **one))[0] for one in ({}, GATHERED))
+    (plain, again), _ = run_ranks(gathers_of_both, 2)
     entries = 2 * SMALL["model"]["layers"]
     assert again == (plain[0], plain[1] + entries)
 
 
-def compiled(sections: dict[str, Any], passes: bool) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
-    """Gradients of a compiled model, gathers in the graphs of its passes, and operators that async TP puts in."""
+def one_pass(job: SiloJob, meshes: Meshes) -> dict[str, Tensor]:
+    """Gradients of a forward and a backward pass."""
+    module = built(job, meshes)
+    batch = share(job, meshes, 0)[0]
+    spec_of(job.model).loss(module(batch.tokens).full_tensor(), batch.labels).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return {name: whole(value.grad) for name, value in module.named_parameters() if value.grad is not None}
+
+
+@dataclass
+class Compiled:
+    """Gradients of an eager and of a compiled model, and what the graphs of its passes have.
+
+    Attributes:
+        plain: gathers of the forward and of the backward graph without the pass that repeats them.
+        again: the same with it; the gradients are those of these graphs.
+        fused: operators that async TP puts in.
+    """
+
+    eager: dict[str, Tensor]
+    compiled: dict[str, Tensor]
+    plain: list[int]
+    again: list[int]
+    fused: list[str]
+
+
+def count_gathers(graph: GraphModule) -> int:
+    return sum("all_gather_into_tensor" in str(node.target) for node in graph.graph.nodes)
+
+
+def compiled(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return a ``Compiled`` as a dict."""
     from torch._inductor.fx_passes.micro_pipeline_tp import micro_pipeline_tp_pass  # noqa: PLC0415  # loads the compiler
 
     aten = torch.ops.aten
 
     job = SiloJob.model_validate(sections)
-    found: Counter[str] = Counter()
-    fused: list[str] = []
+    found = Compiled({}, {}, [], [], [])
 
     def partition(graph: GraphModule, inputs: Any, **named: Any) -> Any:
-        if passes:
-            Regather()(graph.graph)
+        copy = GraphModule(graph, graph.graph.__deepcopy__({}))
+        found.plain += map(count_gathers, min_cut_rematerialization_partition(copy, inputs, **named))
+        Regather()(graph.graph)
         return min_cut_rematerialization_partition(graph, inputs, **named)
 
-    def seen(when: str) -> Any:
-        def compiler(graph: GraphModule, _inputs: Any) -> Any:
-            found[when] += sum("all_gather_into_tensor" in str(node.target) for node in graph.graph.nodes)
-            copy = GraphModule(graph, graph.graph.__deepcopy__({}))
-            for node in copy.graph.nodes:  # as before this pass in the compiler
-                if node.target in {aten.view.default, aten._unsafe_view.default}:  # ATen's name
-                    node.target = aten.reshape.default
-            with _test_mode(), patch.object(dist, "is_nccl_available", lambda: True):
-                micro_pipeline_tp_pass(copy.graph)
-            fused.extend(str(node.target) for node in copy.graph.nodes if "symm_mem" in str(node.target))
-            return graph
+    def compiler(graph: GraphModule, _inputs: Any) -> Any:
+        found.again.append(count_gathers(graph))
+        copy = GraphModule(graph, graph.graph.__deepcopy__({}))
+        for node in copy.graph.nodes:  # as before this pass in the compiler
+            if node.target in {aten.view.default, aten._unsafe_view.default}:  # ATen's name
+                node.target = aten.reshape.default
+        with _test_mode(), patch.object(dist, "is_nccl_available", lambda: True):
+            micro_pipeline_tp_pass(copy.graph)
+        found.fused += (str(node.target) for node in copy.graph.nodes if "symm_mem" in str(node.target))
+        return graph
 
-        return compiler
-
-    backend = aot_autograd(fw_compiler=seen("forward"), bw_compiler=seen("backward"), partition_fn=partition)
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
     compile_ = nn.Module.compile
     with (
         join_world(WAIT_S) as world,
         patch.object(nn.Module, "compile", lambda self, **_: compile_(self, backend=backend)),
     ):
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), "cpu")
-        module = built(job, meshes)
-        batch = share(job, meshes, 0)[0]
-        spec_of(job.model).loss(module(batch.tokens).full_tensor(), batch.labels).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        grads = {name: whole(value.grad) for name, value in module.named_parameters() if value.grad is not None}
-    return grads, found, fused
+        found.compiled = one_pass(job, meshes)
+        found.eager = one_pass(SiloJob.model_validate({**sections, "memory": {}}), meshes)
+    return asdict(found)
 
 
 def test_compiled_blocks_gather_again_and_have_what_async_tp_overlaps() -> None:
-    job = small_in_two(2, **TP, memory={"compile": True})
-    (grads, plain, fused), *_ = run_ranks(compiled, 2, job, False)
-    (same, again, _), *_ = run_ranks(compiled, 2, job, True)
-    assert again["forward"] == plain["forward"] > 0
-    assert again["backward"] > plain["backward"]
-    assert grads.keys() == same.keys()
-    for name, gradient in grads.items():
-        torch.testing.assert_close(same[name], gradient, rtol=0, atol=1e-6)
-    assert any("fused_all_gather_matmul" in one for one in fused)
-    assert any("fused_matmul_reduce_scatter" in one for one in fused)
+    found = Compiled(**run_ranks(compiled, 2, small_in_two(2, **TP, memory={"compile": True}))[0])
+    (forward, backward), (forward_again, backward_again) = found.plain, found.again
+    assert forward_again == forward > 0
+    assert backward_again > backward
+    assert found.compiled.keys() == found.eager.keys()
+    for name, gradient in found.eager.items():
+        torch.testing.assert_close(found.compiled[name], gradient, rtol=0, atol=1e-6)
+    assert any("fused_all_gather_matmul" in one for one in found.fused)
+    assert any("fused_matmul_reduce_scatter" in one for one in found.fused)
 
 
 def test_async_tp_on_a_cpu_is_refused() -> None:

@@ -15,9 +15,14 @@ from tests.datacenter.plan.jobs import small
 from tests.datacenter.plan.own_process import in_a_process_of_its_own
 
 MODEL = {"dim": 256, "heads": 8, "kv_heads": 4, "ffn_dim": 704, "vocab": 2048, "layers": 4}
+TWO_BLOCKS = MODEL | {"layers": 2}
 MOE = {"experts": 8, "top_k": 2, "expert_dim": 256, "shared_experts": 1}
 LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
-    ("zero3, two micro-batches", 4, {"data_parallel": {"method": "zero3"}, "batch": {"global_batch": 8}}),
+    (
+        "zero3, two micro-batches",
+        4,
+        {"data_parallel": {"method": "zero3"}, "batch": {"global_batch": 8}, "model": TWO_BLOCKS},
+    ),
     (
         "hybrid, two micro-batches, tensor parallel, full recomputation, bfloat16",
         8,
@@ -26,9 +31,14 @@ LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
             "memory": {"checkpointing": "full"},
             "precision": {"compute": "bfloat16"},
             "batch": {"global_batch": 8},
+            "model": TWO_BLOCKS,
         },
     ),
-    ("one rank holds each shard whole", 2, {"data_parallel": {"method": "zero3"}, "mesh": {"tp": 2}}),
+    (
+        "one rank holds each shard whole",
+        2,
+        {"data_parallel": {"method": "zero3"}, "mesh": {"tp": 2}, "model": TWO_BLOCKS},
+    ),
     (
         "loss in chunks, classes divided, bfloat16",
         4,
@@ -36,7 +46,7 @@ LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
             "mesh": {"tp": 2},
             "memory": {"loss_chunk_tokens": 32},
             "precision": {"compute": "bfloat16"},
-            "model": MODEL | {"vocab": 16384},
+            "model": TWO_BLOCKS | {"vocab": 16384},
         },
     ),
 ]

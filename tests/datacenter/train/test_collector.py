@@ -24,12 +24,12 @@ def loop() -> weakref.ref[Loop]:
 
 @pytest.fixture(autouse=True)
 def enabled() -> Iterator[None]:
-    """Python's own setting, even if a test changes it; the suite freezes what it has loaded."""
-    gc.unfreeze()
+    """Python's own setting, even if a test changes it; afterwards what the suite has loaded is frozen again."""
     was = gc.isenabled()
     gc.enable()
     yield
     (gc.enable if was else gc.disable)()
+    gc.freeze()
 
 
 def test_collects_after_the_steps_that_are_due() -> None:
@@ -58,6 +58,7 @@ def test_what_dies_after_it_lived_through_a_collection_is_collected_too() -> Non
 
 
 def test_what_there_was_at_the_first_collection_is_looked_at_again_in_the_end() -> None:
+    gc.unfreeze()  # the suite freezes what it has loaded
     kept = Loop()
     left = weakref.ref(kept)
     with Collector(1).running() as collector:

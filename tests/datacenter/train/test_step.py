@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -112,6 +111,11 @@ def outcome(folder: str, sections: dict[str, Any], *, at_once: bool) -> dict[str
         return {"results": results, "digest": digest.hexdigest(), "tokens": trainer.state.tokens}
 
 
+def outcomes(folder: str, sections: dict[str, Any]) -> list[dict[str, Any]]:
+    """Outcomes without waiting and with it."""
+    return [outcome(folder, sections, at_once=at_once) for at_once in (False, True)]
+
+
 @pytest.mark.parametrize(
     ("ranks", "sections"),
     [
@@ -126,12 +130,9 @@ def outcome(folder: str, sections: dict[str, Any], *, at_once: bool) -> dict[str
 def test_figures_and_weights_are_those_of_waiting_to_the_bit(
     tmp_path: Path, ranks: int, sections: dict[str, Any]
 ) -> None:
-    queued, waited = (
-        run_ranks(partial(outcome, at_once=at_once), ranks, str(tmp_path), {**STEADY, **sections})
-        for at_once in (False, True)
-    )
-    assert len(queued[0]["results"]) == 8
-    assert queued == waited
+    for queued, waited in run_ranks(outcomes, ranks, str(tmp_path), {**STEADY, **sections}):
+        assert len(queued["results"]) == 8
+        assert queued == waited
 
 
 def diverged(folder: str, sections: dict[str, Any]) -> str:
