@@ -6,7 +6,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -27,13 +27,17 @@ FAULTS = 4
 ROUNDS = 10
 """As many as go on while the servers fail."""
 LONGEST_PAUSE_S = 1.0
-FLEET_JOB = KILLED_JOB.replace(f"rounds = {KILLED_ROUNDS}", f"rounds = {ROUNDS}")
+
+
+def fleet_job(rounds: int) -> str:
+    """``KILLED_JOB`` with this many rounds."""
+    return KILLED_JOB.replace(f"rounds = {KILLED_ROUNDS}", f"rounds = {rounds}")
 
 
 @pytest.fixture(scope="module")
 def undisturbed_model(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The final model of an undisturbed ``FLEET_JOB``."""
-    return undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed-fleet"), FLEET_JOB, KILLED_MODEL)
+    """The final model of a run of ``ROUNDS`` that nothing disturbs."""
+    return undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed-fleet"), fleet_job(ROUNDS), KILLED_MODEL)
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,32 @@ class Training:
 
 @contextlib.contextmanager
 def training(
-    processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, undisturbed_model: bytes
+    processes: Nursery,
+    database_server: DatabaseServer,
+    s3: BucketPlace,
+    undisturbed_model: bytes,
+    rounds: int = ROUNDS,
+    held: Sequence[int] = (),
 ) -> Iterator[Training]:
-    """A run of ``FLEET_JOB`` on three servers; after the block it ends with the same bits as without faults."""
+    """A run of ``KILLED_JOB`` on three servers; after the block it ends with the same bits as without faults.
+
+    Participants wait in the rounds ``held``.
+    """
     with fleet(processes, 3, database_server.new("fleet"), s3) as servers:
         first = servers.members[0].server
         with crew(first, processes.folder / "crew", eager=True) as people:
             clients = [
-                people.start("Steady", "--server", entrance.address, index=index)
+                people.start("Held", "--server", entrance.address, index=index, rounds=list(held))
                 for index, entrance in enumerate(servers.entrances)
             ]
             for client in clients:
                 client.wait("connected")
-            run = first.operator.submit(FLEET_JOB, KILLED_MODEL)
+            run = first.operator.submit(fleet_job(rounds), KILLED_MODEL)
             yield Training(servers, clients)
             with servers.operator() as operator:
                 operator.finished(run)
                 assert operator.model(run) == undisturbed_model
-                assert_undisturbed(operator, run, clients, ROUNDS)
+                assert_undisturbed(operator, run, clients, rounds)
 
 
 def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
@@ -95,11 +107,16 @@ def test_servers_fail_again_and_again_and_the_run_ends_with_the_same_bits(
 
 
 def test_the_database_is_away_for_all_servers_and_the_run_ends_with_the_same_bits(
-    processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, undisturbed_model: bytes
+    processes: Nursery, database_server: DatabaseServer, s3: BucketPlace, killed_undisturbed: bytes
 ) -> None:
-    """Longer than a server keeps its turn: it steps down, and no server can take over until the database is back."""
-    with training(processes, database_server, s3, undisturbed_model) as at_work:
+    """Longer than a server keeps its turn: it steps down, and no server can take over until the database is back.
+
+    The participants report while it is away.
+    """
+    with training(processes, database_server, s3, killed_undisturbed, KILLED_ROUNDS, held=[1]) as at_work:
         for client in at_work.clients:
-            client.wait("reported", round=2)
+            client.wait("held", round=1)
         with at_work.servers.without_database():
+            for client in at_work.clients:
+                client.go()
             at_work.servers.members[0].server.process.wait_for_log("this server stops, and stands by")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from sklearn import datasets
 
 from atoll.server.demo.data import MIN_EXAMPLES, Digits, load_digits, split
 from atoll.server.errors import InvalidRequestError
@@ -25,6 +26,12 @@ def test_the_digits_are_there(digits: Digits) -> None:
     assert digits.images.shape == (1797, 64)
     assert [str(array.dtype) for array in (digits.images, digits.labels)] == ["float32", "int64"]
     assert (digits.images.min(), digits.images.max()) == (-1.0, 1.0)
+
+
+def test_they_are_those_of_scikit_learn(digits: Digits) -> None:
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    assert np.array_equal(digits.images, np.asarray(pixels / 8.0 - 1.0, np.float32))
+    assert np.array_equal(digits.labels, labels)
 
 
 @pytest.mark.parametrize("clients", [1, 8, 64])
