@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.datacenter.checkpoint.going_on import go_on, sections_of
@@ -12,9 +13,10 @@ from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import small, small_in_two, train
 
 TOLERANCE = 2e-6
-STAGES: list[tuple[int, dict[str, Any]]] = [
-    (3, {"data_parallel": {"method": "zero3"}, "batch": {"micro_batch": 4}}),
-    (2, {"mesh": {"tp": 2}, "batch": {"micro_batch": 4}}),
+Stages = list[tuple[int, dict[str, Any]]]
+UNEVEN: Stages = [(3, {"data_parallel": {"method": "zero3"}, "batch": {"micro_batch": 4}})]
+CUT: Stages = [(2, {"mesh": {"tp": 2}, "batch": {"micro_batch": 4}})]
+STAGES: Stages = [
     (2, {"mesh": {"pp": 2}}),
     (2, {"data_parallel": {"method": "ddp"}}),
     (4, {"mesh": {"tp": 2}, "data_parallel": {"method": "zero3"}}),
@@ -22,11 +24,18 @@ STAGES: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
-def test_each_layout_goes_on_where_the_one_before_stopped(tmp_path: Path) -> None:
-    """ZeRO-3 over 3 (uneven shards) → TP 2 → two pipeline stages → DDP 2 → ZeRO-3 x TP → one process."""
-    alone = run_ranks(train, 1, small_in_two(1), len(STAGES))[0]
+@pytest.mark.parametrize(
+    "stages",
+    [
+        pytest.param(UNEVEN + STAGES, id="short"),
+        pytest.param(UNEVEN + CUT + STAGES, id="long", marks=pytest.mark.every_layout),
+    ],
+)
+def test_each_layout_goes_on_where_the_one_before_stopped(tmp_path: Path, stages: Stages) -> None:
+    """ZeRO-3 over 3 (uneven shards) → (TP 2) → two pipeline stages → DDP 2 → ZeRO-3 x TP → one process."""
+    alone = run_ranks(train, 1, small_in_two(1), len(stages))[0]
     found: list[dict[str, Any]] = []
-    for number, (ranks, layout) in enumerate(STAGES):
+    for number, (ranks, layout) in enumerate(stages):
         begun, last = number, number + 1
         found = run_ranks(go_on, ranks, sections_of(1, **layout), str(tmp_path), last)
         for one in found:

@@ -69,7 +69,7 @@ def trained(folder: str, *, at_once: bool) -> dict[str, Any]:
         return {"loss": loss, "tokens": tokens, "state": trainer.state.tokens, "digest": digest.hexdigest()}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.every_case), 2])
 def test_loss_and_weights_are_those_of_waiting_to_the_bit(tmp_path: Path, ranks: int) -> None:
     queued, waited = (run_ranks(partial(trained, at_once=at_once), ranks, str(tmp_path)) for at_once in (False, True))
     assert queued == waited
@@ -91,6 +91,6 @@ def halted(folder: str, after: int) -> int:
         return exchange.train(ORDER, None, 0.0).steps
 
 
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.every_case), 3])
 def test_every_rank_ends_with_the_step_that_rank_0_names(tmp_path: Path, after: int) -> None:
     assert run_ranks(halted, 2, str(tmp_path), after) == [after + 2] * 2

@@ -59,6 +59,7 @@ PRIVATE = JOB | {
     "model": {"kind": "vision", "vocab": 10, "layers": 1, "dim": 32, "heads": 4},
     "data": {"source": "digits"},
     "batch": {"global_batch": 100, "micro_batch": 50},
+    "data_parallel": {"method": "ddp"},
     "checkpoint": {"folder": "checkpoints", "every_steps": 2},
 }
 RATE, NOISE, DELTA = 100 / 1572, 1.0, 1e-5
