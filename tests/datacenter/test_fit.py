@@ -23,6 +23,8 @@ from tests.system.processes import ATOLL
 
 PAGE = Path(__file__).parents[2] / "docs" / "datacenter" / "fit.md"
 FEATURES, CLASSES = 6, 3
+DIGITS_LOADED = {"MORE_LOADED": "sklearn.datasets"}
+"""Loaded once for all processes of a launcher, not by each: see ``tests.system.forker.launch``."""
 
 
 class Net(nn.Module):
@@ -263,7 +265,7 @@ def test_the_pages_script_runs(launcher: list[str], tmp_path: Path) -> None:
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None
     (tmp_path / "train.py").write_text(code.group(1))
-    done = run_forked("silo", (sys.executable, *launcher, "train.py"), tmp_path)
+    done = run_forked("silo", (sys.executable, *launcher, "train.py"), tmp_path, DIGITS_LOADED)
     assert done.returncode == 0, done.stderr
     accuracies = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("accuracy")]
     assert accuracies
@@ -279,7 +281,8 @@ def test_the_pages_job_trains_the_same(tmp_path: Path) -> None:
     assert "atoll silo train job.toml --nproc 2\n" in page
     (tmp_path / "mine.py").write_text(mine)
     (tmp_path / "job.toml").write_text(job.replace("steps = 300", "steps = 40"))
-    done = run_forked("silo", (*ATOLL, "silo", "train", "job.toml", "--nproc", "2", "--json"), tmp_path)
+    command = (*ATOLL, "silo", "train", "job.toml", "--nproc", "2", "--json")
+    done = run_forked("silo", command, tmp_path, DIGITS_LOADED)
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert (outcome["outcome"], outcome["step"]) == ("finished", 40)

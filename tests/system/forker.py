@@ -403,7 +403,12 @@ def fork_children(requests: socket.socket, *, lead: bool) -> Request | None:
 
 
 def launch(request: Request, kind: str) -> None:
-    """Run a launcher or a server, whose ranks or workers are forks of this process as it is now."""
+    """Run a launcher or a server, whose ranks or workers are forks of this process as it is now.
+
+    It first imports the modules that ``MORE_LOADED`` in its environment names.
+    """
+    for name in request.env.get("MORE_LOADED", "").split():
+        importlib.import_module(name)
     ours, its = socket.socketpair()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.fork() == 0:
