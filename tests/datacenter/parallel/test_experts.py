@@ -58,8 +58,8 @@ def gradients_alone() -> dict[str, Any]:
     [
         pytest.param(2, {}, id="ddp-2"),
         pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=every_layout),
-        pytest.param(2, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2", marks=every_layout),
-        pytest.param(4, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2-efsdp-2"),
+        pytest.param(2, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2"),
+        pytest.param(4, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2-efsdp-2", marks=every_layout),
         pytest.param(4, {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3}, id="ep-2-tp-2"),
         pytest.param(2, {"model": {"moe": PADDED}}, id="padded-2", marks=every_layout),
         pytest.param(
@@ -71,6 +71,17 @@ def gradients_alone() -> dict[str, Any]:
                 "memory": {"checkpointing": "selective"},
             },
             id="padded-ep-2-efsdp-2-selective",
+            marks=[every_layout, needs_torch_2_13],
+        ),
+        pytest.param(
+            2,
+            {
+                "mesh": {"ep": 2},
+                "data_parallel": ZERO3,
+                "model": {"moe": PADDED},
+                "memory": {"checkpointing": "selective"},
+            },
+            id="padded-ep-2-selective",
             marks=needs_torch_2_13,
         ),
         pytest.param(
@@ -89,8 +100,14 @@ def gradients_alone() -> dict[str, Any]:
             id="hybrid-2-ep-2-selective",
             marks=[every_layout, needs_torch_2_13],
         ),
-        pytest.param(4, {"mesh": {"ep": 4, "cp": 2}, "data_parallel": ZERO2}, id="ep-4-ulysses-2"),
-        pytest.param(4, {"mesh": {"cp": 4}, "context_parallel": RING, "batch": {"micro_batch": 4}}, id="ring-4"),
+        pytest.param(4, {"mesh": {"ep": 4, "cp": 2}, "data_parallel": ZERO2}, id="ep-4-ulysses-2", marks=every_layout),
+        pytest.param(2, {"mesh": {"cp": 2}, "context_parallel": RING}, id="ring-2"),
+        pytest.param(
+            4,
+            {"mesh": {"cp": 4}, "context_parallel": RING, "batch": {"micro_batch": 4}},
+            id="ring-4",
+            marks=every_layout,
+        ),
         pytest.param(4, {"mesh": {"ep": 4}, "data_parallel": ZERO1}, id="ep-4", marks=every_layout),
         pytest.param(
             4, {"mesh": {"ep": 2, "dp_replicate": 2}, "data_parallel": ZERO3}, id="hybrid-2-ep-2", marks=every_layout

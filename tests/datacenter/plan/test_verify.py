@@ -34,11 +34,7 @@ LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
             "model": TWO_BLOCKS,
         },
     ),
-    (
-        "one rank holds each shard whole",
-        2,
-        {"data_parallel": {"method": "zero3"}, "mesh": {"tp": 2}, "model": TWO_BLOCKS},
-    ),
+    ("one rank holds each shard whole", 2, {"data_parallel": {"method": "zero3"}, "mesh": {"tp": 2}}),
     (
         "loss in chunks, classes divided, bfloat16",
         4,
