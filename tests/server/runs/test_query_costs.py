@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, event, text
 
 from tests.server.runs.federation import Client, Federation, job, update_values
 
-EARLY, LATE, ROUNDS = 10, 90, 20
+EARLY, LATE, ROUNDS = 10, 180, 20
 """First rounds of the two windows that are compared, and their length."""
 STEPS = 10
 MORE = 1.2
@@ -94,7 +94,7 @@ async def test_a_query_that_looks_at_all_events_would_be_noticed(federation: Fed
         await federation.submit(job(rounds=1000))
         found = []
         for _ in range(2):
-            await play(alice, 20)
+            await play(alice, 40)
             costs.taken()
             await store.reader.run(scan)
             found.append(costs.taken().steps)
