@@ -1,6 +1,6 @@
 """Two servers on one run: whenever another one takes over, the stale server writes nothing.
 
-There are 10,000 schedules with ``--every-schedule``; without it 150. Each has the events of a random run
+There are 10,000 schedules with ``--every-schedule``; without it 75. Each has the events of a random run
 (``tests.server.rounds.schedules``), and another server takes over between two of them, or inside a transaction.
 """
 
@@ -23,7 +23,7 @@ from tests.server.rounds.json_mapping import EVENTS
 from tests.server.rounds.schedules import play
 from tests.server.stores.samples import run
 
-EVERY, FEW = 10_000, 150
+EVERY, FEW = 10_000, 75
 STALE = "another server has used the database|the connection is closed|terminating connection|closed unexpectedly"
 Log = Sequence[tuple[Event, float]]
 

@@ -193,7 +193,10 @@ async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.M
     return server.seen
 
 
-@pytest.mark.parametrize("sampler", ["least_recent", "availability", "weighted"])
+@pytest.mark.parametrize(
+    "sampler",
+    ["least_recent", *(pytest.param(name, marks=pytest.mark.every_case) for name in ("availability", "weighted"))],
+)
 async def test_what_is_visible_outside_a_private_run_does_not_depend_on_its_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sampler: str
 ) -> None:
