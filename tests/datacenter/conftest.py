@@ -19,5 +19,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Import the modules whose tests start ranks in the process that ranks are forked from: some take a second."""
     modules = [item.getparent(pytest.Module) for item in session.items if item.get_closest_marker("ranks")]
-    if names := sorted({module.obj.__name__ for module in modules if module is not None}):
-        sys.modules["tests.datacenter.ranks"].preload(names)  # these modules have imported it, and torch with it
+    names = sorted({module.obj.__name__ for module in modules if module is not None})
+    if ranks := sys.modules.get("tests.datacenter.ranks"):  # imported, and torch with it, by a test that uses it
+        ranks.preload(names)

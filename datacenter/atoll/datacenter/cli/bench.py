@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -63,12 +63,13 @@ def bench(
 
 def _start(nproc: int | None) -> None:
     """Run this command once for each process; torchrun's agent is this process, which has to load torch once only."""
-    from torch.distributed import run as torchrun  # noqa: PLC0415
+    from torch.distributed import run  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
     from atoll.datacenter.elastic.event_names import name_events_quickly  # noqa: PLC0415
 
+    torchrun: Any = run  # torch leaves its functions untyped
     count = nproc or _gpus() or 2
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     name_events_quickly()
