@@ -125,11 +125,13 @@ class Unlucky(Counting):
         return made
 
 
-def test_what_participants_keep_of_abandoned_rounds_is_the_same_in_any_number_of_processes() -> None:
+def test_what_participants_keep_of_abandoned_rounds_is_the_same_in_any_number_of_processes(
+    request: pytest.FixtureRequest,
+) -> None:
     """Workers begin tasks ahead, whose reports cannot count any more once the round is abandoned."""
     job = Job(rounds=2, seed=1, cohort=Cohort(size=60, quorum=55, seed=3))
     found = set()
-    for workers in (0, 2):
+    for workers in (0, 1, 2) if request.config.getoption("every_case") else (0, 2):
         slow_first = Behaviour(speed=lambda number, _: 1.0 + number)
         federation = Federation(participants=Unlucky, population=60, behaviour=slow_first)
         result = federation.run(job, initial=MODEL, workers=workers)

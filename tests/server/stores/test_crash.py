@@ -78,13 +78,13 @@ def _reports(connection: Connection, count: int) -> list[Report]:
 
 
 @pytest.mark.system
-def test_every_acknowledged_write_survives(tmp_path: Path) -> None:
+def test_every_acknowledged_write_survives(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.writer.submit(runs.add, run()).result()
     store.writer.submit(participants.add, participant(ALICE)).result()
     store.close()
     written = 0
-    for seed in range(4):
+    for seed in range(8 if request.config.getoption("every_fault") else 4):
         numbers = [int(text) for text in _acknowledged(_WRITER, tmp_path, seed)]
         assert numbers
         assert numbers[0] == written
@@ -99,9 +99,11 @@ def test_every_acknowledged_write_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_every_acknowledged_blob_survives_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_every_acknowledged_blob_survives_and_nothing_else_is_left(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     names: set[str] = set()
-    for seed in range(3):
+    for seed in range(5 if request.config.getoption("every_fault") else 3):
         names.update(_acknowledged(_BLOB_WRITER, tmp_path, seed))
         store = DirectoryBlobStore(tmp_path)
         store.sweep()
