@@ -43,7 +43,7 @@ KILLED_JOB = job_toml(
 )
 """The job of the tests of random kills: like the reference, but every update takes three chunks."""
 
-LARGE_CHUNKS = 6
+LARGE_CHUNKS = 3
 LARGE_MODEL: dict[str, npt.NDArray[Any]] = {
     "w": np.zeros(LARGE_CHUNKS * DEFAULT_CHUNK_BYTES // 4 - 1000, np.float32),
     "z": np.zeros(5, np.float32),
