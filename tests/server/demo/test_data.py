@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +8,6 @@ from sklearn import datasets
 
 from atoll.server.demo.data import MIN_EXAMPLES, Digits, load_digits, split
 from atoll.server.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +29,19 @@ def test_they_are_those_of_scikit_learn(digits: Digits) -> None:
     pixels, labels = datasets.load_digits(return_X_y=True)
     assert np.array_equal(digits.images, np.asarray(pixels / 8.0 - 1.0, np.float32))
     assert np.array_equal(digits.labels, labels)
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.server.demo.data.find_spec", lambda _: None)
+    with pytest.raises(InvalidRequestError, match="no module 'sklearn'") as refused:
+        load_digits()
+    assert "[demo]" in refused.value.detail.remedy
+
+
+def test_a_scikit_learn_that_keeps_them_elsewhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.server.demo.data._DIGITS", Path("elsewhere.csv.gz"))
+    with pytest.raises(InvalidRequestError, match=r"sklearn/elsewhere\.csv\.gz: this scikit-learn has no"):
+        load_digits()
 
 
 @pytest.mark.parametrize("clients", [1, 8, 64])

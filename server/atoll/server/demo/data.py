@@ -55,14 +55,19 @@ def load_digits() -> Digits:
     The file is read directly: importing scikit-learn takes seconds.
 
     Raises:
-        InvalidRequestError: if scikit-learn is not installed.
+        InvalidRequestError: if scikit-learn is not installed or keeps its digits elsewhere.
     """
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise InvalidRequestError(
             "demo.data", "the demo's data is not there: no module 'sklearn'", install_hint("demo")
         )
-    rows = np.loadtxt(Path(found.origin).parent / _DIGITS, delimiter=",", dtype=np.float32)
+    file = Path(found.origin).parent / _DIGITS
+    if not file.is_file():
+        raise InvalidRequestError(
+            "demo.data", "this scikit-learn has no such file of digits", install_hint("demo"), where=file
+        )
+    rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
     pixels, labels = rows[:, :-1], rows[:, -1]  # pixels range from 0 to 16
     return Digits(pixels / np.float32(8.0) - np.float32(1.0), labels.astype(np.int64))
 
