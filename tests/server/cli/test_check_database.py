@@ -66,6 +66,24 @@ def test_an_empty_database(tmp_path: Path, postgresql_url: str) -> None:
     assert "no tables of atoll" in found.message
 
 
+class TestBeforeTheFirstStart:
+    def test_an_empty_database_is_fine(self, tmp_path: Path, postgresql_url: str) -> None:
+        url, data = parse_url(postgresql_url), tmp_path / "missing"
+        assert [one.status for one in (*checked(data, url), *schema(data, url))] == [Status.OK, Status.OK]
+
+    def test_one_in_use_is_another_federations(self, tmp_path: Path, postgresql_url: str) -> None:
+        Store.open(tmp_path / "theirs", url=postgresql_url).close()
+        (found,) = schema(tmp_path / "ours", parse_url(postgresql_url))
+        assert found.status is Status.FAIL
+        assert "is not part of" in found.message
+
+    def test_a_directory_with_another_database(self, tmp_path: Path, postgresql_url: str) -> None:
+        Store.open(tmp_path).close()
+        (found,) = checked(tmp_path, parse_url(postgresql_url))
+        assert found.status is Status.FAIL
+        assert "the settings name" in found.message
+
+
 class TestSchema:
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:

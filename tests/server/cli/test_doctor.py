@@ -12,6 +12,7 @@ from atoll.server.identity import Authority, OperatorCredential
 from atoll.server.stores import Store
 from atoll.server.stores.database_place import DATABASE_FILE
 from atoll.wire.v1 import control_pb2
+from tests.ports import free_ports
 from tests.server.privacy.ledgers import fill
 from tests.server.privacy.test_reconciling import cut
 
@@ -93,6 +94,27 @@ def test_without_a_server_the_ledgers_are_read_from_the_data_directory(
     (tmp_path / DATABASE_FILE).write_bytes(b"no database at all, and longer than a page's header is")
     found = {item["check"]: item for item in json.loads(CliRunner().invoke(doctor, arguments).stdout)}
     assert (found["ledgers"]["status"], "damaged" in found["ledgers"]["message"]) == ("warn", True)
+
+
+def test_a_first_start_is_checked_by_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ATOLL_DATA", raising=False)
+    (tmp_path / "shared").mkdir()
+    port = free_ports()
+    settings = f'data = "data"\nport = {port}\n[storage]\nblobs = "file://{tmp_path}/shared/atoll"\n'
+    (tmp_path / "server.toml").write_text(settings)
+    result = CliRunner().invoke(doctor, ["--config", str(tmp_path / "server.toml"), "--json"])
+    found = {one["check"]: one for one in json.loads(result.stdout)}
+    assert "the first start claims" in found["bucket"]["message"]
+    assert str(tmp_path / "data") in found["data directory"]["message"]
+    assert found[f"port {port}"]["status"] == "ok"
+
+
+def test_wrong_settings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text("prot = 7400\n")
+    result = CliRunner().invoke(doctor, ["--config", str(tmp_path / "server.toml")])
+    assert result.exit_code == 2
+    assert "server.toml:1: prot" in result.output
 
 
 def test_without_a_server_the_ports_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,15 @@ def claim(bucket: Bucket, owner: str) -> None:
         bucket.put(MARKER, _marker(owner))
 
 
+def is_claimed(bucket: Bucket) -> bool:
+    """Return whether any federation has claimed a place.
+
+    Raises:
+        StorageError: if the service refuses or does not answer.
+    """
+    return bucket.facts(MARKER) is not None
+
+
 def leave(bucket: Bucket, owner: str) -> None:
     """Note that the federation's objects have moved: ``require_owner`` refuses the place until it is claimed again.
 

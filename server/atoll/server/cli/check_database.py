@@ -24,35 +24,53 @@ _DURABLE = {
 """PostgreSQL settings that decide whether a crash can lose acknowledged data, with their safe values."""
 
 
-def database_server(data: Path) -> Iterator[Finding]:
-    """Check that a data directory's database server answers, and does not lose acknowledged data."""
+def database_server(data: Path, wanted: URL | None = None) -> Iterator[Finding]:
+    """Check that a data directory's database server answers, and does not lose acknowledged data.
+
+    Args:
+        data: the data directory.
+        wanted: the database in the settings; None for the directory's.
+    """
     from atoll.server.stores import database_place  # noqa: PLC0415 - SQLAlchemy: half a second that others save
 
     try:
         with local_errors():
-            place = database_place.find(data)
-            if place is not None and place.get_backend_name() != "sqlite":
+            place = database_place.choose(data, wanted)
+            if place.get_backend_name() != "sqlite":
                 yield from _answers(place)
     except OperatorError as error:
         yield Finding(_CHECK, Status.FAIL, error.message, error.remedy)
 
 
-def schema(data: Path) -> Iterator[Finding]:
-    """Compare the schema of a data directory's database, which must answer, with this version."""
+def schema(data: Path, wanted: URL | None = None) -> Iterator[Finding]:
+    """Compare the schema of a data directory's database, which must answer, with this version.
+
+    Arguments as for ``database_server``.
+    """
     from atoll.server.stores import database_place, dialects, schema_version  # noqa: PLC0415 - as above
 
     try:
         with local_errors():
-            place = database_place.find(data)
+            there = database_place.find(data)
+            place = there or wanted
             if place is None:
                 return
             engine = dialects.reader_engine(place, connections=1)
             try:
-                yield _compared(schema_version.found_at(engine))
+                found = schema_version.found_at(engine)
+                yield _first_start(found) if there is None else _compared(found)
             finally:
                 engine.dispose()
     except OperatorError as error:
         yield Finding(_SCHEMA, Status.FAIL, error.message, error.remedy)
+
+
+def _first_start(found: SchemaUpgrade | None) -> Finding:
+    if found is None:
+        return Finding(_SCHEMA, Status.OK, "the database is empty; the first start creates its tables")
+    words = f"{found}, of a federation that this data directory is not part of"
+    remedy = "choose an empty database; or make the directory with `atoll server standby`, or name the right --data"
+    return Finding(_SCHEMA, Status.FAIL, words, remedy)
 
 
 def _compared(found: SchemaUpgrade | None) -> Finding:

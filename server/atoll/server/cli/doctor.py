@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -18,16 +19,27 @@ from atoll.server.cli.check_database import schema
 from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.connection import credentials_option, data_option, server_option
 from atoll.server.cli.errors import Command, local_errors
+from atoll.server.cli.given import is_given
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.server.identity import OperatorCredential
 from atoll.text.figures import counted
 from atoll.wire.loopback import is_loopback
 
+if TYPE_CHECKING:
+    from atoll.server.config.config import ServerConfig
+
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
 @click.command(cls=Command)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ATOLL_SERVER_CONFIG",
+    help="The server's TOML file: also check the database, bucket and ports that a first start would use.",
+)
 @data_option
 @server_option
 @credentials_option
@@ -36,6 +48,7 @@ _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 @json_option
 def doctor(
     *,
+    config_file: Path | None,
     data: Path,
     server: str | None,
     credentials: Path | None,
@@ -44,17 +57,20 @@ def doctor(
     json_output: bool,
 ) -> None:
     """Check ports, certificates, disk, clock, ledgers, versions and permissions; exit code 1 if a check fails."""
+    config = _read(config_file, data) if config_file is not None else None
+    if config is not None:
+        data, insecure = config.data, insecure or config.insecure
+        enrol_port = enrol_port or config.enrol_port
     findings = [*checks.versions(), *checks.data_directory(data, os.getuid()), checks.local_disk(data)]
     findings += checks.certificate_files(data, time.time())
-    databases = list(check_database.database_server(data))
-    findings += databases if any(found.status is Status.FAIL for found in databases) else [*databases, *schema(data)]
-    findings += check_bucket.bucket(data)
+    findings += [*_database(data, config), *_bucket(data, config)]
     try:
         target = find_target(server, credentials, data, insecure=insecure)
     except OperatorError as error:
         findings.append(Finding("credential", Status.WARN, error.message, error.remedy))
         target = None
-    findings += _connection(target, server or DEFAULT_ADDRESS, enrol_port)
+    address = DEFAULT_ADDRESS if config is None else f"{config.host}:{config.port}"
+    findings += _connection(target, server or address, enrol_port)
     if not any(finding.check == "server" and finding.status is Status.OK for finding in findings):
         findings += _ledgers_of(data)
     failed = sum(finding.status is Status.FAIL for finding in findings)
@@ -64,6 +80,27 @@ def doctor(
         print_table(("check", "", "finding", "what to do"), map(_row, findings), "")
     if failed:
         raise OperatorError(f"{failed} of {counted(len(findings), 'check')} failed")
+
+
+def _read(file: Path, data: Path) -> ServerConfig:
+    from atoll.server.config.config_file import load_config  # noqa: PLC0415 - as in _ledgers_of
+
+    with local_errors():
+        return load_config({"data": data} if is_given("data") else {}, file)
+
+
+def _database(data: Path, config: ServerConfig | None) -> list[Finding]:
+    from atoll.server.stores import dialects  # noqa: PLC0415 - as in _ledgers_of
+
+    named = config.storage.database if config is not None else None
+    wanted = dialects.parse_url(named) if named is not None else None
+    found = list(check_database.database_server(data, wanted))
+    failed = any(one.status is Status.FAIL for one in found)
+    return found if failed else [*found, *schema(data, wanted)]
+
+
+def _bucket(data: Path, config: ServerConfig | None) -> Iterator[Finding]:
+    return check_bucket.bucket(data, config.storage.bucket if config is not None else None)
 
 
 def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:
