@@ -14,12 +14,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import InvalidRequestError, ServerError, SetupError
-from atoll.server.process import warming
+from atoll.server.process import draining, warming
 from atoll.server.process.server import Daemon
 from atoll.server.stores import StoreUnavailableError
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
 from tests.ports import free_ports
+from tests.server.rpc.test_revocation import until
 from tests.server.rpc.world import World
 
 SERVICES = {
@@ -121,6 +122,20 @@ class TestStart:
             assert (await watched.read()).status == health_pb2.HealthCheckResponse.SERVING
             stopping = asyncio.create_task(world.daemon.stop())
             assert (await watched.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            watched.cancel()
+            await asyncio.wait_for(stopping, WAIT_S)
+
+    async def test_a_stop_says_what_it_waits_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(draining, "PROGRESS_S", 0.05)
+        caplog.set_level("INFO")
+        async with World(tmp_path / "data", drain_s=WAIT_S) as world:
+            health: Any = health_pb2_grpc.HealthStub(world.operator.channel)
+            watched = health.Watch(health_pb2.HealthCheckRequest())
+            await watched.read()
+            stopping = asyncio.create_task(world.daemon.stop())
+            await until(lambda: ": open calls" in caplog.text)
             watched.cancel()
             await asyncio.wait_for(stopping, WAIT_S)
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.text.figures import counted
@@ -30,19 +30,27 @@ async def drain(meter: TransferMeter, limit_s: float, settled: Callable[[], Awai
     In this order: the report of the last upload may begin a release.
     """
     until = time.monotonic() + limit_s
-    logging_progress = asyncio.create_task(_log_progress(meter, limit_s))
+    async with progress_logged(lambda: f"{counted(meter.uploads_open, 'upload')} under way", limit_s):
+        try:
+            async with asyncio.timeout(limit_s):
+                await _uploads_end(meter)
+                if settled is not None:
+                    await settled()
+        except TimeoutError:
+            if meter.uploads_open:
+                log.warning("%s cut after %g s (drain_s)", counted(meter.uploads_open, "upload"), limit_s)
+    return max(0.0, until - time.monotonic())
+
+
+@contextlib.asynccontextmanager
+async def progress_logged(waits_for: Callable[[], str], limit_s: float) -> AsyncIterator[None]:
+    """Log what a stop waits for every ``PROGRESS_S`` seconds; ``limit_s``: how long it waits at most."""
+    logging_progress = asyncio.create_task(_log_progress(waits_for, limit_s))
     try:
-        async with asyncio.timeout(limit_s):
-            await _uploads_end(meter)
-            if settled is not None:
-                await settled()
-    except TimeoutError:
-        if meter.uploads_open:
-            log.warning("%s cut after %g s (drain_s)", counted(meter.uploads_open, "upload"), limit_s)
+        yield
     finally:
         logging_progress.cancel()
         await asyncio.gather(logging_progress, return_exceptions=True)
-    return max(0.0, until - time.monotonic())
 
 
 async def _uploads_end(meter: TransferMeter) -> None:
@@ -60,9 +68,8 @@ def _left_s(meter: TransferMeter) -> float:
     return QUIET_S if meter.uploads_open else meter.last_upload_at + QUIET_S - time.monotonic()
 
 
-async def _log_progress(meter: TransferMeter, limit_s: float) -> None:
+async def _log_progress(waits_for: Callable[[], str], limit_s: float) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(PROGRESS_S)
-        uploads = counted(meter.uploads_open, "upload")
-        log.info("draining for %.0f s of at most %g s: %s under way", time.monotonic() - began, limit_s, uploads)
+        log.info("draining for %.0f s of at most %.3g s: %s", time.monotonic() - began, limit_s, waits_for())

@@ -21,7 +21,7 @@ from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.privacy import ledger
 from atoll.server.process.clock import SteadyClock
-from atoll.server.process.draining import drain
+from atoll.server.process.draining import drain, progress_logged
 from atoll.server.process.failover import Failover
 from atoll.server.process.logs import ContextFilter, kept_in
 from atoll.server.process.metrics_pages import MetricsPages
@@ -38,6 +38,7 @@ from atoll.server.telemetry.recent_log import RecentLog
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.run_telemetry import RunTelemetry
 from atoll.server.telemetry.tracing import tracer_of
+from atoll.text.figures import counted
 from atoll.wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
@@ -108,11 +109,16 @@ class Daemon:
     async def stop(self) -> None:
         """Send participants away, let current work end for up to ``drain_s``, and close the state."""
         left_s = await self._drain() if self._serving else 0.0
-        await self._ports.stop(left_s)
+        async with progress_logged(self._open_calls, left_s):
+            await self._ports.stop(left_s)
         await self._failover.stop()
         await self._closing.aclose()
         self._executor.shutdown(wait=True)
         self._failover.close_pages()
+
+    def _open_calls(self) -> str:
+        connected = self._sessions.streams
+        return f"{counted(connected, 'participant')} connected" if connected else "open calls"
 
     async def _drain(self) -> float:
         """Send participants away, and let current work end; returns the remaining seconds of ``drain_s``."""

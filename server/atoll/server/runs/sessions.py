@@ -139,6 +139,11 @@ class Sessions:
         self._connected: list[Listener] = []
         self._disconnected: list[Listener] = []
 
+    @property
+    def streams(self) -> int:
+        """Number of participants with an open stream."""
+        return self._streams
+
     def listen(self, *, connected: Listener, disconnected: Listener) -> None:
         """Call these when a participant connects or disconnects."""
         self._connected.append(connected)
