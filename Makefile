@@ -12,14 +12,16 @@ TOOL := $(TOOLS)/python/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
-# The suite's lanes, which run side by side: much of each is waiting. `test-federation` is everything else. A lane of one
-# process gets less of a busy machine than one of several, so what needs one process is in two lanes. The system's tests
-# wait as long as they work: two lanes, cut by the alphabet where both take about as long.
+# The suite's lanes, which run side by side: much of each is waiting. `test-rest` is everything else. A lane of one process
+# gets less of a busy machine than one of several, so what needs one process is in four lanes. The system's tests wait as
+# long as they work: two lanes. Lanes of one folder are cut by the alphabet where both take about as long.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/benchmarks/test_silo_gpu.py
 SYSTEM_TESTS := tests/system
 FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-r]*.py)
 LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[s-z]*.py)
-SERVER_TESTS := tests/server
+FIRST_SERVER_TESTS := $(wildcard tests/server/[a-q]*/ tests/server/r[a-o]*/)
+LAST_SERVER_TESTS := $(wildcard tests/server/r[p-z]*/ tests/server/[s-z]*/ tests/server/test_*.py)
+CLIENT_TESTS := tests/client tests/examples tests/simulation
 # The fast tests' two lanes, alike in processor time, and what takes long: statistics, fuzzing, fits, simulations,
 # examples, thousands of participants, crashes at every point, backups, and processes that are killed.
 FAST := "not system and not ranks"
@@ -44,7 +46,8 @@ BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
-.PHONY: dev demo demo-private demo-silo test test-every test-silo test-system test-system-first test-system-last test-server test-federation test-fast test-fast-server \
+.PHONY: dev demo demo-private demo-silo test test-every test-silo test-system test-system-first test-system-last \
+  test-server test-server-first test-server-last test-clients test-rest test-fast test-fast-server \
   test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
@@ -59,29 +62,39 @@ demo-private: $(VENV)/.demo ## the same over 200 participants with differential 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
 
-test: $(VENV)/.dev ## the whole test suite, in five lanes side by side
-	$(MAKE) --no-print-directory --jobs=5 test-silo test-server test-federation test-system-first test-system-last
+test: $(VENV)/.dev ## the whole test suite, in seven lanes side by side
+	$(MAKE) --no-print-directory --jobs=7 test-silo test-server-first test-server-last test-clients test-rest test-system-first \
+	  test-system-last
 
 test-every: ## the whole test suite, with what a commit leaves out (docs/testing.md)
 	PYTEST_ADDOPTS=--every $(MAKE) --no-print-directory test
 
 test-silo: $(VENV)/.dev ## training in a silo
-	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo        /'
+	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo         /'
 
 test-system: $(VENV)/.dev ## servers, clients and silos as real processes, and their faults, in two lanes
 	$(MAKE) --no-print-directory --jobs=2 test-system-first test-system-last
 
 test-system-first: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FIRST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system a-r  /'
+	set -o pipefail; $(BIN)/pytest $(FIRST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system a-r   /'
 
 test-system-last: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(LAST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system s-z  /'
+	set -o pipefail; $(BIN)/pytest $(LAST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system s-z   /'
 
-test-server: $(VENV)/.dev ## the server's modules
-	set -o pipefail; $(BIN)/pytest $(SERVER_TESTS) 2>&1 | sed -u 's/^/server      /'
+test-server: $(VENV)/.dev ## the server's modules, in two lanes
+	$(MAKE) --no-print-directory --jobs=2 test-server-first test-server-last
 
-test-federation: $(VENV)/.dev ## everything else
-	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) $(SERVER_TESTS)) 2>&1 | sed -u 's/^/federation  /'
+test-server-first: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(FIRST_SERVER_TESTS) 2>&1 | sed -u 's/^/server a-ro /'
+
+test-server-last: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(LAST_SERVER_TESTS) 2>&1 | sed -u 's/^/server rp-z /'
+
+test-clients: $(VENV)/.dev ## clients, simulations and examples
+	set -o pipefail; $(BIN)/pytest $(CLIENT_TESTS) 2>&1 | sed -u 's/^/clients      /'
+
+test-rest: $(VENV)/.dev ## everything else
+	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) tests/server $(CLIENT_TESTS)) 2>&1 | sed -u 's/^/rest         /'
 
 kernels: $(VENV)/.dev ## compile once what each of the lanes would compile in a fresh clone: the server's loops, modules that all load
 	$(BIN)/python -c "import atoll.datacenter.federation.silo, matplotlib.figure, scipy.stats, sklearn.datasets, torch._inductor.compile_fx; \
