@@ -22,6 +22,8 @@ from tests.client.harness import MODEL, AddOne, Federation, running
 from tests.client.tls import SecureFederation
 from tests.fuzz.hostile import Answer, Hostile
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def secure() -> AsyncIterator[SecureFederation]:

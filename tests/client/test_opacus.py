@@ -29,6 +29,8 @@ from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.client.torch import TorchParticipant, to_array
 from tests.patience import WAIT_S
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 64
 EASY = Limit(1000.0, 1e-5)
 

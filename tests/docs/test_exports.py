@@ -13,6 +13,8 @@ import pytest
 
 from tests.docs.commands import ROOT
 
+pytestmark = pytest.mark.slow
+
 SNIPPETS = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "docs" / "exports.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
 )

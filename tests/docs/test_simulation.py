@@ -13,6 +13,8 @@ import pytest
 from atoll.simulation import Cohort, Federation, Job
 from tests.simulation.test_federation import MODEL, Stepping
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulation.md"
 SECONDS = re.compile(r" +(?:[\d.]+ m?s|\d+m \d+s)(?= +[\d.]+ k?B$)", re.MULTILINE)

@@ -11,6 +11,8 @@ from atoll.client.testing import FakeServer
 from atoll.formats.arrays import load
 from tests.docs.test_simulation import ROOT, snippets
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_fake_servers_snippet_prints_what_the_page_shows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

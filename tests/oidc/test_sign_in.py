@@ -25,7 +25,7 @@ from tests.oidc.provider import Person, needed, provider
 from tests.patience import WAIT_S
 from tests.server.rpc.world import World
 
-pytestmark = needed
+pytestmark = [needed, pytest.mark.slow]
 Invoke = Callable[..., Result]
 
 

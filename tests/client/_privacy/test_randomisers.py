@@ -21,6 +21,8 @@ from atoll.client._transfer.elements import cut_ranges
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding
 
+pytestmark = pytest.mark.slow
+
 Floats = npt.NDArray[np.float64]
 
 

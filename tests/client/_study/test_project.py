@@ -26,6 +26,8 @@ from atoll.formats.arrays import load
 from tests.docs.commands import ROOT, check, typed_in
 from tests.patience import WAIT_S
 
+pytestmark = pytest.mark.slow
+
 FILES = [
     "README.md",
     "initial.safetensors",

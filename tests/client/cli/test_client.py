@@ -24,6 +24,8 @@ from tests.client.tls import SecureFederation
 from tests.patience import WAIT_S
 from tests.wire.test_privacy_terms import TERMS
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 import numpy as np
 from atoll.client import Participant, Update

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from atoll.client._state.files import locked
 from atoll.datacenter.cli.join import join
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 [job]
 name = "small"

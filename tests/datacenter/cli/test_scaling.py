@@ -11,6 +11,8 @@ import pytest
 from atoll.client.cli.app import run_cli
 from atoll.datacenter.scaling import LAWS, amdahl
 
+pytestmark = pytest.mark.slow
+
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert run_cli(["silo", "scaling", *arguments]) == 0

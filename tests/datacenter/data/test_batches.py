@@ -16,6 +16,8 @@ from atoll.datacenter.data.loader import Loader
 from atoll.datacenter.data.packing import Packed, Rows
 from atoll.datacenter.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 SEQUENCE = 4
 
 

@@ -22,6 +22,8 @@ from atoll.datacenter.job.training import BatchSection, DataSection
 from atoll.settings import SettingsFileError, parse
 from tests.datacenter.data.texts import text_folder, tokenizer_json
 
+pytestmark = pytest.mark.slow
+
 
 def data(text: str) -> DataSection:
     return DataSection(**tomllib.loads(text))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from atoll.datacenter.data.permutation import MAX_LENGTH, Order, Permutation
 
+pytestmark = pytest.mark.slow
+
 
 @settings(max_examples=60, deadline=None)
 @given(length=st.integers(1, 5000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 1 << 40))

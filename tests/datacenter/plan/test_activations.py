@@ -15,6 +15,8 @@ from atoll.datacenter.plan.activations import activations_of
 from atoll.datacenter.plan.layout import Task, layout_of
 from tests.datacenter.plan.jobs import SMALL, small
 
+pytestmark = pytest.mark.slow
+
 SEQUENCE, SEQUENCES = 128, 2
 
 

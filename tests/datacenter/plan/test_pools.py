@@ -19,6 +19,8 @@ from atoll.datacenter.plan.stages import shares
 from tests.datacenter.plan.jobs import small
 from tests.datacenter.plan.own_process import in_a_process_of_its_own
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"dim": 256, "heads": 8, "kv_heads": 4, "ffn_dim": 704, "vocab": 2048, "layers": 4}
 
 

@@ -18,6 +18,8 @@ from atoll.datacenter.plan.step_time import Machine, group_of
 from atoll.datacenter.plan.traffic import messages
 from tests.datacenter.plan.jobs import SMALL, example, small
 
+pytestmark = pytest.mark.slow
+
 H100 = Machine.of(DATA_SHEETS["h100"])
 
 

@@ -14,6 +14,8 @@ from atoll.datacenter.plan.verify import fake_world, verify
 from tests.datacenter.plan.jobs import small
 from tests.datacenter.plan.own_process import in_a_process_of_its_own
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"dim": 256, "heads": 8, "kv_heads": 4, "ffn_dim": 704, "vocab": 2048, "layers": 4}
 TWO_BLOCKS = MODEL | {"layers": 2}
 MOE = {"experts": 8, "top_k": 2, "expert_dim": 256, "shared_experts": 1}

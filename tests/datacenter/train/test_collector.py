@@ -10,6 +10,8 @@ import pytest
 
 from atoll.datacenter.train.collector import Collector
 
+pytestmark = pytest.mark.slow
+
 
 class Loop:
     """An object that only the collector frees."""

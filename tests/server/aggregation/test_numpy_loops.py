@@ -20,6 +20,8 @@ from atoll.server.aggregation.kernel import average, fold, inspect, mean
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import PLAIN, Encoding, encode
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 GRID = grid_for(1797)
 CLIPPING = Grid(fraction_bits=16, max_abs=2.0, weight_shift=0, weight_total_bits=41)

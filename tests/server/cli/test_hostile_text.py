@@ -22,6 +22,8 @@ from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import tensors_pb2
 from tests.server.cli.conftest import LAYOUT
 
+pytestmark = pytest.mark.slow
+
 FORGED = "round 5/5 released, 4 of 4 reported"
 HOSTILE = (
     f"\x1b[2J\x1b]0;owned\x07\r\n{FORGED}\n\x9b31m\x7f\u202egpj\u2066\u2028\u200b[link=x][/nope]$\\frac{{ ^_$"

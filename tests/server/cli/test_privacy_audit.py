@@ -8,6 +8,8 @@ from click.testing import CliRunner, Result
 
 from atoll.server.cli.privacy_audit import audit
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 [job]
 name = "digits"

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.patience import WAIT_S
+
+pytestmark = pytest.mark.slow
 
 ATOLL = "from atoll.client.cli import main; main()"
 

@@ -13,6 +13,8 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.accounting import calibrate, epsilon, merged
 from atoll.server.privacy.events import Event, Sampling
 
+pytestmark = pytest.mark.slow
+
 THEIR_MARGIN = 2e-4
 """By which dp-accounting's pessimistic estimates, on a grid of 1e-4, may be above the truth; see tests/accounting."""
 

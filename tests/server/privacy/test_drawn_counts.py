@@ -18,6 +18,8 @@ from atoll.server.privacy.report_shortfall import LEAST_REPORT_NOISE
 from atoll.server.privacy.run import PrivateRun, Summed
 from tests.server.privacy.test_run import CONTRACT
 
+pytestmark = pytest.mark.slow
+
 Doubles = npt.NDArray[np.float64]
 
 RELEASES = 25_000

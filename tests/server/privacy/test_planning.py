@@ -11,6 +11,8 @@ from atoll.server.privacy.plan_figure import plan_svg, write_plan
 from atoll.server.privacy.planning import Plan, plan_of
 from tests.server.privacy.jobs import NOISE, TARGET, job
 
+pytestmark = pytest.mark.slow
+
 RDP = "clip = 0.5\naccountant = 'rdp'"
 
 

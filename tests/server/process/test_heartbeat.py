@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 from sqlalchemy import Connection, text
 
 from atoll.server.process.heartbeat import Heartbeat
@@ -16,6 +17,8 @@ from atoll.server.stores.server_turns import HOLDER
 from atoll.server.stores.standby import STANDBY_NAME
 from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
+
+pytestmark = pytest.mark.slow
 
 
 class Server:

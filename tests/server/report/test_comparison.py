@@ -3,9 +3,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from atoll.server.control.comparing import ComparedRun, compared_metrics
 from atoll.server.report.comparison import comparison_plot, render_comparison
 from tests.server.report.test_render import a_round, parsed
+
+pytestmark = pytest.mark.slow
 
 RUN = ComparedRun(
     variant="lr <1>",

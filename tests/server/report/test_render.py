@@ -8,6 +8,8 @@ import pytest
 from atoll.server.control import MemberSummary, RoundSummary, RunDetail, RunSummary
 from atoll.server.report import render
 
+pytestmark = pytest.mark.slow
+
 RUN = RunSummary("rabc", "digits & more <b>", "finished", "", 2, 2, 1000.0, 1010.0, "ab")
 
 

@@ -25,6 +25,8 @@ from atoll.server.rounds import (
 )
 from tests.server.rounds.scenario import GRID
 
+pytestmark = pytest.mark.slow
+
 STATUSES = st.sampled_from(list(MemberStatus))
 
 

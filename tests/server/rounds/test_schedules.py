@@ -31,6 +31,8 @@ from tests.server.rounds.json_mapping import EVENTS, STATES
 from tests.server.rounds.schedules import play, play_policy
 from tests.server.rounds.simulation import CALM, World
 
+pytestmark = pytest.mark.slow
+
 EVERY, FEW = range(12_500), range(700)
 RARE = {
     801: "a member declines in an open round, the next round begins",

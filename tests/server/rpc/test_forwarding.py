@@ -28,6 +28,8 @@ from tests.server.rpc.test_operators import DAY_S
 from tests.server.rpc.test_projects import new_project, submit, with_role, within
 from tests.server.rpc.world import Caller, Key, World, refused_code
 
+pytestmark = pytest.mark.slow
+
 CONTROL = "atoll.wire.v1.ControlService"
 VIEWER, OPERATOR, _, ADMINISTRATOR = OperatorRole
 

@@ -25,6 +25,8 @@ from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, World, job, refused_code
 from tests.system.http2 import Call, Http2
 
+pytestmark = pytest.mark.slow
+
 SERVICE = "/atoll.wire.v1.TransferService"
 CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
 HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=1, examples=1)).SerializeToString()

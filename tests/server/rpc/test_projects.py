@@ -34,6 +34,8 @@ from tests.server.rpc.world import (
     refused_code,
 )
 
+pytestmark = pytest.mark.slow
+
 VIEWER, OPERATOR, OFFICER, ADMINISTRATOR = OperatorRole
 MISSING = "NOT_FOUND"
 PRIVATE = """

@@ -22,6 +22,8 @@ from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, Stream, World, chunks_of, frames_of, job, refused_code
 from tests.server.rpc.world import update_values as values
 
+pytestmark = pytest.mark.slow
+
 REVOKED = ("UNAUTHENTICATED", "certificate.revoked")
 HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=1, examples=10))
 

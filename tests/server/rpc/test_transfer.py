@@ -40,6 +40,8 @@ from tests.server.rpc.world import (
     update_values,
 )
 
+pytestmark = pytest.mark.slow
+
 COUNTED = transfer_pb2.ReportResponse.DISPOSITION_COUNTED
 CARRIED = transfer_pb2.ReportResponse.DISPOSITION_CARRIED
 DROPPED = transfer_pb2.ReportResponse.DISPOSITION_DROPPED

@@ -27,6 +27,8 @@ from tests.server.rpc.test_projects import (
 )
 from tests.server.rpc.world import Caller, Key, World, each, refusal
 
+pytestmark = pytest.mark.slow
+
 REFUSALS = ("operator.role", "operator.organisation", "project.closed")
 ABSENT = "raaaaaaaaaaaa"
 HARMLESS: Mapping[str, Any] = {

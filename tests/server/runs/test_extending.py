@@ -24,6 +24,8 @@ from atoll.wire.v1 import participation_pb2
 from tests.patience import WAIT_S
 from tests.server.runs.federation import LAYOUT, Client, Federation, Values, job, opened
 
+pytestmark = pytest.mark.slow
+
 FEDADAM = '[optimiser]\nname = "fedadam"\n'
 NAMES = ("alice", "bob", "carol")
 

@@ -12,6 +12,8 @@ from atoll.server.stores import runs
 from atoll.wire.v1 import participation_pb2
 from tests.server.runs.federation import LAYOUT, Client, Federation, Key, Values, job, opened
 
+pytestmark = pytest.mark.slow
+
 MOMENTUM = b'[optimiser]\nname = "fedavgm"\nmomentum = 0.5\nnesterov = true\nlr = 0.25\n'
 PARTS = ((0, 20), (20, 4))  # the elements of w and of b
 TRAIN = participation_pb2.Participate.KIND_TRAIN

@@ -11,6 +11,8 @@ from atoll.server.runs.project_pace import ProjectPace
 from atoll.server.runs.shared_rate import fair_shares
 from tests.server.runs.virtual_phones import MANY, MINUTES_10, OUTAGE_S, VirtualFederation, after_an_outage, rate_for
 
+pytestmark = pytest.mark.slow
+
 QUARTER, TENTH = 25_000, 10_000
 """Phones, of the 100,000 for which the rate is made: a tenth is enough for most."""
 FULLEST, FULLEST_RESTARTED = 1.25, 1.5

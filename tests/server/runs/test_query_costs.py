@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from tests.server.runs.federation import Client, Federation, job, update_values
+
+pytestmark = pytest.mark.slow
 
 EARLY, LATE, ROUNDS = 10, 180, 20
 """First rounds of the two windows that are compared, and their length."""

@@ -20,6 +20,8 @@ from atoll.server.stores import Snapshot, Store, event_log, participants, runs, 
 from tests.server.rounds.schedules import play
 from tests.server.rounds.simulation import World
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(400)
 LONG = 12
 """A seed whose run has a log of several rounds."""

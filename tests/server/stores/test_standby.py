@@ -24,6 +24,8 @@ from tests.patience import WAIT_S
 from tests.postgresql import DatabaseServer
 from tests.server.stores.samples import RUN, run
 
+pytestmark = pytest.mark.slow
+
 
 class Waiting:
     """A standby in a separate thread.

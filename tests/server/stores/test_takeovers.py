@@ -23,6 +23,8 @@ from tests.server.rounds.json_mapping import EVENTS
 from tests.server.rounds.schedules import play
 from tests.server.stores.samples import run
 
+pytestmark = pytest.mark.slow
+
 EVERY, FEW = 10_000, 75
 STALE = "another server has used the database|the connection is closed|terminating connection|closed unexpectedly"
 Log = Sequence[tuple[Event, float]]

@@ -21,6 +21,8 @@ from tests.patience import WAIT_S
 from tests.server.rounds.scenario import policy
 from tests.server.telemetry.test_rounds import ENDED, KEY, MEMBERS
 
+pytestmark = pytest.mark.slow
+
 RUN = "r1"
 
 

@@ -16,6 +16,8 @@ from atoll.wire.v1 import (
 from tests.server.gateway.host.gateways import Aggregator
 from tests.server.rpc.world import World, job, refused_code, update_values
 
+pytestmark = pytest.mark.slow
+
 FORBIDDEN = ("PERMISSION_DENIED", "gateway.binding")
 NO_VERDICT = participation_pb2.TaskReply.Verdict.ValueType(77)
 ACCEPTED = participation_pb2.TaskReply.VERDICT_ACCEPTED

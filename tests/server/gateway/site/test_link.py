@@ -42,6 +42,8 @@ from tests.server.ingest.uploads import ALICE, BOB, chunks_of, committed, ref, v
 from tests.server.rpc.test_projects import new_project, with_role
 from tests.server.rpc.world import Key, World, job
 
+pytestmark = pytest.mark.slow
+
 
 class Watched(Relay):
     """Reports when the link comes up and goes down."""

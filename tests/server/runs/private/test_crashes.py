@@ -28,6 +28,8 @@ from atoll.server.stores import Store, charges, event_log, models, noise_states
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from tests.server.runs.federation import LAYOUT, Client, Federation, Values, job, opened
 
+pytestmark = pytest.mark.slow
+
 Play = Callable[[Federation, str], Awaitable[str]]
 Sends = Callable[[Client, int], Values]
 CUTS = 5

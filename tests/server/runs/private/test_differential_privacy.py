@@ -30,6 +30,8 @@ from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.privacy_terms import PrivacyMechanism, terms_from_proto
 from tests.server.runs.federation import LAYOUT, Client, Federation, Values, job, opened, update_values
 
+pytestmark = pytest.mark.slow
+
 CLIP = 0.5
 LOUD = "noise_multiplier = 4.0"
 QUIET = "noise_multiplier = 1e-6"

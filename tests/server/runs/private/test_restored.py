@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from atoll.server.aggregation import warm
 from atoll.server.backup import back_up, restore
@@ -17,6 +18,8 @@ from atoll.server.stores import charges, runs
 from tests.server.rpc.world import World
 from tests.server.runs.federation import Federation, job, opened
 from tests.server.runs.private.test_differential_privacy import LOUD, capped, limit_to, private_job, report
+
+pytestmark = pytest.mark.slow
 
 
 async def paused(federation: Federation, run: str) -> str:

@@ -32,6 +32,8 @@ from atoll.wire.v1 import participation_pb2
 from tests.server.runs.federation import Client, Federation, job, opened, parsed, update_values
 from tests.server.runs.private.test_differential_privacy import private_job
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank")
 VICTIM = f"p{'carol':a<12}"
 RATE, ROUNDS = 0.5, 4
