@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Layout: TypeAlias = Literal["auto", "ddp", "zero1", "zero2", "zero3"]
 Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
 _HERE = "fit()"
+_KIND = f"{given_model.__module__}:{given_model.__name__}"
+"""``model.kind`` of a job that trains the caller's module."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def model_section(checkpoint: Path | None, written: Mapping[str, Any]) -> dict[s
         LayoutError: if what the caller says contradicts the checkpoint.
     """
     if checkpoint is None:
-        return {"kind": f"{given_model.__module__}:{given_model.__name__}", **written}
+        return {"kind": _KIND, **written}
     if written.get("kind", "transformers" if unsupported(checkpoint) else PLANNED_KIND) == PLANNED_KIND:
         return completed(written, checkpoint)
     return {"kind": "transformers", **written, "weights": str(checkpoint)}
@@ -105,7 +107,8 @@ def planned(job: SiloJob, world: World) -> Chosen | None:
         described |= job.memory.model_fields_set & {"checkpointing"}
     if described:
         return None
-    return choose_layout(job, spec_of(job.model), world.size, machine_here(job, world))
+    called = "the given module" if job.model.kind == _KIND else None
+    return choose_layout(job, spec_of(job.model), world.size, machine_here(job, world), called=called)
 
 
 def machine_here(job: SiloJob, world: World) -> Machine:

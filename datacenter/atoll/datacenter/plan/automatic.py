@@ -38,7 +38,7 @@ class Chosen:
     reason: str
 
 
-def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -> Chosen:
+def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine, *, called: str | None = None) -> Chosen:
     """Return the job with the layout of least predicted step time.
 
     Replaces ``[mesh]``, ``data_parallel.method``, ``batch.micro_batch``, ``memory.checkpointing`` and the pipeline's
@@ -50,6 +50,7 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -
         spec: spec of its model.
         ranks: number of ranks that will train.
         machine: the machine to plan for.
+        called: what the reason calls a model that is not planned; default: its kind.
 
     Raises:
         NothingFitsError: if no layout fits the machine, with the numbers.
@@ -73,10 +74,11 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine) -
         return Chosen(job_with(job, layout), layout, 'privacy.mode = "hooks" needs whole replicas')
     if needs_shards:
         return Chosen(job_with(job, layout), layout, "cpu_offload and float8_gather need shards")
+    called = called or f'"{job.model.kind}"'
     fits = "fit" if size <= room else "do not fit"
     reason = (
         f"{size / 2**30:.2f} GiB of parameters, gradients and states {fits} {room / 2**30:.1f} GiB, half of a device; "
-        f'the planner knows the parts of "{PLANNED_KIND}" models only, not of "{job.model.kind}"'
+        f'the planner knows the parts of "{PLANNED_KIND}" models only, not of {called}'
     )
     return Chosen(job_with(job, layout), layout, reason)
 
