@@ -30,6 +30,8 @@ from atoll.datacenter.errors import DataError, LayoutError
 from atoll.datacenter.fit import fit
 from atoll.datacenter.job.huggingface import completed
 from atoll.datacenter.job.model import ModelSection
+from atoll.datacenter.machine import DATA_SHEETS
+from atoll.datacenter.machine.compute import device_memory_bytes
 from atoll.datacenter.models import spec_of
 from tests.datacenter.hub import cached
 from tests.datacenter.ranks import run_ranks
@@ -97,10 +99,14 @@ def test_a_model_of_our_blocks_is_planned_and_written_alike_in_every_layout(llam
 def test_the_layout_is_the_plans_and_told(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(str(llama), Counting(), steps=1, batch=8, out=tmp_path / "out")
     said = capsys.readouterr().err
-    assert re.search(r"^layout: .* sequences \(the fastest of \d+ that fit .*, by prediction\)$", said, re.MULTILINE)
+    told = re.search(r"^layout: .* sequences \(the fastest of \d+ that fit (.*), by prediction\)$", said, re.MULTILINE)
+    assert told is not None
+    here = f"{device_memory_bytes(torch.device('cpu'), 1) / 2**30:.1f} GiB for each rank"
+    assert told[1] == f"this machine ({here}; speeds of {DATA_SHEETS['h100'].name}, because there is no GPU)"
     fit(nn.Linear(2, 2), TensorDataset(torch.ones(4, 2), torch.ones(4, dtype=torch.int64)), steps=1, batch=4)
     said = capsys.readouterr().err
-    assert re.search(r"^layout: .* \(0\.00 GiB of parameters, gradients and states fit", said)
+    fits = r"^layout: .* \(0\.00 GiB of parameters, gradients and states fit \d+\.\d GiB, half of a device;"
+    assert re.search(fits, said)
     assert said.splitlines()[0].endswith('the planner knows the parts of "llama" models only, not of the given module)')
 
 

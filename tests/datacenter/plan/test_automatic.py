@@ -28,6 +28,7 @@ def test_a_known_model_gets_the_fastest_layout_of_the_plan() -> None:
     fastest = search(Task.of(job), 8, H100).best[0].layout
     assert layout_of(chosen.job, 8) == chosen.layout == fastest
     assert chosen.job.optimiser.lr == 1e-4
+    assert chosen.reason.endswith(" that fit NVIDIA H100 SXM 80 GB, by prediction")
     assert "the fastest of" in chosen.reason
     check_layout(chosen.job, 8)
 
@@ -36,6 +37,10 @@ def test_a_known_model_that_fits_no_layout_is_refused() -> None:
     job = small(model=LLAMA_405B, batch={"global_batch": 8, "sequence": 8192})
     with pytest.raises(NothingFitsError, match="none of"):
         choose_layout(job, spec_of(job.model), 8, H100)
+    with pytest.raises(
+        NothingFitsError, match=r"GiB of here \(79\.6 GiB for each rank; speeds of NVIDIA H100 SXM 80 GB\)"
+    ):
+        choose_layout(job, spec_of(job.model), 8, dataclasses.replace(H100, device="here"))
 
 
 PRIVATE = {"noise_multiplier": 1.0}
@@ -108,7 +113,7 @@ def test_a_model_of_another_kind_is_sharded_unless_replicas_fit_half_of_a_device
     assert (mesh.dp_replicate, mesh.dp_shard) == ((ranks, 1) if method == "ddp" else (1, ranks))
     assert layout_of(chosen.job, ranks) == chosen.layout
     assert f"{gib}.00 GiB of parameters" in chosen.reason
-    assert "39.8 GiB, half of a device" in chosen.reason
+    assert "39.8 GiB, half of a device (NVIDIA H100 SXM 80 GB);" in chosen.reason
     assert "mine:module" in chosen.reason
 
 

@@ -119,16 +119,22 @@ def machine_here(job: SiloJob, world: World) -> Machine:
     per_node = ranks_per_node(world)
     every: list[Any] = [None] * world.size
     dist.all_gather_object(every, (_rates(job, world), device_memory_bytes(world.device, per_node), per_node))
-    rates: MachineRates = every[0][0]
+    rates: MachineRates
+    rates, why = every[0][0]
     here = {"memory_bytes": min(one[1] for one in every), "ranks_per_node": min(one[2] for one in every)}
-    return replace(Machine.of(rates), rates=rates.model_copy(update=here))
+    return replace(Machine.of(rates), rates=rates.model_copy(update=here), device="this machine", why=why)
 
 
-def _rates(job: SiloJob, world: World) -> MachineRates:
+def _rates(job: SiloJob, world: World) -> tuple[MachineRates, str]:
+    """Return the rates to plan with, and why these, if the job does not name them and the device has none."""
     if job.metrics.rates is not None:
-        return rates_beside(job.metrics.rates, Path())
-    sheet = sheet_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
-    return sheet or DATA_SHEETS[DEFAULT_SHEET]
+        return rates_beside(job.metrics.rates, Path()), ""
+    if world.device.type != "cuda":
+        return DATA_SHEETS[DEFAULT_SHEET], "because there is no GPU"
+    name = torch.cuda.get_device_name(world.device)
+    if (sheet := sheet_of(name)) is None:
+        return DATA_SHEETS[DEFAULT_SHEET], f"because there is no data sheet of {name}"
+    return sheet, ""
 
 
 def _tokens_of(sequences: DatasetSequences) -> int:

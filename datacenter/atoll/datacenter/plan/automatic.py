@@ -63,7 +63,7 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine, *
     if job.model.kind == PLANNED_KIND:
         found = search(Task.of(job), ranks, machine)
         layout = found.best[0].layout
-        reason = f"the fastest of {found.fitting:,} that fit {machine.rates.name}, by prediction"
+        reason = f"the fastest of {found.fitting:,} that fit {machine.describe()}, by prediction"
         return Chosen(job_with(job, layout), layout, reason)
     size, room = replica_bytes(job, spec), REPLICA_SHARE * machine.rates.memory_bytes
     needs_shards = job.data_parallel.cpu_offload or job.precision.float8_gather
@@ -74,10 +74,11 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine, *
         return Chosen(job_with(job, layout), layout, 'privacy.mode = "hooks" needs whole replicas')
     if needs_shards:
         return Chosen(job_with(job, layout), layout, "cpu_offload and float8_gather need shards")
+    device = "half of a device" if machine.device else f"half of a device ({machine.rates.name})"
     called = called or f'"{job.model.kind}"'
     fits = "fit" if size <= room else "do not fit"
     reason = (
-        f"{size / 2**30:.2f} GiB of parameters, gradients and states {fits} {room / 2**30:.1f} GiB, half of a device; "
+        f"{size / 2**30:.2f} GiB of parameters, gradients and states {fits} {room / 2**30:.1f} GiB, {device}; "
         f'the planner knows the parts of "{PLANNED_KIND}" models only, not of {called}'
     )
     return Chosen(job_with(job, layout), layout, reason)

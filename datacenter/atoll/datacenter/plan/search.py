@@ -186,7 +186,7 @@ def _closest(task: Task, found: Found, machine: Machine) -> list[str]:
     size = (needs.memory.size + CONTEXT_BYTES) / 2**30
     parts = ", ".join(f"{name} {part.value / 2**30:.1f}" for name, part in needs.memory.parts().items() if part.value)
     problems = [
-        f"none of {found.considered} layouts fits {have:.1f} GiB of {machine.rates.name}; "
+        f"none of {found.considered} layouts fits {have:.1f} GiB of {machine.describe()}; "
         f"closest: {layout.describe()}: "
         f"{size:.1f} GiB ({parts}, context {CONTEXT_BYTES / 2**30:.1f})"
     ]

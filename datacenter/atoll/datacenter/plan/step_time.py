@@ -69,10 +69,19 @@ FRAGMENTED = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates of a machine, and the share of them that a step reaches."""
+    """Rates of a machine, and the share of them that a step reaches.
+
+    Attributes:
+        rates: the rates.
+        efficiency: share of them that a step reaches.
+        device: name of the device whose memory the rates have, if it is not the device whose speeds they are.
+        why: why these speeds were chosen, for messages; empty if it needs no explanation.
+    """
 
     rates: MachineRates
     efficiency: Efficiency
+    device: str = ""
+    why: str = ""
 
     @property
     def usable_bytes(self) -> int:
@@ -85,6 +94,14 @@ class Machine:
         if rates not in DATA_SHEETS.values():
             return cls(rates, OF_MEASUREMENTS)
         return cls(rates, OF_LIMITED_H100 if rates == DATA_SHEETS["h100-500w"] else OF_DATA_SHEETS)
+
+    def describe(self) -> str:
+        """Return what a layout is planned for: the device; if its speeds are another device's, both and the memory."""
+        if not self.device:
+            return self.rates.name
+        memory = f"{self.rates.memory_bytes / 2**30:.1f} GiB for each rank"
+        why = f", {self.why}" if self.why else ""
+        return f"{self.device} ({memory}; speeds of {self.rates.name}{why})"
 
     def matmul(self, number_format: str) -> Figure:
         """Effective FLOP/s of matrix products."""
