@@ -208,6 +208,32 @@ def test_settings_that_do_not_exist_are_named(sections: dict[str, Any], message:
         fit(Net(), examples(), steps=1, batch=4, **sections)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch": 0}, "fit(): batch = 0: allowed is a whole number from 1 to 16777216"),
+        ({"batch": "8"}, 'fit(): batch = "8": allowed is a whole number from 1 to 16777216'),
+        ({"batch": 1 << 25}, "fit(): batch = 33554432: allowed is a whole number from 1 to 16777216"),
+        ({"steps": 0}, "fit(): steps = 0: allowed is a whole number from 1 to 2^40"),
+        ({"lr": -1.0}, "fit(): lr = -1.0: allowed is a number above 0"),
+        ({"job": {"steps": 0}}, "fit(): job.steps = 0: allowed is a whole number from 1 to 2^40"),
+        ({"optimiser": {"lr": 0}}, "fit(): optimiser.lr = 0: allowed is a number above 0"),
+    ],
+)
+def test_errors_name_the_argument_or_the_key_that_the_caller_wrote(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsFileError) as error:
+        fit(Net(), examples(), **{"steps": 1, "batch": 4, "progress": False} | arguments)
+    assert str(error.value) == message
+
+
+def test_a_batch_larger_than_the_dataset_is_refused() -> None:
+    with pytest.raises(
+        DataError,
+        match=r"^fit\(\): batch = 257: TensorDataset has only 256 items: set batch lower, or provide more data$",
+    ):
+        fit(Net(), examples(), steps=1, batch=257, progress=False)
+
+
 def test_settings_describe_a_layout_or_leave_it_to_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
     for key, value in (("bucket_mb", 1), ("method", "zero1"), ("cpu_offload", True)):

@@ -22,12 +22,17 @@ from atoll.datacenter.mesh.world import ranks_per_node
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.plan.automatic import PLANNED_KIND, Chosen, choose_layout
 from atoll.datacenter.plan.step_time import Machine
-from atoll.settings import described
+from atoll.settings import SettingsFileError, described
 
 if TYPE_CHECKING:
     from atoll.datacenter.data.dataset import DatasetSequences
     from atoll.datacenter.machine import MachineRates
     from atoll.datacenter.mesh import World
+
+_ARGUMENTS = {"job.steps": "steps", "batch.global_batch": "batch", "optimiser.lr": "lr"}
+"""Keys of the job that are arguments of ``fit``."""
+_MOST_OF_A_PASS = 1 << 20
+"""Maximum of ``batch.micro_batch``."""
 
 Layout: TypeAlias = Literal["auto", "ddp", "zero1", "zero2", "zero3"]
 Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -69,14 +74,14 @@ def job_of(
     """Return the job of a fit: its own settings, overridden by the caller's sections.
 
     Raises:
-        SettingsFileError: if a value is not allowed.
-        DataError: if the items are not what a language model reads.
+        SettingsFileError: if a value is not allowed; names the argument, or the key of the caller's section.
+        DataError: if the items are not what a language model reads, or too few for one batch.
     """
     gpu = world.device.type == "cuda"
     tables: dict[str, dict[str, Any]] = {
         "job": {"name": "fit", "steps": fields.steps},
         "data": {"source": f"{given_data.__module__}:{given_data.__name__}"},
-        "batch": {"global_batch": fields.batch, "micro_batch": max(1, fields.batch // world.size)},
+        "batch": {"global_batch": fields.batch, "micro_batch": _micro_batch(fields.batch, world.size)},
         "optimiser": {"lr": fields.lr},
         "data_parallel": _method(fields.layout, sections.get("data_parallel", {})),
         "precision": {"compute": "bfloat16" if gpu and "privacy" not in sections else "float32"},
@@ -87,9 +92,30 @@ def job_of(
         tables[name] = {**tables.get(name, {}), **keys}
     tables["model"] = dict(model)
     try:
-        return SiloJob.model_validate(tables)
+        job = SiloJob.model_validate(tables)
     except ValidationError as error:
-        raise described(error, SiloJob, tables, _HERE, {}) from None
+        raise _in_arguments(described(error, SiloJob, tables, _HERE, {}), sections) from None
+    if len(sequences) < fields.batch:
+        raise DataError(
+            f"{_HERE}: batch = {fields.batch}: {sequences.name} has only {len(sequences)} items: "
+            "set batch lower, or provide more data"
+        )
+    return job
+
+
+def _micro_batch(batch: object, ranks: int) -> int:
+    """Return a rank's share of a batch; 1 for anything else, which the job refuses."""
+    return min(max(1, batch // ranks), _MOST_OF_A_PASS) if isinstance(batch, int) else 1
+
+
+def _in_arguments(error: SettingsFileError, sections: Sections) -> SettingsFileError:
+    """Return the error with the arguments of ``fit`` in place of keys that the caller did not write."""
+
+    def argument(key: str) -> str:
+        section, _, name = key.partition(".")
+        return key if name in sections.get(section, {}) else _ARGUMENTS.get(key, key)
+
+    return SettingsFileError(error.file, tuple(replace(one, key=argument(one.key)) for one in error.problems))
 
 
 def _method(layout: Layout, written: Mapping[str, Any]) -> dict[str, str]:
