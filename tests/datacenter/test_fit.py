@@ -279,6 +279,24 @@ def test_the_same_call_continues_from_its_checkpoint(tmp_path: Path) -> None:
     assert run_ranks(_resumed, 1, str(tmp_path), 5) == [(5, 3)]
 
 
+def test_it_tells_from_where_it_continues_and_that_nothing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = str(tmp_path / "kept")
+    said = []
+    for steps in (2, 3, 3):
+        fit(Net(), examples(), steps=steps, batch=32, layout="ddp", checkpoint={"folder": kept})
+        lines = capsys.readouterr().err.splitlines()
+        said.append([re.sub(r"  loss .*", "", line) for line in lines])
+    assert said == [
+        ["step 2/2"],
+        [f"continues after step 2 of {kept}", "step 3/3"],
+        [f"nothing is left to train: {kept} has step 3, and steps = 3"],
+    ]
+    fit(Net(), examples(), steps=4, batch=32, layout="ddp", checkpoint={"folder": kept}, progress=False)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "launcher",

@@ -99,6 +99,7 @@ def test_a_model_of_our_blocks_is_planned_and_written_alike_in_every_layout(llam
 def test_the_layout_is_the_plans_and_told(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(str(llama), Counting(), steps=1, batch=8, out=tmp_path / "out")
     said = capsys.readouterr().err
+    assert said.splitlines()[-1] == f"the trained model is in {tmp_path / 'out'}"
     told = re.search(r"^layout: .* sequences \(the fastest of \d+ that fit (.*), by prediction\)$", said, re.MULTILINE)
     assert told is not None
     here = f"{device_memory_bytes(torch.device('cpu'), 1) / 2**30:.1f} GiB for each rank"

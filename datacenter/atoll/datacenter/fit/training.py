@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,6 +17,7 @@ from atoll.datacenter.data.dataset import DatasetSequences, MapStyle
 from atoll.datacenter.errors import DataError, LayoutError
 from atoll.datacenter.fit.given import GIVEN, Given
 from atoll.datacenter.fit.jobs import Fields, Layout, Sections, job_of, model_section, planned
+from atoll.datacenter.fit.lines import Lines
 from atoll.datacenter.job.huggingface import find_checkpoint
 from atoll.datacenter.job.operation import FaultsSection
 from atoll.datacenter.mesh import World, join_world
@@ -83,7 +84,8 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
             parameters (``zero3``). Sections that describe a layout are used as written.
         held_out: data of the same kind that is not trained on, for ``evaluation={"every_steps": 50}``.
         out: folder for the trained model, of a model that is named: ``config.json`` and ``.safetensors``.
-        progress: whether rank 0 prints the layout and progress on standard error.
+        progress: whether rank 0 prints on standard error: the layout, the checkpoint from which it continues,
+            progress, and where the trained model is.
         sections: further settings of the silo job by section; its reference lists them. With
             ``checkpoint={"folder": "kept"}`` the same call continues from the last checkpoint; with
             ``model={"lora": {"rank": 8}}`` adapters are trained, and merged at the end.
@@ -113,11 +115,14 @@ def fit(  # noqa: PLR0913  # data, length, and what a script changes most often
             shape, numbers = sequences.item
             if job.model.kind == "transformers" and len(shape) == 1 and numbers == "i":
                 check_positions(job.model, shape[0])
+            lines = Lines(shown=progress and world.is_first)
             if layout == "auto":
-                job = _with_layout(job, world, progress=progress)
+                job = _with_layout(job, world, lines)
             with open_trainer(job, Path(), world, Unwatched(), console=progress) as trainer:
-                summary = trainer.run(open_ledger(job, trainer.mechanism, world, Path()))
+                ledger = open_ledger(job, trainer.mechanism, world, Path())
+                summary = trainer.run(ledger, resumed=partial(lines.resumed, job))
                 _keep(trainer.step.passes.parts, job, found)
+                lines.written(found.out)
                 return summary
     finally:
         GIVEN.reset(given)
@@ -168,13 +173,12 @@ def _check_out(out: Path) -> None:
         raise LayoutError(f'fit(..., out="{out}") cannot be written: {error.strerror}; give another folder') from error
 
 
-def _with_layout(job: SiloJob, world: World, *, progress: bool) -> SiloJob:
+def _with_layout(job: SiloJob, world: World, lines: Lines) -> SiloJob:
     """Return the job with its layout, and print it."""
     chosen = planned(job, world)
     if chosen is None:
         return job
-    if progress and world.is_first:
-        sys.stderr.write(f"layout: {chosen.layout.describe()} ({chosen.reason})\n")
+    lines.planned(chosen)
     return chosen.job
 
 

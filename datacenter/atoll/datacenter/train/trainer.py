@@ -29,6 +29,7 @@ from atoll.datacenter.train.replica_group import OtherRows, ReplicaGroup, group_
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from atoll.datacenter.data import Batch
@@ -107,7 +108,7 @@ class Trainer:
     _launched: Launched | None = None
     _last: StepResult | None = None
 
-    def run(self, ledger: StepLedger | None = None) -> Summary:
+    def run(self, ledger: StepLedger | None = None, resumed: Callable[[int], object] = lambda _step: None) -> Summary:
         """Run steps until the last one or until a stop is requested; then write a last checkpoint.
 
         Loss and norm of a step are read after the next one has been queued, so that the device never waits for this
@@ -115,8 +116,11 @@ class Trainer:
 
         Args:
             ledger: counts the steps, on rank 0 of a job with ``[privacy]``.
+            resumed: called with the step of the checkpoint that was read, before the next step.
         """
         resumed_at = self._begin()
+        if resumed_at is not None:
+            resumed(resumed_at)
         if ledger is not None:
             ledger.begin(self.state.step, resumed=resumed_at is not None)
         while self.state.step < self.job.job.steps:

@@ -30,7 +30,6 @@ from atoll.datacenter.elastic.replicas.average import Averager, shard_of
 from atoll.datacenter.elastic.replicas.link import Ticket
 from atoll.datacenter.elastic.replicas.messages import Heal, Quorum
 from atoll.datacenter.elastic.watch import Watch
-from atoll.datacenter.privacy.step_ledger import StepLedger
 from atoll.datacenter.train.trainer import Summary, Trainer
 
 FACTS = Path(os.environ["FACTS"])
@@ -93,8 +92,8 @@ def instrument(group: int) -> None:
         steps["heal"] = heal.number
         send_all(state, heal, *place)
 
-    def running(self: Trainer, ledger: StepLedger | None = None) -> Summary:
-        summary = run(self, ledger)
+    def running(self: Trainer, *place: Any, **named: Any) -> Summary:
+        summary = run(self, *place, **named)
         state = self.state.model_tensors() | self.state.optimiser_tensors(make=False)
         shards = {name: shard_of(tensor).clone() for name, tensor in state.items()}
         torch.save(shards, FACTS / f"state-{group}-{os.environ['RANK']}.pt")
