@@ -177,6 +177,18 @@ def test_items_longer_than_its_positions_are_refused(gpt2: Path, tmp_path: Path)
         fit(gpt2, items, steps=1, batch=8, out=tmp_path / "out", progress=False)
 
 
+@pytest.mark.parametrize(("place", "what"), [("input_ids", "token"), ("labels", "label")])
+def test_tokens_beyond_the_vocabulary_are_named(gpt2: Path, tmp_path: Path, place: str, what: str) -> None:
+    items = [{name: part.clone() for name, part in Counting()[index].items()} for index in range(8)]
+    items[5][place][3] = 32
+    said = rf"list\[5\] has the {what} 32, but the model's vocabulary has 32: use the model's own tokenizer$"
+    with pytest.raises(DataError, match=f": {said}"):
+        fit(gpt2, items, steps=1, batch=8, out=tmp_path / "out", progress=False)
+    held_out: dict[str, Any] = {"held_out": items, "evaluation": {"every_steps": 1}}
+    with pytest.raises(DataError, match=f"^held-out {said}"):
+        fit(gpt2, Counting(), steps=1, batch=8, out=tmp_path / "out", progress=False, **held_out)
+
+
 def test_a_library_or_class_that_is_missing_is_told(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = (gpt2 / "config.json").read_text(encoding="utf-8")
     (gpt2 / "config.json").write_text(config.replace("GPT2LMHeadModel", "GPT2Unheard"), encoding="utf-8")

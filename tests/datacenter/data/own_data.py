@@ -44,9 +44,10 @@ def failing(settings: Mapping[str, object], _sequence: int, _split: str) -> obje
     return settings["count"]
 
 
-def beyond(settings: Mapping[str, object], sequence: int, _split: str) -> list[tuple[list[int], list[int]]]:
+def beyond(settings: Mapping[str, object], sequence: int, _split: str) -> list[tuple[Any, Any]]:
     """Eight rows of counting tokens; ``settings`` say which row has a wrong token, a wrong label or another length."""
-    rows = [([*range(sequence)], [*range(sequence)]) for _ in range(8)]
+    sequence = int(str(settings.get("tokens", sequence)))
+    rows: list[tuple[Any, Any]] = [([*range(sequence)], [*range(sequence)]) for _ in range(8)]
     tokens, labels = rows[int(str(settings["row"]))]
     match settings["wrong"]:
         case "token":
@@ -57,6 +58,10 @@ def beyond(settings: Mapping[str, object], sequence: int, _split: str) -> list[t
             rows = [(tokens[1:], labels[1:]) for tokens, labels in rows]
         case "labels":
             rows = [(tokens, labels[1:]) for tokens, labels in rows]
+        case "classes":  # one label for each row, above all tokens
+            rows = [(tokens, sequence) for tokens, _ in rows]
+        case "images":
+            rows = [([float(token) for token in tokens], labels) for tokens, labels in rows]
         case _:
             labels[0] = -100
     return rows

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from atoll.datacenter.data import open_batches, open_job_batches
+from atoll.datacenter.data.language import Vocabulary
 from atoll.datacenter.data.stdlib import Split, split_of, stdlib_documents
 from atoll.datacenter.data.token_writer import TokenWriter
 from atoll.datacenter.data.tokenizer import ByteTokenizer
@@ -58,7 +59,7 @@ def test_a_token_file_of_the_same_documents_gives_the_same_batches(tmp_path: Pat
         for document in stdlib_documents("train"):
             writer.add(np.frombuffer(document, np.uint8))
             writer.end_document()
-    there = open_batches(data('source = "tokens"\npath = "lib.tokens"'), BATCH, 5, tmp_path, model_vocab=256)
+    there = open_batches(data('source = "tokens"\npath = "lib.tokens"'), BATCH, 5, tmp_path, vocabulary=Vocabulary(256))
     here = open_batches(data(""), BATCH, 5, tmp_path)
     assert there.state() == here.state()
     for step in (0, 77_777):
@@ -76,7 +77,7 @@ def test_text_streams_with_a_tokenizer(tmp_path: Path, packing: str) -> None:
 
 
 def test_digits_come_as_images_with_labels() -> None:
-    found = open_batches(data('source = "digits"'), BATCH, 0, Path(), model_vocab=10)
+    found = open_batches(data('source = "digits"'), BATCH, 0, Path(), vocabulary=Vocabulary(10))
     batch = found.next_step().share(1, 2)
     assert (batch.tokens.shape, batch.tokens.dtype) == ((2, 1, 8, 8), torch.float32)
     assert (batch.labels.shape, batch.labels.dtype) == ((2,), torch.int64)
@@ -113,7 +114,7 @@ def test_what_cannot_be_trained_on_is_refused_before_training(
 
 def test_a_model_with_too_small_a_vocabulary_is_refused() -> None:
     with pytest.raises(DataError, match=r"vocabulary of 256, the model's is 100: set model\.vocab = 256"):
-        open_batches(data(""), BATCH, 0, Path(), model_vocab=100)
+        open_batches(data(""), BATCH, 0, Path(), vocabulary=Vocabulary(100))
 
 
 def test_a_held_out_part_of_users_own_text_is_theirs_to_make() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.datacenter.data import open_batches, open_job_batches
+from atoll.datacenter.data import open_batches, open_held_out, open_job_batches
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.training import BatchSection, DataSection
@@ -105,3 +106,51 @@ def test_a_language_models_rows_are_checked_before_they_reach_it(wrong: str, row
 
 def test_labels_that_do_not_count_are_allowed() -> None:
     assert _language("nothing", 0) == 15
+
+
+def _of_transformers(folder: Path, wrong: str, config: dict[str, Any]) -> SiloJob:
+    """A job with rows of 16 tokens, of a model that takes its own data's length, and batch.sequence = 128."""
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    settings = {"wrong": wrong, "row": 5, "tokens": 16}
+    return SiloJob.model_validate(
+        {
+            "job": {"name": "own", "steps": 1},
+            "model": {"kind": "transformers", "weights": str(folder)},
+            "data": {"source": "tests.datacenter.data.own_data:beyond", "settings": settings},
+            "batch": {"global_batch": 8},
+            "evaluation": {"every_steps": 1},
+        }
+    )
+
+
+@pytest.mark.parametrize(("wrong", "value"), [("token", 64), ("label", -1)])
+def test_rows_of_a_model_of_transformers_are_checked_too(tmp_path: Path, wrong: str, value: int) -> None:
+    job = _of_transformers(tmp_path, wrong, {"vocab_size": 64})
+    said = rf"beyond\[5\] has the {wrong} {value}, but the model's vocabulary has 64: use the model's own tokenizer$"
+    with pytest.raises(DataError, match=said):
+        open_job_batches(job, Path()).next_step().share(0, 1)
+    held_out = open_held_out(job, Path())
+    assert held_out is not None
+    with pytest.raises(DataError, match=said):
+        list(held_out.shares(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "config"),
+    [("token", {"vocab_size": 65}), ("token", {}), ("classes", {"vocab_size": 16}), ("images", {"vocab_size": 2})],
+    ids=["in the vocabulary", "no vocabulary", "classes", "images"],
+)
+def test_other_data_of_a_model_of_transformers_is_not_checked(
+    tmp_path: Path, wrong: str, config: dict[str, Any]
+) -> None:
+    job = _of_transformers(tmp_path, wrong, config)
+    assert len(open_job_batches(job, Path()).next_step().share(0, 1)) == 8
+
+
+def test_text_beyond_the_vocabulary_of_a_model_of_transformers_is_refused(tmp_path: Path) -> None:
+    job = _of_transformers(tmp_path, "nothing", {"vocab_size": 255})
+    job = job.model_copy(update={"data": DataSection()})
+    with pytest.raises(DataError, match=r"a vocabulary of 256, the model's is 255: use the model's own tokenizer$"):
+        open_job_batches(job, Path())
+    with pytest.raises(DataError, match=r"vocabulary of 256, the model's is 255: use held-out data"):
+        open_held_out(job, Path())

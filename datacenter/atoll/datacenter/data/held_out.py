@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from atoll.datacenter.data.batches import Batch, batch_of, share_of
 from atoll.datacenter.data.digits import Digits
 from atoll.datacenter.data.documents import Documents, Tokens, in_memory
-from atoll.datacenter.data.language import for_model
+from atoll.datacenter.data.language import for_model, vocabulary_of
 from atoll.datacenter.data.own import open_own
 from atoll.datacenter.data.packing import IGNORED, Packed, Padded, Rows, Sequences
 from atoll.datacenter.data.permutation import Permutation
@@ -81,6 +81,7 @@ def open_held_out(job: SiloJob, folder: Path) -> HeldOut | None:
 
     Raises:
         DataError: if held-out data is missing, damaged, empty or not for this model; names it and the remedy.
+        LayoutError: if the config of the checkpoint that a model of ``transformers`` is of cannot be read.
         MissingExtraError: if a required library is not installed.
     """
     if job.evaluation is None:
@@ -92,7 +93,7 @@ def open_held_out(job: SiloJob, folder: Path) -> HeldOut | None:
 
 
 def _sequences(job: SiloJob, data: DataSection, path: str | None, folder: Path) -> Sequences:
-    reads_files = data.source in _READ_FILES
+    reads_files, vocabulary = data.source in _READ_FILES, vocabulary_of(job.model)
     if reads_files and path is None:
         raise DataError(
             f'evaluation.path is missing: data.source = "{data.source}" has no held-out part; keep some text apart, '
@@ -104,14 +105,13 @@ def _sequences(job: SiloJob, data: DataSection, path: str | None, folder: Path) 
             "leave it out"
         )
     if data.source not in SOURCES:
-        vocab = job.model.vocab if job.model.kind == "llama" else None
-        return for_model(open_own(data, job.batch.sequence, "held_out"), job.batch.sequence, vocab)
+        return for_model(open_own(data, job.batch.sequence, "held_out"), job.batch.sequence, vocabulary)
     if data.source == "digits":
         return Digits("held_out")
     documents = _documents(data, folder / (path or ""), folder)
-    if job.model.kind == "llama" and documents.vocab > job.model.vocab:
+    if vocabulary is not None and documents.vocab > vocabulary.size:
         raise DataError(
-            f"{documents.name} has a vocabulary of {documents.vocab}, the model's is {job.model.vocab}: use held-out "
+            f"{documents.name} has a vocabulary of {documents.vocab}, the model's is {vocabulary.size}: use held-out "
             "data made with the same tokenizer"
         )
     return (Packed if data.packing else Padded)(documents, job.batch.sequence)

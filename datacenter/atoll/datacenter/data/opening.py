@@ -7,7 +7,7 @@ from pathlib import Path
 from atoll.datacenter.data.batches import Batches, Shuffled, Source
 from atoll.datacenter.data.digits import Digits
 from atoll.datacenter.data.documents import Documents, in_memory
-from atoll.datacenter.data.language import for_model
+from atoll.datacenter.data.language import Vocabulary, for_model, vocabulary_of
 from atoll.datacenter.data.own import open_own
 from atoll.datacenter.data.packing import Packed, Padded
 from atoll.datacenter.data.stdlib import Split, stdlib_documents, stdlib_name
@@ -33,6 +33,7 @@ def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batc
 
     Raises:
         DataError: if data is missing, damaged, too little or not for this model; names it and the remedy.
+        LayoutError: if the config of the checkpoint that a model of ``transformers`` is of cannot be read.
         MissingExtraError: if a required library is not installed.
     """
     kind, images = job.model.kind, job.data.source == "digits"
@@ -41,8 +42,8 @@ def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batc
             f'model.kind = "{kind}" cannot be trained on data.source = "{job.data.source}": '
             '"vision" takes "digits", "llama" takes "stdlib", "tokens" or "text"'
         )
-    vocab = job.model.vocab if kind == "llama" else None
-    return open_batches(job.data, job.batch, job.job.seed, folder, split, model_vocab=vocab)
+    vocabulary = vocabulary_of(job.model)
+    return open_batches(job.data, job.batch, job.job.seed, folder, split, vocabulary=vocabulary)
 
 
 def open_batches(
@@ -52,7 +53,7 @@ def open_batches(
     folder: Path,
     split: Split = "train",
     *,
-    model_vocab: int | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Batches:
     """Open the batches of a job.
 
@@ -62,7 +63,7 @@ def open_batches(
         seed: the job's seed, for the order of sequences.
         folder: folder of the job file; paths are relative to it.
         split: training data or held-out data (``stdlib`` and ``digits``).
-        model_vocab: the model's vocabulary, which must contain every token; not checked if None.
+        vocabulary: the model's, which must contain every token; not checked if None.
 
     Raises:
         DataError: if data is missing, damaged or too little; names it and the remedy.
@@ -75,13 +76,12 @@ def open_batches(
     if data.source == "digits":
         return Batches(Shuffled(Digits(split), batch.global_batch, seed))
     if data.source not in SOURCES:
-        own = for_model(open_own(data, batch.sequence, split), batch.sequence, model_vocab)
+        own = for_model(open_own(data, batch.sequence, split), batch.sequence, vocabulary)
         return Batches(Shuffled(own, batch.global_batch, seed))
     source, vocab = _open_text(data, batch, seed, folder, split)
-    if model_vocab is not None and vocab > model_vocab:
-        raise DataError(
-            f"the data has a vocabulary of {vocab}, the model's is {model_vocab}: set model.vocab = {vocab}"
-        )
+    if vocabulary is not None and vocab > vocabulary.size:
+        remedy = f"set model.vocab = {vocab}" if vocabulary.built_in else "use the model's own tokenizer"
+        raise DataError(f"the data has a vocabulary of {vocab}, the model's is {vocabulary.size}: {remedy}")
     return Batches(source)
 
 

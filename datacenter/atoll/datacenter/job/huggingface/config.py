@@ -89,6 +89,16 @@ def check_weights(model: ModelSection) -> None:
     completed(model.model_dump(), Path(model.weights))
 
 
+def vocabulary_size(folder: Path) -> int | None:
+    """Return the size of a checkpoint's vocabulary; None if its config does not give it.
+
+    Raises:
+        LayoutError: if its config cannot be read.
+    """
+    size = read_config(folder).get("vocab_size")
+    return size if type(size) is int and size > 0 else None
+
+
 def unsupported(folder: Path) -> list[str]:
     """Return the features that a checkpoint needs and our blocks lack.
 
