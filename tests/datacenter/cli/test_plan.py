@@ -101,6 +101,17 @@ def test_sizes_are_those_of_the_checkpoint_or_are_written_until_it_is_there(tmp_
     assert "m on 2 x" in run(str(job), *options)
 
 
+def test_what_privacy_adds_is_said_not_to_be_counted(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    text = '[job]\nname = "m"\nsteps = 1\n[model]\nlayers = 2\n'
+    said = "not counted: time and memory that [privacy] adds"
+    job.write_text(text)
+    assert said not in run(str(job), "--gpus", "2")
+    job.write_text(f"{text}[privacy]\nnoise_multiplier = 1.0\n")
+    assert said in run(str(job), "--gpus", "2")
+    assert said in run(str(job), "--gpus", "2", "--as-written")
+
+
 def test_nothing_fits() -> None:
     with pytest.raises(LayoutError, match=r"none of .* layouts fits"):
         run(EXAMPLE, "--gpus", "1")

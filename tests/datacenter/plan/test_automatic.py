@@ -64,6 +64,11 @@ def test_the_plan_has_only_layouts_that_the_settings_permit(sections: dict[str, 
         check_layout(job_with(small(**sections), one.layout), 4)
     meshes = {one.layout.dims for one in search(Task.of(small()), 4, H100).best}
     assert {one.layout.dims for one in best} < meshes
+    job = small(**sections)
+    private = choose_layout(job, spec_of(job.model), 4, H100).reason.endswith(
+        "by prediction without what [privacy] adds"
+    )
+    assert private == (job.privacy is not None)
 
 
 def test_a_batch_that_privacy_cannot_divide_is_told() -> None:

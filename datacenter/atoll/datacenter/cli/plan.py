@@ -83,6 +83,8 @@ def plan(  # noqa: PLR0913  # one for each option
             f"{task.job.job.name} on {gpus} x {machine.rates.name}: {found.considered:,} layouts looked at, "
             f"{found.fitting:,} fit; the best of each of {len(best):,} meshes"
         )
+    if job.privacy is not None:
+        title += "\nnot counted: time and memory that [privacy] adds"
     compared: list[Compared] = []
     if verified:
         chosen = next((one.layout for one in best if refusal(task, one.layout) is None), best[0].layout)

@@ -64,6 +64,8 @@ def choose_layout(job: SiloJob, spec: ModelSpec, ranks: int, machine: Machine, *
         found = search(Task.of(job), ranks, machine)
         layout = found.best[0].layout
         reason = f"the fastest of {found.fitting:,} that fit {machine.describe()}, by prediction"
+        if job.privacy is not None:
+            reason += " without what [privacy] adds"
         return Chosen(job_with(job, layout), layout, reason)
     size, room = replica_bytes(job, spec), REPLICA_SHARE * machine.rates.memory_bytes
     needs_shards = job.data_parallel.cpu_offload or job.precision.float8_gather
