@@ -81,7 +81,7 @@ def open_held_out(job: SiloJob, folder: Path) -> HeldOut | None:
 
     Raises:
         DataError: if held-out data is missing, damaged, empty or not for this model; names it and the remedy.
-        LayoutError: if the config of the checkpoint that a model of ``transformers`` is of cannot be read.
+        LayoutError: if the config of the checkpoint of a ``transformers`` model cannot be read.
         MissingExtraError: if a required library is not installed.
     """
     if job.evaluation is None:

@@ -33,7 +33,7 @@ def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batc
 
     Raises:
         DataError: if data is missing, damaged, too little or not for this model; names it and the remedy.
-        LayoutError: if the config of the checkpoint that a model of ``transformers`` is of cannot be read.
+        LayoutError: if the config of the checkpoint of a ``transformers`` model cannot be read.
         MissingExtraError: if a required library is not installed.
     """
     kind, images = job.model.kind, job.data.source == "digits"
