@@ -147,19 +147,19 @@ class TestInvitation:
         assert model.name == "model"
         assert layout_from_proto(model.layout) == LAYOUT
 
-    async def test_a_reconnected_member_is_invited_again_unless_it_is_at_work(
-        self, world: World, alice: Participant
-    ) -> None:
-        async with alice.check_in() as stream:
-            await world.submit()
-            first = await stream.next("participate")
-        async with alice.check_in() as stream:
-            assert (await stream.next("participate")).key == first.key
-        async with alice.check_in(resuming=[first.key]) as stream:
-            await alice.report(first.key, update_values(1))
-            # The next thing that it hears is the end of the stream: there was no second invitation.
-            await stream.call.done_writing()
-            assert await stream.read() is None
+    async def test_a_reconnected_member_is_invited_again_unless_it_is_at_work(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", silence_s=WAIT_S) as world:  # it counts as gone only after that
+            alice = await world.participant()
+            async with alice.check_in() as stream:
+                await world.submit()
+                first = await stream.next("participate")
+            async with alice.check_in() as stream:
+                assert (await stream.next("participate")).key == first.key
+            async with alice.check_in(resuming=[first.key]) as stream:
+                await alice.report(first.key, update_values(1))
+                # The next thing that it hears is the end of the stream: there was no second invitation.
+                await stream.call.done_writing()
+                assert await stream.read() is None
 
     async def test_a_member_that_returns_to_a_round_that_is_over_is_spared_the_work(
         self, world: World, alice: Participant
