@@ -385,19 +385,23 @@ def fork_children(requests: socket.socket, *, lead: bool) -> Request | None:
     """
     while (request := receive(requests)) is not None:
         read, written = os.pipe()
+        adopted, orphaning = os.pipe()
         if (between := os.fork()) == 0:
             if os.fork() == 0:
                 if lead:
                     os.setsid()  # before the launcher knows of it: the launcher may signal its group at once
                 os.write(written, NUMBER.pack(os.getpid()))
+                os.close(orphaning)
+                os.read(adopted, 1)  # a rank ends when its parent changes
                 requests.detach()  # as in ``main``
                 become(request)
                 return request
             os._exit(0)
         os.close(written)
         os.waitpid(between, 0)
+        os.close(orphaning)
         os.write(request.answer, os.read(read, NUMBER.size))
-        for descriptor in (*request.standard, request.answer, read):
+        for descriptor in (*request.standard, request.answer, read, adopted):
             os.close(descriptor)
     return None
 
