@@ -22,13 +22,13 @@ LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[s-z]*.py)
 FIRST_SERVER_TESTS := $(wildcard tests/server/[a-q]*/ tests/server/r[a-o]*/)
 LAST_SERVER_TESTS := $(wildcard tests/server/r[p-z]*/ tests/server/[s-z]*/ tests/server/test_*.py)
 CLIENT_TESTS := tests/client tests/examples tests/simulation
-# The fast tests' two lanes, alike in processor time, without the folders that take long as a whole: statistics, fuzzing,
-# fits, simulations, examples, backups. Modules elsewhere that take long are marked `slow`.
+# The fast tests are in lanes of one process, without the folders that take long as a whole: statistics, fuzzing, fits,
+# simulations, examples, backups. Modules elsewhere that take long are marked `slow`. pytest ignores no folder that is named.
 FAST := "not system and not ranks and not slow"
 SLOW_TESTS := tests/accounting tests/benchmarks tests/examples tests/fuzz tests/simulation tests/server/backup \
   tests/server/privacy_audit tests/server/privacy/noise tests/server/sampling tests/datacenter/scaling
-FAST_TESTS := tests/server/runs tests/server/process tests/server/access tests/server/rpc tests/server/stores tests/server/privacy \
-  tests/client
+FAST_ONLY = -m $(FAST) $(addprefix --ignore ,$(SLOW_TESTS))
+FAST_OF = $(filter-out $(SLOW_TESTS) $(addsuffix /,$(SLOW_TESTS)),$(1))
 ROOMS := protos common client server datacenter tests benchmarks examples packaging
 
 # The generator is pinned to the oldest protobuf runtime that pyproject.toml admits (6.31).
@@ -40,8 +40,8 @@ MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
 .PHONY: dev demo demo-private demo-silo test test-every test-silo test-system test-system-first test-system-last \
-  test-server test-server-first test-server-last test-clients test-rest test-fast test-fast-server \
-  test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-server test-server-first test-server-last test-clients test-rest \
+  test-fast test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -102,14 +102,20 @@ browser-tools: $(TOOLS)/node_modules/.installed ## what checks the console's acc
 screenshots: $(VENV)/.dev ## draw the pictures of docs/console.md anew, with Chromium
 	ATOLL_SCREENSHOTS=docs/assets/console $(BIN)/pytest tests/console/test_browser.py -k picture
 
-test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in two lanes side by side
-	$(MAKE) --no-print-directory --jobs=2 test-fast-server test-fast-rest
+test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in four lanes side by side
+	$(MAKE) --no-print-directory --jobs=4 test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest
 
-test-fast-server: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest -m $(FAST) $(FAST_TESTS) $(addprefix --ignore ,$(SLOW_TESTS)) 2>&1 | sed -u 's/^/server  /'
+test-fast-server-first: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(call FAST_OF,$(FIRST_SERVER_TESTS)) 2>&1 | sed -u 's/^/server a-ro /'
+
+test-fast-server-last: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(call FAST_OF,$(LAST_SERVER_TESTS)) 2>&1 | sed -u 's/^/server rp-z /'
+
+test-fast-clients: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(call FAST_OF,$(CLIENT_TESTS)) 2>&1 | sed -u 's/^/clients      /'
 
 test-fast-rest: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest -m $(FAST) $(addprefix --ignore ,$(FAST_TESTS) $(SLOW_TESTS)) 2>&1 | sed -u 's/^/rest    /'
+	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(addprefix --ignore ,tests/system tests/server $(CLIENT_TESTS)) 2>&1 | sed -u 's/^/rest         /'
 
 test-newest: ## the fast tests with the newest version of each dependency, in a new environment; KEEP=torch keeps torch's version
 	rm -rf $(VENV)-newest
