@@ -6,15 +6,24 @@ promptness by the cause of an event, by counting, or by ``kept``.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 WAIT_S = 300.0
 """Seconds until a wait for an event, a process or a call gives up."""
 _STARTS = 20
 """Allowance for a step beyond the time that it promises, in starts of a Python process."""
 _LEAST_WINDOW_S = 4.0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds, where no event tells."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
 
 
 def kept(took_s: float, promised_s: float) -> bool:

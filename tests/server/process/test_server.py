@@ -18,9 +18,8 @@ from atoll.server.process import draining, warming
 from atoll.server.process.server import Daemon
 from atoll.server.stores import StoreUnavailableError
 from atoll.wire.v1 import control_pb2
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until
 from tests.ports import free_ports
-from tests.server.rpc.test_revocation import until
 from tests.server.rpc.world import World
 
 SERVICES = {

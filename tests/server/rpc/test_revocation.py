@@ -18,7 +18,7 @@ from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.open_calls import OpenCalls
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until
 from tests.server.rpc.world import Participant, Stream, World, chunks_of, frames_of, job, refused_code
 from tests.server.rpc.world import update_values as values
 
@@ -37,12 +37,6 @@ def no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
 async def revoke(world: World, participant: Participant) -> None:
     request = control_pb2.RevokeParticipantRequest(participant=participant.name, reason="lost")
     await world.operator.control.RevokeParticipant(request, timeout=WAIT_S)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0.01)
 
 
 async def invited(world: World, *members: Participant) -> participation_pb2.RoundKey:

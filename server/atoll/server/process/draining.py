@@ -72,4 +72,4 @@ async def _log_progress(waits_for: Callable[[], str], limit_s: float) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(PROGRESS_S)
-        log.info("draining for %.0f s of at most %.3g s: %s", time.monotonic() - began, limit_s, waits_for())
+        log.info("draining for %.0f s of at most %g s: %s", time.monotonic() - began, round(limit_s, 1), waits_for())
