@@ -27,6 +27,8 @@ CLIENT_TESTS := tests/client tests/examples tests/simulation
 FAST := "not system and not ranks and not slow"
 SLOW_TESTS := tests/accounting tests/benchmarks tests/examples tests/fuzz tests/simulation tests/server/backup \
   tests/server/privacy_audit tests/server/privacy/noise tests/server/sampling tests/datacenter/scaling
+# What each lane printed, by its name.
+LANES := $(TOOLS)/lanes
 FAST_ONLY = -m $(FAST) $(addprefix --ignore ,$(SLOW_TESTS))
 FAST_OF = $(filter-out $(SLOW_TESTS) $(addsuffix /,$(SLOW_TESTS)),$(1))
 ROOMS := protos common client server datacenter tests benchmarks examples packaging
@@ -39,7 +41,13 @@ BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 AXE := axe-core@4.14.1
 
-.PHONY: dev demo demo-private demo-silo test test-every test-silo test-system test-system-first test-system-last \
+# $(call lane,NAME,ARGUMENTS): the tests of a lane, its name before each line.
+define lane
+	mkdir -p $(LANES)
+	set -o pipefail; $(BIN)/pytest $(2) 2>&1 | tee "$(LANES)/$(1)" | sed -u "s/^/$$(printf %-12s '$(1)') /"
+endef
+
+.PHONY: dev demo demo-private demo-silo test test-every test-failures test-silo test-system test-system-first test-system-last \
   test-server test-server-first test-server-last test-clients test-rest \
   test-fast test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
@@ -56,38 +64,42 @@ demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ra
 	$(BIN)/atoll silo demo
 
 test: $(VENV)/.dev ## the whole test suite, in seven lanes side by side
+	rm -rf $(LANES)
 	$(MAKE) --no-print-directory --jobs=7 test-silo test-server-first test-server-last test-clients test-rest test-system-first \
-	  test-system-last
+	  test-system-last || { $(MAKE) --no-print-directory test-failures; exit 1; }
+
+test-failures: ## what failed in the last run of the tests, with the errors: lanes that went on have buried it
+	@cd $(LANES); grep --with-filename --extended-regexp '^(_{3,} .* _{3,}$$|E   |FAILED |ERROR |\++ Timeout)' * || echo 'no lane recorded a failure'
 
 test-every: ## the whole test suite, with what a commit leaves out (docs/testing.md)
 	PYTEST_ADDOPTS=--every $(MAKE) --no-print-directory test
 
 test-silo: $(VENV)/.dev ## training in a silo
-	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo         /'
+	$(call lane,silo,$(SILO_TESTS))
 
 test-system: $(VENV)/.dev ## servers, clients and silos as real processes, and their faults, in two lanes
 	$(MAKE) --no-print-directory --jobs=2 test-system-first test-system-last
 
 test-system-first: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FIRST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system a-r   /'
+	$(call lane,system a-r,$(FIRST_SYSTEM_TESTS))
 
 test-system-last: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(LAST_SYSTEM_TESTS) 2>&1 | sed -u 's/^/system s-z   /'
+	$(call lane,system s-z,$(LAST_SYSTEM_TESTS))
 
 test-server: $(VENV)/.dev ## the server's modules, in two lanes
 	$(MAKE) --no-print-directory --jobs=2 test-server-first test-server-last
 
 test-server-first: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FIRST_SERVER_TESTS) 2>&1 | sed -u 's/^/server a-ro /'
+	$(call lane,server a-ro,$(FIRST_SERVER_TESTS))
 
 test-server-last: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(LAST_SERVER_TESTS) 2>&1 | sed -u 's/^/server rp-z /'
+	$(call lane,server rp-z,$(LAST_SERVER_TESTS))
 
 test-clients: $(VENV)/.dev ## clients, simulations and examples
-	set -o pipefail; $(BIN)/pytest $(CLIENT_TESTS) 2>&1 | sed -u 's/^/clients      /'
+	$(call lane,clients,$(CLIENT_TESTS))
 
 test-rest: $(VENV)/.dev ## everything else
-	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) tests/server $(CLIENT_TESTS)) 2>&1 | sed -u 's/^/rest         /'
+	$(call lane,rest,$(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS) tests/server $(CLIENT_TESTS)))
 
 kernels: $(VENV)/.dev ## compile once what each of the lanes would compile in a fresh clone: the server's loops, modules that all load
 	$(BIN)/python -c "import atoll.datacenter.federation.silo, matplotlib.figure, scipy.stats, sklearn.datasets, torch._inductor.compile_fx; \
@@ -106,16 +118,16 @@ test-fast: $(VENV)/.dev ## without the tests that start many processes or take s
 	$(MAKE) --no-print-directory --jobs=4 test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest
 
 test-fast-server-first: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(call FAST_OF,$(FIRST_SERVER_TESTS)) 2>&1 | sed -u 's/^/server a-ro /'
+	$(call lane,server a-ro,$(FAST_ONLY) $(call FAST_OF,$(FIRST_SERVER_TESTS)))
 
 test-fast-server-last: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(call FAST_OF,$(LAST_SERVER_TESTS)) 2>&1 | sed -u 's/^/server rp-z /'
+	$(call lane,server rp-z,$(FAST_ONLY) $(call FAST_OF,$(LAST_SERVER_TESTS)))
 
 test-fast-clients: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(call FAST_OF,$(CLIENT_TESTS)) 2>&1 | sed -u 's/^/clients      /'
+	$(call lane,clients,$(FAST_ONLY) $(call FAST_OF,$(CLIENT_TESTS)))
 
 test-fast-rest: $(VENV)/.dev
-	set -o pipefail; $(BIN)/pytest $(FAST_ONLY) $(addprefix --ignore ,tests/system tests/server $(CLIENT_TESTS)) 2>&1 | sed -u 's/^/rest         /'
+	$(call lane,rest,$(FAST_ONLY) $(addprefix --ignore ,tests/system tests/server $(CLIENT_TESTS)))
 
 test-newest: ## the fast tests with the newest version of each dependency, in a new environment; KEEP=torch keeps torch's version
 	rm -rf $(VENV)-newest
