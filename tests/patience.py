@@ -26,6 +26,14 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+def until_now(holds: Callable[[], bool]) -> None:
+    """As ``until``, for a test without an event loop."""
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end, "it does not hold"
+        time.sleep(0.01)
+
+
 def kept(took_s: float, promised_s: float) -> bool:
     """Whether a promise in seconds was kept, on a machine as busy as this one is just now.
 

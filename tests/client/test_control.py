@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from atoll.client.control import TaskControl
 from tests.patience import WAIT_S
 
@@ -22,21 +24,46 @@ def test_the_timer_says_stop_when_the_reserve_is_reached() -> None:
     assert control.remaining_s <= 0.1
 
 
-def test_a_new_deadline_moves_the_timer() -> None:
-    control = TaskControl(0.05)
-    control.arm(reserve_s=0.0)
-    control.extend(100.0)
-    assert not control.stop_event.wait(0.2)
-    assert control.remaining_s > 90
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[threading.Timer]:
+    """The timers that are started, in order."""
+    started: list[threading.Timer] = []
+    start = threading.Timer.start
+
+    def noted(timer: threading.Timer) -> None:
+        started.append(timer)
+        start(timer)
+
+    monkeypatch.setattr(threading.Timer, "start", noted)
+    return started
+
+
+def is_cancelled(timer: threading.Timer) -> bool:
+    return timer.finished.is_set()
+
+
+def test_a_new_deadline_moves_the_timer(timers: list[threading.Timer]) -> None:
+    control = TaskControl(3600.0)
+    control.arm(reserve_s=10.0)
+    control.extend(1800.0)
+    before, after = timers
+    assert is_cancelled(before)
+    assert not is_cancelled(after)
+    assert 1600.0 < after.interval <= 1790.0
+    before.function()  # it had just fired when it was cancelled
+    assert not control.stop_event.is_set()
     control.disarm()
 
 
-def test_disarmed_the_deadline_passes_without_a_word() -> None:
-    control = TaskControl(0.05)
+def test_disarmed_the_deadline_passes_without_a_word(timers: list[threading.Timer]) -> None:
+    control = TaskControl(3600.0)
     control.arm(reserve_s=0.0)
     control.disarm()
-    assert not control.stop_event.wait(0.2)
+    assert is_cancelled(timers[0])
+    control.extend(0.0)
     assert control.should_stop
+    assert len(timers) == 1
+    assert not control.stop_event.is_set()
 
 
 def test_the_first_reason_is_kept() -> None:

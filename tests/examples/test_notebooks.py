@@ -38,7 +38,16 @@ def test_the_simulation_compares_optimisers_over_three_divisions() -> None:
     notebook = nbformat.read(EXAMPLES / "simulation.ipynb", as_version=4)
     shorten(notebook)
     kernel = {"metadata": {"path": str(EXAMPLES)}}
-    NotebookClient(notebook, timeout=2 * WAIT_S, kernel_name="python3", resources=kernel).execute()
+    seconds = int(WAIT_S)
+    NotebookClient(
+        notebook,
+        kernel_name="python3",
+        resources=kernel,
+        timeout=2 * seconds,
+        startup_timeout=seconds,
+        iopub_timeout=seconds,
+        raise_on_iopub_timeout=True,
+    ).execute()
     holdings, table, plot, result = (found for cell in notebook.cells if (found := shown(cell)))
     assert "<svg" in holdings["text/html"]
     accuracies = [float(found) for found in re.findall(r"<td>(0\.\d+) ±", table["text/html"])]

@@ -36,7 +36,7 @@ async def server() -> AsyncIterator[SecureFederation]:
         yield federation
 
 
-async def enrol(token: str, state: Path, timeout_s: float = 5.0) -> identities.Identity:
+async def enrol(token: str, state: Path, timeout_s: float = WAIT_S) -> identities.Identity:
     return await asyncio.to_thread(enrolment.enrol, token, state, timeout_s)
 
 
@@ -87,6 +87,23 @@ async def test_the_key_outlives_an_enrolment_that_was_given_up(server: SecureFed
         await enrol(server.token(), tmp_path, timeout_s=0.5)
     server.lose_enrolments = 0
     assert (await enrol(server.token(), tmp_path)).participant == "p1"
+
+
+def test_a_last_try_with_too_little_time_leaves_the_reason_of_the_one_before() -> None:
+    tries = []
+
+    def call(stub: object, left_s: float) -> None:
+        del stub
+        tries.append(left_s)
+        first = len(tries) == 1
+        code = grpc.StatusCode.UNAVAILABLE if first else grpc.StatusCode.DEADLINE_EXCEEDED
+        details = "the disk is full" if first else "Deadline Exceeded"
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+    port = enrolment.EnrolmentPort("127.0.0.1:1", Authority().pem)
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1: the disk is full"):
+        port.call("the join token", 2.0, call)
+    assert len(tries) > 1
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.01])
@@ -195,8 +212,9 @@ async def test_a_stranger_is_not_let_in(server: SecureFederation, tmp_path: Path
 
 
 async def test_the_certificate_is_renewed_and_used(tmp_path: Path) -> None:
-    async with SecureFederation(MODEL, lifetime_s=2.0) as server:
+    async with SecureFederation(MODEL, lifetime_s=60.0) as server:
         server.refuse_renewals = 1
+        server.remaining_s = 0.0  # so renewal is due at once
         identity = await enrol(server.token(), tmp_path)
         server.lifetime_s = 600.0
         run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))

@@ -671,7 +671,7 @@ async def test_a_server_out_of_reach_for_too_long_ends_the_session(server: Feder
     run = start(AddOne(), limits=dataclasses.replace(FAST, give_up_after_s=0.2))
     with pytest.raises(UnreachableError, match="was unreachable for"):
         await run.finished()
-    assert len(run.of(Disconnected)) >= 2
+    assert run.of(Disconnected)
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -775,7 +775,7 @@ async def test_a_participant_at_work_comes_back_sooner_than_an_idle_one(server: 
     server.invite(return_spread_s=0.02)
     await trainer.training()
     await server.kill()
-    (lost,) = await run.saw(Disconnected)
+    lost, *_ = await run.saw(Disconnected)
     assert lost.retry_in_s == 0.02
     await server.start()
     await server.hello()

@@ -17,6 +17,7 @@ import pytest
 import ray
 from click.testing import CliRunner
 from ray import _raylet
+from ray._private import services
 from ray._private.node import Node
 from ray.cluster_utils import Cluster
 from ray.exceptions import RayActorError
@@ -40,7 +41,7 @@ from atoll.simulation.cli import simulate
 from atoll.simulation.cluster import connection
 from atoll.simulation.cluster.link import Link, Ref
 from atoll.simulation.cluster.node import ClusterNode
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until_now
 from tests.simulation.cluster.participants import Deadly, Drifting, broken
 from tests.simulation.pretended_gpus import Limited, limits
 from tests.simulation.test_behaviour import CROWD, CROWDED
@@ -86,7 +87,10 @@ def cluster() -> Iterator[Cluster]:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         for idle in ("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"):
             patch.setenv(idle, "0")  # a node would start a process for each core, of which a run uses one or two
+        patch.setenv("RAY_agent_register_timeout_ms", f"{WAIT_S * 1000:.0f}")
+        patch.setenv("RAY_gcs_server_port_wait_time_s", f"{WAIT_S:.0f}")
         _raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray has read the environment already
+        patch.setattr("ray._private.services.get_node", patient(services.get_node))
         made = Cluster()
         try:
             added(made, "127.0.0.2", include_dashboard=False, include_log_monitor=False, no_monitor=True)
@@ -99,25 +103,44 @@ def cluster() -> Iterator[Cluster]:
     _raylet.Config.initialize("")  # type: ignore[attr-defined]
 
 
+def patient(find: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+    """Find a node that is starting however long it takes: Ray gives up after 30 s, and leaves its processes running."""
+
+    def found(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return find(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
+    return found
+
+
 def added(cluster: Cluster, address: str, **options: Any) -> Any:
-    """A new node of two cores; on a busy machine Ray gives up after 30 s, and the node is started again."""
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            node = cluster.add_node(num_cpus=2, object_store_memory=100 << 20, node_ip_address=address, **options)
-        except Exception as error:
-            if "timed out during startup" not in str(error) or time.monotonic() > until:
-                raise
-        else:
-            return node
+    """A new node of two cores."""
+    return cluster.add_node(num_cpus=2, object_store_memory=100 << 20, node_ip_address=address, **options)
 
 
-def until_free(cpus: float) -> None:
-    """Wait until no worker of a run is left."""
-    until = time.monotonic() + WAIT_S
-    while (free := ray.available_resources().get("CPU", 0.0)) < cpus:  # type: ignore[no-untyped-call]  # Ray leaves it untyped
-        assert time.monotonic() < until, free
-        time.sleep(0.1)
+def nodes() -> int:
+    """The nodes that Ray counts as alive."""
+    return sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+
+
+def is_free() -> bool:
+    """Whether no worker of a run is left."""
+    free: float = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]  # as above
+    return free >= 2.0 * nodes()
+
+
+@pytest.fixture
+def runs(cluster: Cluster) -> Iterator[None]:
+    """The cluster, for runs that leave no worker behind."""
+    del cluster
+    yield
+    until_now(is_free)
 
 
 def digest(name: str, workers: int | RayWorkers, make: Callable[[int], Participant] = Random) -> str:
@@ -127,7 +150,7 @@ def digest(name: str, workers: int | RayWorkers, make: Callable[[int], Participa
     return federation.run(job, initial=MODEL, workers=workers).digest
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.every_case) for name in LOST), "private"])
 def test_workers_on_two_nodes_give_the_digest_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: bytes.fromhex(SECRET))
@@ -142,6 +165,7 @@ def ending(end: Callable[[Link], None], monkeypatch: pytest.MonkeyPatch, lost: s
     def late(node: ClusterNode, key: Any, shares: Any) -> Ref:
         if key.round == 1 and not ended:
             link = max(shares, key=lambda one: one.node == lost if lost else one.node != here())
+            assert not lost or link.node == lost
             ended.append(link.name)
             end(link)
             gone(link)
@@ -165,7 +189,7 @@ def here() -> str:
 
 
 @pytest.mark.every_fault
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 def test_a_worker_lost_in_a_task_and_one_lost_with_its_sum_change_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,7 +200,7 @@ def test_a_worker_lost_in_a_task_and_one_lost_with_its_sum_change_no_bit(
     assert caplog.text.count("is lost; its updates are recomputed") >= 2
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 def test_a_participant_that_gives_another_update_when_asked_again_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,12 +210,22 @@ def test_a_participant_that_gives_another_update_when_asked_again_ends_the_run(
         return made
 
     ending(Link.end, monkeypatch)
+    ended: list[bool] = []
+    end = Link.end
+
+    def noted(link: Link) -> None:
+        ended.append(bool(ray.wait([link.begun], timeout=0)[0]))
+        end(link)
+
+    monkeypatch.setattr(Link, "end", noted)
     federation = Federation(participants=make, population=4)
     with pytest.raises(RunFailedError, match=r"its update differs .*make it depend only on model, data and task.seed"):
         federation.run(Job(rounds=2, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(count=2))
+    assert len(ended) >= 3  # the replacement too, which was starting when the run ended
+    assert all(ended), "a worker was ended before it had started"
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 def test_a_task_that_ends_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.simulation.cluster.records.TRIES", 2)
 
@@ -201,12 +235,13 @@ def test_a_task_that_ends_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPa
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().fit(model, task)
 
-    with pytest.raises(WorkerError, match="the task of p2 in round 1 has ended every worker"):
+    with pytest.raises(WorkerError, match=r"the task of p\d in round 1 has ended every worker"):
         Federation(participants=Fatal, population=4).run(
             Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(count=1)
         )
 
 
+@pytest.mark.usefixtures("runs")
 class TestThirdNode:
     """Workers on a third node, of two GPUs, which the last test removes."""
 
@@ -217,6 +252,7 @@ class TestThirdNode:
         yield node
         if node in cluster.worker_nodes:
             cluster.remove_node(node)
+        until_now(lambda: nodes() == 2)  # Ray counts the cores and GPUs of a killed node for 14 s
 
     @pytest.mark.parametrize("gpus", [0.5, pytest.param(1.0, marks=pytest.mark.every_case)])
     def test_workers_may_take_no_more_of_a_gpus_memory_than_their_share(self, gpus: float, tmp_path: Path) -> None:
@@ -253,7 +289,7 @@ class TestThirdNode:
 LOCK = threading.Lock()
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize(
     ("make", "workers", "message"),
     [
@@ -280,7 +316,7 @@ def test_what_cannot_work_is_refused_before_the_run(
         )
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 def test_a_module_that_workers_do_not_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"only_here_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text("def make(number):\n    return None\n")
@@ -288,11 +324,11 @@ def test_a_module_that_workers_do_not_have_is_named(tmp_path: Path, monkeypatch:
     federation = Federation(participants=importlib.import_module(name).make, population=4)
     with pytest.raises(SetupError, match=f"No module named '{name}'") as refusal:
         federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1))
-    until_free(4)
+    until_now(is_free)
     del refusal  # it holds what refers to the workers: they were ended, not collected
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("runs")
 def test_the_command_plays_a_job_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.toml").write_text(JOB)

@@ -156,23 +156,26 @@ class EnrolmentPort:
         credentials = grpc.ssl_channel_credentials(root_certificates=self.ca_certificate_pem)
         limits, until = Limits(), now_s() + timeout_s
         backoff = Backoff(limits.backoff_base_s, limits.backoff_cap_s)
+        reason = ""
         while True:
             try:
                 with grpc.secure_channel(self.address, credentials) as channel:
                     try_s = max(0.0, min(TRY_S, until - now_s()))
                     return call(enrolment_pb2_grpc.EnrolmentServiceStub(channel), try_s)
             except grpc.RpcError as error:
-                _, text, detail = error_of(error)
+                code, text, detail = error_of(error)
                 refusal = refusal_of(error)
                 if isinstance(refusal, NotPermittedError):
                     raise NotPermittedError(f"the server refused {proof}: {text}") from None
                 if refusal is not None:
                     raise RefusedError(f"the server refused {proof}: {text}", detail) from None
+                if code is not grpc.StatusCode.DEADLINE_EXCEEDED or not reason:
+                    reason = text  # kept if the last try has too little time for an answer
                 delay = max(backoff.next_s(), retry_after_s(detail, limits))
                 raw = raw_text_of(error)
                 hopeless = is_untrusted(raw) or is_plaintext(raw)
                 if hopeless or delay >= until - now_s():
-                    raise UnreachableError(f"cannot reach the enrolment port {self.address}: {text}") from None
+                    raise UnreachableError(f"cannot reach the enrolment port {self.address}: {reason}") from None
                 log.warning("the enrolment port failed (%s); trying again in %.1f s", text, delay)
                 time.sleep(delay)
 

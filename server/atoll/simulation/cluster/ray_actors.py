@@ -25,7 +25,7 @@ from atoll.simulation.worker_pool import Key
 log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
-"""Time for workers to close their participants, in seconds."""
+"""Time for workers to close their participants, and for workers that are starting to have started, in seconds."""
 
 
 class RayActors:
@@ -52,7 +52,7 @@ class RayActors:
         self.openings: dict[Key, tuple[Opening, Ref]] = {}
         self._model: tuple[Path, Ref] | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._starting = 0
+        self._starting: set[Link] = set()
         self.changed: Callable[[], None] = _nothing
         self.failed: Callable[[Exception], None] = _nothing
         self.links = self._first(workers.count or room_for(workers))
@@ -60,7 +60,7 @@ class RayActors:
     @property
     def is_starting(self) -> bool:
         """Whether a worker is starting."""
-        return self._starting > 0
+        return bool(self._starting)
 
     def open(self, opening: Opening) -> None:
         """Put a round's model into the store, once for all workers, and inform them of the round."""
@@ -92,20 +92,25 @@ class RayActors:
         self.links.remove(link)
         link.end()
         log.warning("%s is lost; its updates are recomputed: %s", link.name, why)
-        self._starting += 1
-        self._in_background(self._replace())
+        replacement = self._made()
+        self._starting.add(replacement)
+        self._in_background(self._start(replacement))
         return True
 
     async def close(self) -> None:
-        """End every worker; participants have ``CLOSE_S`` to close."""
+        """End every worker; participants have ``CLOSE_S`` to close.
+
+        Workers that are starting are ended once they have started: Ray can lose the kill of a worker whose process has
+        no actor yet, and that process then holds its processors until the script ends.
+        """
+        starting = tuple(self._starting)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        closing = [link.call("close") for link in self.links]
+        closing = [*(link.call("close") for link in self.links), *(link.begun for link in starting)]
         if closing:
             await asyncio.to_thread(ray.wait, closing, num_returns=len(closing), timeout=CLOSE_S)
-        for link in self.links:
-            link.end()
+        _end([*self.links, *starting])
         self.links.clear()
 
     def _first(self, wanted: int) -> list[Link]:
@@ -145,23 +150,19 @@ class RayActors:
     def _made(self) -> Link:
         return Link(f"worker-{next(self._numbers)}", self._setup, self._workers)
 
-    async def _replace(self) -> None:
+    async def _start(self, link: Link) -> None:
         """Start a replacement for a lost worker. The others continue meanwhile, even if there is no room for it."""
-        link = self._made()
         try:
             await self._started(link)
         except (LostError, SimulationError) as error:
             link.end()
             log.warning("%s could not be started, %d workers continue: %s", link.name, len(self.links), error)
-        except BaseException:
-            link.end()
-            raise
         else:
             self.links.append(link)
             for key in self.openings:
                 self._open_on(link, key)
         finally:
-            self._starting -= 1
+            self._starting.remove(link)
         self.changed()
 
     async def _started(self, link: Link) -> None:
