@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from tests.system.clients import Crew
 from tests.system.conftest import Hire, Serve
 from tests.system.dying_server import ANY
 from tests.system.operators import PAUSED, is_over, job_toml
@@ -71,29 +70,28 @@ def test_killed_at_random_moments_again_and_again_the_run_ends_with_the_same_bit
     assert_undisturbed(server.operator, run, clients, KILLED_ROUNDS)
 
 
-def submitted(server: Server, crew: Crew, **straggler: object) -> str:
-    """A run of one round for two, of whom the second fails at its first attempt."""
-    for client in (crew.start("Steady", index=0), crew.start("Crashing", index=1, attempts=1)):
-        client.wait("connected")
-    toml = job_toml(job={"name": "states", "rounds": 1}, cohort={"size": 2, "quorum": 2}, straggler=straggler)
-    return server.operator.submit(toml, MODEL)
-
-
 def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(serve: Serve, hire: Hire) -> None:
     """The states that an undisturbed run never sees, and the last one."""
     server = serve("states")
     crew = hire(server, eager=True)
-    run = submitted(server, crew, retry_delay_s=1.0)
+    clients = [crew.add("Steady", index=0), crew.add("Crashing", index=1, attempts=1)]
+    toml = job_toml(
+        job={"name": "states", "rounds": 1}, cohort={"size": 2, "quorum": 2}, straggler={"retry_delay_s": 1.0}
+    )
+    run = server.operator.submit(toml, MODEL)
     server.kill()
+    server.start(dies="before member_failed:1")
+    for client in clients:
+        client.start()
+    server.died()
     for moment in (
-        "before member_failed:1",
         "after member_failed:1",  # abandoned, members have not been told yet
         "after retry_due:1",
     ):
         server.start(dies=moment)
         server.died()
         server.went_on(moment)
-    for client in crew.clients:  # the only round must not end before the run is paused
+    for client in clients:  # the only round must not end before the run is paused
         client.process.send(signal.SIGSTOP)
     server.start(dies="after pause_requested:1")
     with pytest.raises(Exception, match="UNAVAILABLE"):
@@ -106,7 +104,7 @@ def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(ser
     server.kill()
     server.start(dies="after Finish:1")
     server.operator.resume(run)
-    for client in crew.clients:
+    for client in clients:
         client.process.send(signal.SIGCONT)
     server.died()
     server.went_on("the last round")
