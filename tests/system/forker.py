@@ -7,8 +7,8 @@ its exit status as in ``subprocess.Popen``, its processor milliseconds and the K
 ``NUMBER``. The forker ends when the other end of the socket closes.
 
 A launcher of ranks is forked together with a process that forks its ranks, and a server of several ingest workers with
-one that forks its workers: they are its children, as if it had started them (see ``Rank`` and ``Worker``). So are a
-demonstration's server, clients and silos, which are launchers of ranks in turn (see ``supervised``).
+one that forks its workers: they are its children, as if it had started them (see ``Rank`` and ``Worker``). So are the
+server and clients of a demonstration, and its silos, which are launchers of ranks in turn (see ``supervised``).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ NEWER = frozenset({"torch.profiler._cupti_monitor"})
 _SEVERAL_WORKERS = "--workers"
 _WORKER = ("-m", "atoll.server.process.worker_process")
 _JOINING = {"silo", "join"}
-_DEMONSTRATION = {"silo", "demo"}
+_DEMONSTRATION = "demo"
 _GUARD_WORDS = 5
 """What ``atoll.processes.guarded`` puts before a command."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -415,9 +415,10 @@ def launch(request: Request, kind: str) -> None:
         importlib.import_module(name)
     ours, its = socket.socketpair()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    demonstration = _DEMONSTRATION in request.argv
     if os.fork() == 0:
         ours.close()
-        if (child := fork_children(its, lead=kind == "silo")) is None:
+        if (child := fork_children(its, lead=demonstration or kind == "silo")) is None:
             _LEAVING.code = 0
         elif _JOINING.issubset(child.argv):
             launch(child, kind)
@@ -429,12 +430,12 @@ def launch(request: Request, kind: str) -> None:
         from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler  # noqa: PLC0415
 
         vars(subprocess_handler)["Popen"] = partial(Rank, ours)  # what starts a rank
-        if _DEMONSTRATION.issubset(request.argv):
-            from atoll.processes import supervise  # noqa: PLC0415
+    if demonstration:
+        from atoll.processes import supervise  # noqa: PLC0415
 
-            starts = {**vars(subprocess), "Popen": partial(supervised, ours)}
-            vars(supervise)["subprocess"] = SimpleNamespace(**starts)  # for all but the operator's commands
-    else:
+        starts = {**vars(subprocess), "Popen": partial(supervised, ours)}
+        vars(supervise)["subprocess"] = SimpleNamespace(**starts)  # for all but the operator's commands
+    elif kind == "server":
         vars(asyncio)["create_subprocess_exec"] = partial(Worker.start, ours)  # what starts a worker
     run_to_end(request)
 
@@ -459,7 +460,7 @@ def main() -> None:
             os.setsid()
             requests.detach()  # ``become`` closes it; the object would at its end close what then has its number
             become(request)
-            if kind == "silo" or _SEVERAL_WORKERS in request.argv:
+            if kind == "silo" or {_SEVERAL_WORKERS, _DEMONSTRATION}.intersection(request.argv):
                 launch(request, kind)
             else:
                 run_to_end(request)

@@ -1,5 +1,6 @@
-"""The demonstration as a newcomer runs it, with fewer processes: a good accuracy, and nothing left afterwards.
+"""The demonstration with fewer processes: a good accuracy, and nothing left afterwards.
 
+Its processes are forks (``tests.system.forker``), but for the last test, which starts them as a newcomer does.
 ``make dist-check`` runs it as it is without options.
 """
 
@@ -7,20 +8,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.patience import WAIT_S
-from tests.system.demos import assert_ctrl_c_leaves_nothing, demo, left_over, report_of
+from tests.system.demos import assert_ctrl_c_leaves_nothing, left_over, report_of
+from tests.system.forked import run_forked
+from tests.system.processes import ATOLL
 
 pytestmark = pytest.mark.system
 
 
+def played(tmp_path: Path, *options: str) -> dict[str, Any]:
+    """Run the demonstration in forks to its end; returns what it prints as JSON."""
+    words = (*ATOLL, "demo", "--json", "--report", str(tmp_path / "report.html"), *options)
+    done = run_forked("server", words, tmp_path, {"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
 def test_it_learns_the_digits_and_leaves_only_its_report(tmp_path: Path) -> None:
-    process = demo(tmp_path, "demo", "--clients", "3", "--rounds", "10", "--json")
-    out, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, err
-    result = json.loads(out)
+    result = played(tmp_path, "--clients", "3", "--rounds", "10")
     assert result["status"] == "finished"
     assert (result["rounds"], result["clients"]) == (10, 3)
     assert result["accuracy"] >= 0.95
@@ -29,10 +38,7 @@ def test_it_learns_the_digits_and_leaves_only_its_report(tmp_path: Path) -> None
 
 
 def test_with_privacy_the_budget_and_both_accuracies_are_told(tmp_path: Path) -> None:
-    process = demo(tmp_path, "demo", "--private", "--clients", "30", "--rounds", "5", "--json")
-    out, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, err
-    result = json.loads(out)
+    result = played(tmp_path, "--private", "--clients", "30", "--rounds", "5")
     assert (result["status"], result["rounds"], result["charges"], result["clients"]) == ("finished", 5, 5, 30)
     assert 7.9 < result["epsilon"] <= 8.0
     assert result["delta"] == 1e-5
