@@ -69,10 +69,12 @@ LOADED = {
         "atoll.datacenter.elastic.launch",
         "atoll.datacenter.elastic.rank",
         "atoll.datacenter.elastic.recorder",
+        "atoll.datacenter.elastic.watch",
         "atoll.datacenter.federation.memory_check",
         "atoll.datacenter.federation.session_thread",
         "atoll.datacenter.federation.silo",
         "atoll.datacenter.train.trainer",
+        "atoll.wire.join_token",
         "cryptography.hazmat.backends.openssl.backend",
         "grpc._channel",
         "numpy.ma",
@@ -333,6 +335,24 @@ def supervised(
     return Rank(requests, command[_GUARD_WORDS:], stdout=stdout, stderr=stdout, **how)
 
 
+def completed(
+    requests: socket.socket,
+    command: Sequence[str],
+    *,
+    timeout: float,
+    capture_output: bool,
+    text: bool,
+    check: bool,
+) -> subprocess.CompletedProcess[str]:
+    """Do what a demonstration's ``Operator`` does to run a command to its end, in a fork."""
+    assert (capture_output, text, check) == (True, True, False)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        code = Rank(requests, command[_GUARD_WORDS:], os.environ, out, err, start_new_session=True).wait(timeout)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), err.read())
+
+
 class Worker:
     """Like ``asyncio.subprocess.Process`` for an ingest worker, which is a fork and a child of this process."""
 
@@ -413,6 +433,7 @@ def launch(request: Request, kind: str) -> None:
     """
     for name in request.env.get("MORE_LOADED", "").split():
         importlib.import_module(name)
+    gc.freeze()
     ours, its = socket.socketpair()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     demonstration = _DEMONSTRATION in request.argv
@@ -434,7 +455,12 @@ def launch(request: Request, kind: str) -> None:
         from atoll.processes import supervise  # noqa: PLC0415
 
         starts = {**vars(subprocess), "Popen": partial(supervised, ours)}
-        vars(supervise)["subprocess"] = SimpleNamespace(**starts)  # for all but the operator's commands
+        vars(supervise)["subprocess"] = SimpleNamespace(**starts)
+        if kind == "silo":
+            from atoll.datacenter.demo import operator  # noqa: PLC0415
+
+            runs = {**vars(subprocess), "run": partial(completed, ours)}
+            vars(operator)["subprocess"] = SimpleNamespace(**runs)  # what follows a run starts as users do
     elif kind == "server":
         vars(asyncio)["create_subprocess_exec"] = partial(Worker.start, ours)  # what starts a worker
     run_to_end(request)

@@ -9,15 +9,17 @@ import pytest
 
 from tests.system.demos import assert_ctrl_c_leaves_nothing, left_over, report_of
 from tests.system.forked import run_forked
+from tests.system.forker import LOADED
 from tests.system.processes import ATOLL
 
 pytestmark = pytest.mark.system
 
 
 def test_silos_and_clients_learn_together_and_leave_only_the_report(tmp_path: Path) -> None:
-    """Its ten processes that use torch are forks (``tests.system.forker``); the next test runs them as a newcomer."""
+    """Its processes and commands are forks, but for ``run watch``; the next test runs them as a newcomer."""
+    env = {"TMPDIR": str(tmp_path), "MORE_LOADED": " ".join((*LOADED["server"], "atoll.server.report"))}
     options = ("--json", "--rounds", "2", "--inner-steps", "8", "--report", str(tmp_path / "report.html"))
-    done = run_forked("silo", (*ATOLL, "silo", "demo", *options), tmp_path, {"TMPDIR": str(tmp_path)})
+    done = run_forked("silo", (*ATOLL, "silo", "demo", *options), tmp_path, env)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["status"], result["rounds"], result["participants"]) == ("finished", 2, 4)
