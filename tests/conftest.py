@@ -17,6 +17,10 @@ SEEDS = 1
 for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(pool, "1")
 
+# Tests use no name server. torch looks up the name of each address that it connects to, also of the loopback's in the
+# form of IPv6, which /etc/hosts rarely has: a server that does not answer would make each rank wait for seconds.
+os.environ.setdefault("RES_OPTIONS", "attempts:0")
+
 # Ray's workers yield to all other processes (nice 15) by default: beside four busy ones on two
 # cores they get next to nothing, and the tests of Ray take a quarter of an hour.
 os.environ.setdefault("RAY_worker_niceness", "0")

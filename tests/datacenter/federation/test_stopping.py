@@ -66,3 +66,4 @@ async def test_a_silo_that_will_return_leaves_its_round_open(
     with session_of(server, tmp_path) as session_thread:
         async with asyncio.timeout(WAIT_S):
             assert not (await taken(server)).resuming
+            await asyncio.to_thread(session_thread.stop, "the test is over")  # the server is in this thread
