@@ -12,10 +12,11 @@ TOOL := $(TOOLS)/python/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
-# The suite's lanes, which run side by side: much of each is waiting. `test-rest` is everything else. A lane of one process
-# gets less of a busy machine than one of several, so what needs one process is in four lanes. The system's tests wait as
-# long as they work: two lanes. Lanes of one folder are cut by the alphabet where both take about as long.
+# The suite's lanes, which run side by side: much of each is waiting. `test-rest` is everything else. The largest rooms have
+# two lanes each, cut by the alphabet where both take about as long.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/benchmarks/test_silo_gpu.py
+FIRST_SILO_TESTS := $(wildcard tests/datacenter/[a-l]*/)
+LAST_SILO_TESTS := $(wildcard tests/datacenter/[m-z]*/ tests/datacenter/test_*.py) $(filter-out tests/datacenter,$(SILO_TESTS))
 SYSTEM_TESTS := tests/system
 FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-r]*.py)
 LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[s-z]*.py)
@@ -47,9 +48,9 @@ define lane
 	set -o pipefail; $(BIN)/pytest $(2) 2>&1 | tee "$(LANES)/$(1)" | sed -u "s/^/$$(printf %-12s '$(1)') /"
 endef
 
-.PHONY: dev demo demo-private demo-silo test test-every test-failures test-silo test-system test-system-first test-system-last \
+.PHONY: dev demo demo-private demo-silo test test-every test-failures test-silo test-silo-first test-silo-last test-system test-system-first test-system-last \
   test-server test-server-first test-server-last test-clients test-rest \
-  test-fast test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-fast test-fast-silo test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -63,10 +64,10 @@ demo-private: $(VENV)/.demo ## the same over 200 participants with differential 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
 
-test: $(VENV)/.dev ## the whole test suite, in seven lanes side by side
+test: $(VENV)/.dev ## the whole test suite, in eight lanes side by side
 	rm -rf $(LANES)
-	$(MAKE) --no-print-directory --jobs=7 test-silo test-server-first test-server-last test-clients test-rest test-system-first \
-	  test-system-last || { $(MAKE) --no-print-directory test-failures; exit 1; }
+	$(MAKE) --no-print-directory --jobs=8 test-silo-first test-silo-last test-server-first test-server-last test-clients test-rest \
+	  test-system-first test-system-last || { $(MAKE) --no-print-directory test-failures; exit 1; }
 
 test-failures: ## what failed in the last run of the tests, with the errors: lanes that went on have buried it
 	@cd $(LANES); grep --with-filename --extended-regexp '^(_{3,} .* _{3,}$$|E   |FAILED |ERROR |\++ Timeout)' * || echo 'no lane recorded a failure'
@@ -74,8 +75,14 @@ test-failures: ## what failed in the last run of the tests, with the errors: lan
 test-every: ## the whole test suite, with what a commit leaves out (docs/testing.md)
 	PYTEST_ADDOPTS=--every $(MAKE) --no-print-directory test
 
-test-silo: $(VENV)/.dev ## training in a silo
-	$(call lane,silo,$(SILO_TESTS))
+test-silo: $(VENV)/.dev ## training in a silo, in two lanes
+	$(MAKE) --no-print-directory --jobs=2 test-silo-first test-silo-last
+
+test-silo-first: $(VENV)/.dev
+	$(call lane,silo a-l,$(FIRST_SILO_TESTS))
+
+test-silo-last: $(VENV)/.dev
+	$(call lane,silo m-z,$(LAST_SILO_TESTS))
 
 test-system: $(VENV)/.dev ## servers, clients and silos as real processes, and their faults, in two lanes
 	$(MAKE) --no-print-directory --jobs=2 test-system-first test-system-last
@@ -114,8 +121,11 @@ browser-tools: $(TOOLS)/node_modules/.installed ## what checks the console's acc
 screenshots: $(VENV)/.dev ## draw the pictures of docs/console.md anew, with Chromium
 	ATOLL_SCREENSHOTS=docs/assets/console $(BIN)/pytest tests/console/test_browser.py -k picture
 
-test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in four lanes side by side
-	$(MAKE) --no-print-directory --jobs=4 test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest
+test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in five lanes side by side
+	$(MAKE) --no-print-directory --jobs=5 test-fast-silo test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest
+
+test-fast-silo: $(VENV)/.dev
+	$(call lane,silo,$(FAST_ONLY) tests/datacenter)
 
 test-fast-server-first: $(VENV)/.dev
 	$(call lane,server a-ro,$(FAST_ONLY) $(call FAST_OF,$(FIRST_SERVER_TESTS)))
@@ -127,7 +137,7 @@ test-fast-clients: $(VENV)/.dev
 	$(call lane,clients,$(FAST_ONLY) $(call FAST_OF,$(CLIENT_TESTS)))
 
 test-fast-rest: $(VENV)/.dev
-	$(call lane,rest,$(FAST_ONLY) $(addprefix --ignore ,tests/system tests/server $(CLIENT_TESTS)))
+	$(call lane,rest,$(FAST_ONLY) $(addprefix --ignore ,tests/system tests/server tests/datacenter $(CLIENT_TESTS)))
 
 test-newest: ## the fast tests with the newest version of each dependency, in a new environment; KEEP=torch keeps torch's version
 	rm -rf $(VENV)-newest
