@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
@@ -22,3 +25,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     names = sorted({module.obj.__name__ for module in modules if module is not None})
     if ranks := sys.modules.get("tests.datacenter.ranks"):  # imported, and torch with it, by a test that uses it
         ranks.preload(names)
+
+
+@pytest.fixture(autouse=True)
+def frozen_again() -> Iterator[None]:
+    """Freeze what the suite has loaded if a trainer in this process unfroze it: each collection would take a second."""
+    unfreeze, calls = gc.unfreeze, 0
+
+    def counted() -> None:
+        nonlocal calls
+        calls += 1
+        unfreeze()
+
+    with patch.object(gc, "unfreeze", counted):
+        yield
+    if calls:
+        gc.freeze()

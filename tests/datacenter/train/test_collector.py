@@ -26,12 +26,11 @@ def loop() -> weakref.ref[Loop]:
 
 @pytest.fixture(autouse=True)
 def enabled() -> Iterator[None]:
-    """Python's own setting, even if a test changes it; afterwards what the suite has loaded is frozen again."""
+    """Python's own setting, even if a test changes it."""
     was = gc.isenabled()
     gc.enable()
     yield
     (gc.enable if was else gc.disable)()
-    gc.freeze()
 
 
 def test_collects_after_the_steps_that_are_due() -> None:
