@@ -26,12 +26,12 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def until_now(holds: Callable[[], bool]) -> None:
-    """As ``until``, for a test without an event loop."""
+def until_now(holds: Callable[[], bool], every_s: float = 0.01) -> None:
+    """As ``until``, for a test without an event loop; ``every_s`` is longer where asking is costly."""
     end = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < end, "it does not hold"
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def kept(took_s: float, promised_s: float) -> bool:
