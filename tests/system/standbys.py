@@ -15,14 +15,14 @@ from tests.system.processes import atoll
 from tests.system.servers import Server
 
 SERVING = "serving participants as "
+OFTEN = "[check_in]\nperiod_s = 1.0\nhold_s = 3.0\n"
+"""A server that holds a call for up to 3 s lets about 0.75 to 2.25 s pass until a participant's next call."""
 
 
 def write_config(file: Path, database: str, s3: BucketPlace) -> Path:
     """Write the settings that such servers share; returns the file."""
     settings = {"database": database, "blobs": s3.url, "blobs_endpoint": s3.endpoint}
-    file.write_text(
-        "[check_in]\nperiod_s = 1.0\n\n[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items())
-    )
+    file.write_text(f"{OFTEN}\n[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
     return file
 
 

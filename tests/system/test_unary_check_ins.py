@@ -10,10 +10,10 @@ from tests.system.aggregators import Site
 from tests.system.conftest import Hire, Serve
 from tests.system.processes import Nursery
 from tests.system.reference import JOB, MODEL, ROUNDS, SIZE, assert_undisturbed
+from tests.system.standbys import OFTEN
 
 pytestmark = pytest.mark.system
 
-OFTEN = "[check_in]\nperiod_s = 1.0\n"
 UNARY = ("--check-in", "unary")
 
 
