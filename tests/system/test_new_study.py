@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from atoll.formats.arrays import load
 from atoll.operator import Operator
-from tests.patience import WAIT_S
+from tests.system.forked import run_forked
 from tests.system.processes import ATOLL, nursery
 from tests.system.servers import serving
 from tests.system.studies import Page, shell
@@ -19,9 +18,9 @@ pytestmark = pytest.mark.system
 
 
 def begun(folder: Path, framework: str) -> Page:
-    """A new study in the folder ``wards``, and its README."""
-    command = [*ATOLL, "new", "study", "wards", "--framework", framework]
-    subprocess.run(command, cwd=folder, check=True, timeout=WAIT_S, capture_output=True)
+    """A new study in the folder ``wards``, made by a fork, and its README."""
+    done = run_forked("server", (*ATOLL, "new", "study", "wards", "--framework", framework), folder)
+    assert done.returncode == 0, done.stderr
     return Page((folder / "wards" / "README.md").read_text(encoding="utf-8"))
 
 
