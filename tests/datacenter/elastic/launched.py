@@ -56,12 +56,15 @@ class Launched:
         process: of the command.
         lines: lines printed so far, including rank 0's progress.
         times: time of each line, on the monotonic clock.
+        changed: notified of each line.
+        all_read: set once there are no more lines.
     """
 
     process: Forked
     lines: list[str]
     times: list[float]
     changed: threading.Condition = field(default_factory=threading.Condition)
+    all_read: threading.Event = field(default_factory=threading.Event)
 
     def read(self) -> None:
         """Wait until the command has ended."""
@@ -70,6 +73,7 @@ class Launched:
                 self.times.append(time.monotonic())
                 self.lines.append(line)
                 self.changed.notify_all()
+        self.all_read.set()
 
     def until(self, text: str, times: int = 1) -> None:
         """Wait until this many lines have the text."""
@@ -78,8 +82,10 @@ class Launched:
         assert found, f"{text!r} did not come {times} times:\n{self.said}"
 
     def wait(self) -> int:
-        """Return the exit code, once the command has ended."""
-        return self.process.wait(WAIT_S)
+        """Return the exit code, once the command has ended and all that it and its ranks printed was read."""
+        code = self.process.wait(WAIT_S)
+        assert self.all_read.wait(WAIT_S), "a rank outlived the command"
+        return code
 
     @property
     def said(self) -> str:

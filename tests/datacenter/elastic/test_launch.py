@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from atoll.datacenter.job import load_job
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
-from tests.datacenter.elastic.launched import Hold, launched, tensors_of, write_job
+from tests.datacenter.elastic.launched import Hold, Launched, launched, tensors_of, write_job
 from tests.datacenter.ranks import run_ranks
 from tests.patience import WAIT_S
 from tests.ports import free_ports
@@ -32,6 +33,19 @@ def undisturbed(job: str) -> None:
         train(load_job(path), path.parent, world, Unwatched(), console=False)
 
 
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launched, int]]:
+    """A job of which rank 1 was stopped, and that rank's process. It ends after 20 s: other tests run meanwhile."""
+    folder = tmp_path_factory.mktemp("late")
+    hold = Hold(folder / "fifo", rank=1, step=5)
+    job = write_job(folder, timeout_s=WAIT_S)
+    with launched(job, "--nproc", "2", HOLD=hold.variable, LATE="10") as command:
+        stopped = hold.wait()
+        os.kill(stopped, signal.SIGSTOP)
+        yield command, stopped
+
+
+@pytest.mark.usefixtures("late")
 def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> None:
     """Each time the job continues from the last checkpoint, reports what happened, and ends with the same bits."""
     killed, hung, asked = (
@@ -63,14 +77,10 @@ def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> N
     assert tensors_of(tmp_path, 8) == tensors_of(tmp_path / "undisturbed", 8)
 
 
-def test_a_watch_ends_a_rank_whose_collective_is_late_where_the_back_end_does_not(tmp_path: Path) -> None:
+def test_a_watch_ends_a_rank_whose_collective_is_late_where_the_back_end_does_not(late: tuple[Launched, int]) -> None:
     """This is the case on GPUs, where the main thread waits for the device and gets no error."""
-    hold = Hold(tmp_path / "fifo", rank=1, step=5)
-    job = write_job(tmp_path, timeout_s=WAIT_S)
-    with launched(job, "--nproc", "2", HOLD=hold.variable, LATE="10") as command:
-        stopped = hold.wait()
-        os.kill(stopped, signal.SIGSTOP)
-        assert command.wait() == 0, command.said
+    command, stopped = late
+    assert command.wait() == 0, command.said
     assert "did not end within 10 s" in command.said
     assert "gloo:" in command.said
     assert f"pid {stopped}) does not answer: it is stopped, or its machine is gone" in command.said

@@ -188,6 +188,16 @@ def assert_plain_loop(job: Path, folder: Path) -> None:
         assert (found[name] - value).abs().max().item() <= TOLERANCE, name
 
 
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launched, Path]]:
+    """A job with a group that hangs, and its folder. The other group waits for 20 s: other tests run meanwhile."""
+    folder = tmp_path_factory.mktemp("hanging")
+    hung = Gate(folder, 1, 3)
+    with run(write_job(folder, steps=4, groups=2, timeout_s=20.0), 2, (), [hung]) as command:
+        yield command, folder
+
+
+@pytest.mark.usefixtures("hanging")
 def test_groups_killed_in_sum_vote_and_optimiser_leave_and_come_back(tmp_path: Path) -> None:
     """The group that never dies keeps its process even while it is alone; the leader may be the one that dies."""
     kills = ("1:0:2:sum", "0:0:3:summed", "1:0:7:optimiser")
@@ -358,18 +368,16 @@ def test_a_group_that_is_too_late_gets_a_whole_state(tmp_path: Path) -> None:
     assert_plain_loop(job, tmp_path)
 
 
-def test_a_group_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
+def test_a_group_that_hangs_is_ended_and_started_again(hanging: tuple[Launched, Path]) -> None:
     """Without backups the others wait for it as long as the job allows, and then continue."""
-    hung = Gate(tmp_path, 1, 3)
-    job = write_job(tmp_path, steps=4, groups=2, timeout_s=20.0)
-    with run(job, 2, (), [hung]) as command:
-        outcome = finish(command)
+    command, folder = hanging
+    outcome = finish(command)
     assert "replica group 1: has not arrived at step 3 within 20 s" in command.said
     # The other group may have made its last steps before the launcher looks.
     goes_on = "replica group 0 goes on without it; it restarts alone" in command.said
     assert goes_on or "the job is ending without it" in command.said
     assert outcome["replicas_lost"] == 1
-    assert records_of(tmp_path)[3]["replicas"] == [0]
+    assert records_of(folder)[3]["replicas"] == [0]
 
 
 def assert_undisturbed(folder: Path, groups: int, nproc: int, **job: Any) -> None:
