@@ -7,13 +7,9 @@ import json
 import os
 import secrets
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +42,6 @@ from atoll.simulation.cluster import connection
 from atoll.simulation.cluster.link import Link, Ref
 from atoll.simulation.cluster.node import ClusterNode
 from tests.patience import WAIT_S, until_now
-from tests.simulation.cluster import worker_forks
 from tests.simulation.cluster.participants import Deadly, Drifting, broken
 from tests.simulation.pretended_gpus import Limited, limits
 from tests.simulation.test_behaviour import CROWD, CROWDED
@@ -83,9 +78,9 @@ LOST = ["fedavg", "late"]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Two nodes of two cores on loopback, which this process has joined."""
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as until_end:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setenv("RAY_AUTH_MODE", "token")
@@ -96,9 +91,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         patch.setenv("RAY_gcs_server_port_wait_time_s", f"{WAIT_S:.0f}")
         _raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray has read the environment already
         patch.setattr("ray._private.services.get_node", patient(services.get_node))
-        forker = tmp_path_factory.mktemp("forker") / "socket"
-        patch.setenv(worker_forks.ADDRESS, str(forker))
-        until_end.enter_context(forking(forker))
         made = Cluster()
         try:
             added(made, "127.0.0.2", include_dashboard=False, include_log_monitor=False, no_monitor=True)
@@ -109,20 +101,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             ray.shutdown()
             made.shutdown()  # type: ignore[no-untyped-call]
     _raylet.Config.initialize("")  # type: ignore[attr-defined]
-
-
-@contextmanager
-def forking(path: Path) -> Iterator[None]:
-    """A process that forks Ray's workers, with the environment that their nodes have, for who asks at this socket."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        listening.listen()
-        program = f"from {worker_forks.__name__} import serve; serve()"
-        command = [sys.executable, "-c", program]
-        root = Path(__file__).parents[3]
-        with subprocess.Popen(command, cwd=root, stdin=listening.fileno(), stdout=subprocess.DEVNULL) as process:
-            yield
-            process.terminate()
 
 
 def patient(find: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
@@ -142,14 +120,8 @@ def patient(find: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
 
 
 def added(cluster: Cluster, address: str, **options: Any) -> Any:
-    """A new node of two cores, whose workers are forks."""
-    return cluster.add_node(
-        num_cpus=2,
-        object_store_memory=100 << 20,
-        node_ip_address=address,
-        worker_path=worker_forks.__file__,
-        **options,
-    )
+    """A new node of two cores."""
+    return cluster.add_node(num_cpus=2, object_store_memory=100 << 20, node_ip_address=address, **options)
 
 
 def nodes() -> int:
@@ -168,7 +140,7 @@ def runs(cluster: Cluster) -> Iterator[None]:
     """The cluster, for runs that leave no worker behind."""
     del cluster
     yield
-    until_now(is_free)
+    until_now(is_free, every_s=0.25)
 
 
 def digest(name: str, workers: int | RayWorkers, make: Callable[[int], Participant] = Random) -> str:
@@ -352,7 +324,7 @@ def test_a_module_that_workers_do_not_have_is_named(tmp_path: Path, monkeypatch:
     federation = Federation(participants=importlib.import_module(name).make, population=4)
     with pytest.raises(SetupError, match=f"No module named '{name}'") as refusal:
         federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(1))
-    until_now(is_free)
+    until_now(is_free, every_s=0.25)
     del refusal  # it holds what refers to the workers: they were ended, not collected
 
 
