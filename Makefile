@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The suite's lanes, which run side by side: much of each is waiting. `test-rest` is everything else. The largest rooms have
-# two lanes each, cut by the alphabet where both take about as long.
+# two or three lanes each, cut by the alphabet so that none ends long after the others.
 SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/benchmarks/test_silo_gpu.py
 FIRST_SILO_TESTS := $(wildcard tests/datacenter/[a-l]*/)
 LAST_SILO_TESTS := $(wildcard tests/datacenter/[m-z]*/ tests/datacenter/test_*.py) $(filter-out tests/datacenter,$(SILO_TESTS))
@@ -23,7 +23,8 @@ SYSTEM_TESTS := tests/system
 FIRST_SYSTEM_TESTS := $(wildcard tests/system/test_[a-r]*.py)
 LAST_SYSTEM_TESTS := $(wildcard tests/system/test_[s-z]*.py)
 FIRST_SERVER_TESTS := $(wildcard tests/server/[a-q]*/ tests/server/r[a-o]*/)
-LAST_SERVER_TESTS := $(wildcard tests/server/r[p-z]*/ tests/server/[s-z]*/ tests/server/test_*.py)
+MIDDLE_SERVER_TESTS := $(wildcard tests/server/r[p-z]*/)
+LAST_SERVER_TESTS := $(wildcard tests/server/[s-z]*/ tests/server/test_*.py)
 CLIENT_TESTS := tests/client tests/examples tests/simulation
 # The fast tests are in lanes of one process, without the folders that take long as a whole: statistics, fuzzing, fits,
 # simulations, examples, backups. Modules elsewhere that take long are marked `slow`. pytest ignores no folder that is named.
@@ -47,12 +48,12 @@ AXE := axe-core@4.14.1
 # $(call lane,NAME,ARGUMENTS): the tests of a lane, its name before each line.
 define lane
 	mkdir -p $(LANES)
-	set -o pipefail; $(BIN)/pytest $(2) 2>&1 | tee "$(LANES)/$(1)" | sed -u "s/^/$$(printf %-12s '$(1)') /"
+	set -o pipefail; $(BIN)/pytest $(2) 2>&1 | tee "$(LANES)/$(1)" | sed -u "s/^/$$(printf %-13s '$(1)') /"
 endef
 
 .PHONY: dev demo demo-private demo-silo test test-every test-failures test-silo test-silo-first test-silo-last test-system test-system-first test-system-last \
-  test-server test-server-first test-server-last test-clients test-rest \
-  test-fast test-fast-silo test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  test-server test-server-first test-server-middle test-server-last test-clients test-rest \
+  test-fast test-fast-silo test-fast-server-first test-fast-server-middle test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check gpu-wheels site lock clean
 
 dev: $(VENV)/.dev ## the development environment, in .venv
@@ -66,10 +67,10 @@ demo-private: $(VENV)/.demo ## the same over 200 participants with differential 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
 
-test: $(VENV)/.dev ## the whole test suite, in eight lanes side by side
+test: $(VENV)/.dev ## the whole test suite, in nine lanes side by side
 	rm -rf $(LANES)
-	$(MAKE) --no-print-directory --jobs=8 test-silo-first test-silo-last test-server-first test-server-last test-clients test-rest \
-	  test-system-first test-system-last || { $(MAKE) --no-print-directory test-failures; exit 1; }
+	$(MAKE) --no-print-directory --jobs=9 test-silo-first test-silo-last test-server-first test-server-middle test-server-last \
+	  test-clients test-rest test-system-first test-system-last || { $(MAKE) --no-print-directory test-failures; exit 1; }
 
 test-failures: ## what failed in the last run of the tests, with the errors: lanes that went on have buried it
 	@cd $(LANES); grep --with-filename --extended-regexp '^(_{3,} .* _{3,}$$|E   |FAILED |ERROR |\++ Timeout)' * || echo 'no lane recorded a failure'
@@ -95,14 +96,17 @@ test-system-first: $(VENV)/.dev
 test-system-last: $(VENV)/.dev
 	$(call lane,system s-z,$(LAST_SYSTEM_TESTS))
 
-test-server: $(VENV)/.dev ## the server's modules, in two lanes
-	$(MAKE) --no-print-directory --jobs=2 test-server-first test-server-last
+test-server: $(VENV)/.dev ## the server's modules, in three lanes
+	$(MAKE) --no-print-directory --jobs=3 test-server-first test-server-middle test-server-last
 
 test-server-first: $(VENV)/.dev
 	$(call lane,server a-ro,$(FIRST_SERVER_TESTS))
 
+test-server-middle: $(VENV)/.dev
+	$(call lane,server rp-rz,$(MIDDLE_SERVER_TESTS))
+
 test-server-last: $(VENV)/.dev
-	$(call lane,server rp-z,$(LAST_SERVER_TESTS))
+	$(call lane,server s-z,$(LAST_SERVER_TESTS))
 
 test-clients: $(VENV)/.dev ## clients, simulations and examples
 	$(call lane,clients,$(CLIENT_TESTS))
@@ -123,8 +127,9 @@ browser-tools: $(TOOLS)/node_modules/.installed ## what checks the console's acc
 screenshots: $(VENV)/.dev ## draw the pictures of docs/console.md anew, with Chromium
 	ATOLL_SCREENSHOTS=docs/assets/console $(BIN)/pytest tests/console/test_browser.py -k picture
 
-test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in five lanes side by side
-	$(MAKE) --no-print-directory --jobs=5 test-fast-silo test-fast-server-first test-fast-server-last test-fast-clients test-fast-rest
+test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in six lanes side by side
+	$(MAKE) --no-print-directory --jobs=6 test-fast-silo test-fast-server-first test-fast-server-middle test-fast-server-last \
+	  test-fast-clients test-fast-rest
 
 test-fast-silo: $(VENV)/.dev
 	$(call lane,silo,$(FAST_ONLY) tests/datacenter)
@@ -132,8 +137,11 @@ test-fast-silo: $(VENV)/.dev
 test-fast-server-first: $(VENV)/.dev
 	$(call lane,server a-ro,$(FAST_ONLY) $(call FAST_OF,$(FIRST_SERVER_TESTS)))
 
+test-fast-server-middle: $(VENV)/.dev
+	$(call lane,server rp-rz,$(FAST_ONLY) $(call FAST_OF,$(MIDDLE_SERVER_TESTS)))
+
 test-fast-server-last: $(VENV)/.dev
-	$(call lane,server rp-z,$(FAST_ONLY) $(call FAST_OF,$(LAST_SERVER_TESTS)))
+	$(call lane,server s-z,$(FAST_ONLY) $(call FAST_OF,$(LAST_SERVER_TESTS)))
 
 test-fast-clients: $(VENV)/.dev
 	$(call lane,clients,$(FAST_ONLY) $(call FAST_OF,$(CLIENT_TESTS)))
