@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from atoll.server.cli.aggregator import start
 from atoll.server.config.config_file import load_settings
 from tests.deploy.test_deploy import DEPLOY, ROOT, run
 from tests.docs.commands import Typed, check
-from tests.patience import WAIT_S
 
 UNIT = (DEPLOY / "systemd" / "atoll-aggregator.service").read_text(encoding="utf-8")
 KUBERNETES = DEPLOY / "kubernetes-aggregator"
@@ -136,15 +134,3 @@ class TestKubernetes:
         for path in (data, "/var/cache/atoll", "/tmp"):  # noqa: S108  # a path in the container
             assert any(Path(path).is_relative_to(mount) for mount in mounts)
         assert POD["spec"]["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", dockerfile)[0])
-
-    @pytest.mark.skipif(
-        shutil.which("kubernetes-validate") is None or shutil.which("kubectl") is None,
-        reason="kubernetes-validate or kubectl is not installed",
-    )
-    def test_it_renders_and_kubernetes_validate_has_nothing_to_say(self, tmp_path: Path) -> None:
-        render = ["kubectl", "kustomize", str(KUBERNETES)]
-        rendered = subprocess.run(render, capture_output=True, timeout=WAIT_S, check=True)
-        assert b"image: atoll\n" not in rendered.stdout
-        path = tmp_path / "rendered.yaml"
-        path.write_bytes(rendered.stdout)
-        run("kubernetes-validate", "--strict", str(path))

@@ -99,13 +99,6 @@ class TestKubernetes:
         assert "NUMBA_CACHE_DIR=/var/cache/atoll" in dockerfile
         assert POD["spec"]["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", dockerfile)[0])
 
-    @pytest.mark.skipif(shutil.which("kubernetes-validate") is None, reason="kubernetes-validate is not installed")
-    @pytest.mark.parametrize("name", ["server.yaml", "network.yaml"])
-    def test_kubernetes_validate_has_nothing_to_say(self, name: str) -> None:
-        command = ["kubernetes-validate", "--strict", str(KUBERNETES / name)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
 
 class TestFleet:
     """deploy/kubernetes-fleet and deploy/kubernetes-autoscaling: several servers instead of one."""
@@ -150,22 +143,6 @@ class TestFleet:
         (rule,) = ADAPTER["rules"]["custom"]
         assert rule["seriesQuery"].startswith(f"{name}{{")
         assert re.fullmatch(rule["name"]["matches"], name)
-
-    @pytest.mark.skipif(
-        shutil.which("kubernetes-validate") is None or shutil.which("kubectl") is None,
-        reason="kubernetes-validate or kubectl is not installed",
-    )
-    @pytest.mark.parametrize("name", ["kubernetes-fleet", "kubernetes-autoscaling"])
-    def test_it_renders_and_kubernetes_validate_has_nothing_to_say(self, name: str, tmp_path: Path) -> None:
-        render = ["kubectl", "kustomize", str(DEPLOY / name)]
-        rendered = subprocess.run(render, capture_output=True, timeout=WAIT_S, check=True)
-        assert b"image: atoll\n" not in rendered.stdout
-        assert (b"replicas:" in rendered.stdout) == (name == "kubernetes-fleet"), "else two would decide"
-        path = tmp_path / "rendered.yaml"
-        path.write_bytes(rendered.stdout)
-        command = ["kubernetes-validate", "--strict", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 class TestCompose:
