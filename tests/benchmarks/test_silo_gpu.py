@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -26,6 +27,7 @@ from benchmarks import figures, runner
 from benchmarks.figures import Figure
 from benchmarks.silo import gpu
 from benchmarks.silo.gpu.encoding import encoded
+from benchmarks.silo.gpu.hidden import LINK_BYTES_PER_S, exchange_of, hidden, hidden_percent
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import FULL, SMOKE, Size
 from benchmarks.silo.gpu.speed import batches_of, one_rank, trained
@@ -68,6 +70,32 @@ def _encoded() -> list[float]:
 def test_an_update_is_encoded_beside_what_that_replaces() -> None:
     ((beside, on_host),) = run_ranks(_encoded, 1)
     assert min(beside, on_host) > 0
+
+
+def _exchanged() -> tuple[list[float], int, int, float]:
+    """Return the row's figures, the steps made and the bytes sent beside two steps, and the seconds of that."""
+    figures = [figure.value for figure in hidden(SMOKE)]
+    with exchange_of(SMOKE) as exchange:
+        total_bytes = exchange.encode().total_bytes
+        began = time.perf_counter()
+        exchange.beside(2)
+        return figures, exchange.trainer.state.step, total_bytes, time.perf_counter() - began
+
+
+@pytest.mark.ranks
+def test_an_exchange_is_sent_beside_steps_at_the_speed_of_the_link() -> None:
+    ((figures, steps, total_bytes, seconds),) = run_ranks(_exchanged, 1)
+    _, exchange_ms, encoding_ms = figures
+    assert min(exchange_ms, encoding_ms) > 0
+    assert steps == 2
+    assert seconds > total_bytes / LINK_BYTES_PER_S
+
+
+def test_what_steps_wait_for_is_not_hidden() -> None:
+    seconds = {"exchange": 4.0, "steps": 10.0}
+    assert hidden_percent(seconds | {"beside": 10.0}) == 100
+    assert hidden_percent(seconds | {"beside": 11.0}) == 75
+    assert hidden_percent(seconds | {"beside": 14.0}) == 0
 
 
 def _without(name: str) -> tuple[bool, int]:

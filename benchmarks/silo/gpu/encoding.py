@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,8 +41,13 @@ class Update:
     base: Base
     residuals: Residuals
 
-    def in_lane(self, lane: Lane) -> None:
-        """Encode it as a silo does, errors included."""
+    @property
+    def elements(self) -> int:
+        """Number of parameters."""
+        return sum(piece.local.numel() for piece in self.base.pieces)
+
+    def in_lane(self, lane: Lane) -> Difference:
+        """Encode it into host memory as a silo does, errors included."""
         everything = range(len(self.base.pieces))
         difference = Difference(self.base, self.residuals, _MAX_ABS, everything, lane)
         self.residuals.adopt("before", difference.tag)
@@ -49,6 +55,7 @@ class Update:
         lane.follow()
         difference.hold(chunks, ENCODING)
         difference.keep("before")
+        return difference
 
     def on_host(self) -> None:
         """Copy each chunk to pageable memory, and encode it there, errors not included."""
@@ -59,20 +66,30 @@ class Update:
                 encode((local[chunk].to("cpu", torch.float32) - start[chunk]).numpy(), ENCODING)
 
 
-def update_of(trainer: Trainer, folder: Path) -> Update:
-    """Return the update of a trainer whose weights one rank holds whole."""
+@contextmanager
+def update_of(trainer: Trainer, folder: Path) -> Iterator[Update]:
+    """Open the update of a trainer whose weights one rank holds whole."""
     tensors = {name.removeprefix(MODEL): value for name, value in trainer.state.model_tensors().items()}
     layout = layout_of(spec_of(trainer.job.model))
     base = Base(folder / "base", pieces_of(tensors, layout, trainer.world.device))
-    base.meet(trainer.world.device)
-    return Update(base, Residuals(None, 0, folder))
+    residuals = Residuals(None, 0, folder)
+    try:
+        base.meet(trainer.world.device)
+        yield Update(base, residuals)
+    finally:
+        base.close()
+        residuals.close()
 
 
 def encoded(size: Size) -> Iterator[Figure]:
     """Time until an int4 update is in the host's memory, with errors of the one before: training waits that long."""
     job = size.job(size.billion, size.batch)
-    with tempfile.TemporaryDirectory() as folder, one_rank() as world, trained(job, world) as trainer:
-        update = update_of(trainer, Path(folder))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        one_rank() as world,
+        trained(job, world) as trainer,
+        update_of(trainer, Path(folder)) as update,
+    ):
         ways: dict[str, Callable[[], object]] = {
             "lane": partial(update.in_lane, Lane(world.device)),
             "plain": partial(update.in_lane, Lane(world.device, plain=True)),
@@ -80,9 +97,7 @@ def encoded(size: Size) -> Iterator[Figure]:
         one_by_one = replace(size, steps=1)
         found = seconds_of(ways, one_by_one, world.device, turns=3)
         found |= seconds_of({"host": update.on_host}, one_by_one, world.device, turns=1)
-        elements = sum(piece.local.numel() for piece in update.base.pieces)
-        update.base.close()
-        update.residuals.close()
+        elements = update.elements
     name = f"int4 update of {elements:,} parameters, side stream and pinned memory beside neither"
     yield Figure.within(name, found["lane"] * 1e3, "ms", COMMAND, limit=found["plain"] * 1e3, target=AS_FAST)
     yield Figure.stated("  encoded on the host, without error feedback", found["host"] * 1e3, "ms", COMMAND)

@@ -19,6 +19,7 @@ from benchmarks.figures import Figure
 from benchmarks.options import progress
 from benchmarks.silo.gpu.blocks import ring_attention
 from benchmarks.silo.gpu.encoding import encoded
+from benchmarks.silo.gpu.hidden import hidden
 from benchmarks.silo.gpu.recipe import recipe
 from benchmarks.silo.gpu.sizes import Size
 from benchmarks.silo.gpu.speed import alone, batches_of, one_rank, seconds_of, trained
@@ -124,6 +125,7 @@ ROWS: Mapping[str, Row] = {
     "muon": muon,
     "privacy": privacy,
     "encoded update": encoded,
+    "exchange hidden": hidden,
     "ring attention": ring_attention,
     "settings turned off": turned_off,
     "killed rank": killed,
