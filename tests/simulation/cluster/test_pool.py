@@ -218,6 +218,7 @@ def test_a_participant_that_gives_another_update_when_asked_again_ends_the_run(
         end(link)
 
     monkeypatch.setattr(Link, "end", noted)
+    monkeypatch.setattr("atoll.simulation.cluster.ray_actors.CLOSE_S", WAIT_S)  # a busy machine starts a worker in more
     federation = Federation(participants=make, population=4)
     with pytest.raises(RunFailedError, match=r"its update differs .*make it depend only on model, data and task.seed"):
         federation.run(Job(rounds=2, cohort=Cohort(size=4)), initial=MODEL, workers=RayWorkers(count=2))
