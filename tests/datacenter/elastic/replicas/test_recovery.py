@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atoll.datacenter.checkpoint.folder import steps_in
 from atoll.datacenter.data import open_job_batches
+from atoll.datacenter.elastic.replicas.quorum import MAX_BEHIND
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.train.pulse import Unwatched
@@ -64,6 +65,8 @@ every_steps = 1
 json_lines = "metrics.jsonl"
 """
 BACKUP, SPECULATIVE = "backup_replicas = 1", "speculate_after = 1"
+LATE_STEPS = 3 + MAX_BEHIND
+"""Steps of jobs in which a group is held in step 5: it can still catch up at the end, however late it is let go."""
 
 
 def write_job(
@@ -334,11 +337,11 @@ def test_the_leader_killed_while_it_writes_the_last_checkpoint(tmp_path: Path) -
 def test_a_late_group_does_not_set_the_pace_and_catches_up(tmp_path: Path) -> None:
     """With one backup, the others run steps while it is stopped in its pass; then it applies the means it missed."""
     late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
-    job = write_job(tmp_path, steps=9, faults=BACKUP)
+    job = write_job(tmp_path, steps=LATE_STEPS, faults=BACKUP)
     with run(job, 3, (), [late, later]) as command:
-        command.until("step 4/9")
+        command.until(f"step 4/{LATE_STEPS}")
         late.open()
-        command.until("step 5/9")
+        command.until(f"step 5/{LATE_STEPS}")
         later.open()
         outcome = finish(command)
     assert outcome["restarts"] == 0
@@ -396,11 +399,11 @@ def assert_undisturbed(folder: Path, groups: int, nproc: int, **job: Any) -> Non
 def test_a_late_group_does_not_set_the_pace_and_no_digit_changes(tmp_path: Path) -> None:
     """Its micro-batches run in a faster group while it is stopped, so every step is over all rows."""
     late, later = Gate(tmp_path, 1, 2), Gate(tmp_path, 2, 5)
-    job = write_job(tmp_path, steps=9, faults=SPECULATIVE)
+    job = write_job(tmp_path, steps=LATE_STEPS, faults=SPECULATIVE)
     with run(job, 3, (), [late, later]) as command:
-        command.until("step 4/9")
+        command.until(f"step 4/{LATE_STEPS}")
         late.open()
-        command.until("step 5/9")
+        command.until(f"step 5/{LATE_STEPS}")
         later.open()
         outcome = finish(command)
     assert outcome["restarts"] == 0
@@ -409,7 +412,7 @@ def test_a_late_group_does_not_set_the_pace_and_no_digit_changes(tmp_path: Path)
     assert [records[step]["replicas_speculated"] for step in (2, 3, 4)] == [1, 1, 1]
     assert records[5]["replicas_speculated"] >= 1
     assert processes_of(tmp_path) == {(0, 0): 1, (1, 0): 1, (2, 0): 1}
-    assert_undisturbed(tmp_path, 3, 3, steps=9)
+    assert_undisturbed(tmp_path, 3, 3, steps=LATE_STEPS)
 
 
 _LATE_OF_TWO = [
