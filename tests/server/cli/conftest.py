@@ -399,6 +399,13 @@ def serve(add_port: Callable[[grpc.Server], int], control: FakeControl | None = 
     server.stop(None).wait()
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has its own choice of a project: another test's is kept by address, and a port comes again."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ATOLL_PROJECT", raising=False)
+
+
 @pytest.fixture
 def fake() -> Iterator[Fake]:
     yield from serve(lambda server: server.add_insecure_port("127.0.0.1:0"))

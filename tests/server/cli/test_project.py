@@ -28,12 +28,6 @@ CARDIO = control_pb2.ProjectSummary(
 )
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("ATOLL_PROJECT", raising=False)
-
-
 @pytest.fixture
 def control(fake: Any) -> Any:
     fake.control.projects.append(CARDIO)
