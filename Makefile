@@ -51,6 +51,12 @@ define lane
 	set -o pipefail; $(BIN)/pytest $(2) 2>&1 | tee "$(LANES)/$(1)" | sed -u "s/^/$$(printf %-13s '$(1)') /"
 endef
 
+# $(call lanes,TARGETS): several lanes side by side, then what failed in them.
+define lanes
+	rm -rf $(LANES)
+	$(MAKE) --no-print-directory --jobs=$(words $(1)) $(1) || { $(MAKE) --no-print-directory test-failures; exit 1; }
+endef
+
 .PHONY: dev demo demo-private demo-silo test test-every test-failures test-silo test-silo-first test-silo-last test-system test-system-first test-system-last \
   test-server test-server-first test-server-middle test-server-last test-clients test-rest \
   test-fast test-fast-silo test-fast-server-first test-fast-server-middle test-fast-server-last test-fast-clients test-fast-rest test-newest test-floor kernels node-client oidc-provider browser-tools screenshots lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
@@ -68,18 +74,17 @@ demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ra
 	$(BIN)/atoll silo demo
 
 test: $(VENV)/.dev ## the whole test suite, in nine lanes side by side
-	rm -rf $(LANES)
-	$(MAKE) --no-print-directory --jobs=9 test-silo-first test-silo-last test-server-first test-server-middle test-server-last \
-	  test-clients test-rest test-system-first test-system-last || { $(MAKE) --no-print-directory test-failures; exit 1; }
+	$(call lanes,test-silo-first test-silo-last test-server-first test-server-middle test-server-last test-clients test-rest \
+	  test-system-first test-system-last)
 
 test-failures: ## what failed in the last run of the tests, with the errors: lanes that went on have buried it
-	@cd $(LANES); grep --with-filename --extended-regexp '^(_{3,} .* _{3,}$$|E   |FAILED |ERROR |\++ Timeout)' * || echo 'no lane recorded a failure'
+	@cd $(LANES); grep --with-filename --extended-regexp '^(_{3,} .* _{3,}$$|E   |FAILED |ERROR[: ]|\++ Timeout)' * || echo 'no lane recorded a failure'
 
 test-every: ## the whole test suite, with what a commit leaves out (docs/testing.md)
 	PYTEST_ADDOPTS=--every $(MAKE) --no-print-directory test
 
 test-silo: $(VENV)/.dev ## training in a silo, in two lanes
-	$(MAKE) --no-print-directory --jobs=2 test-silo-first test-silo-last
+	$(call lanes,test-silo-first test-silo-last)
 
 test-silo-first: $(VENV)/.dev
 	$(call lane,silo a-l,$(FIRST_SILO_TESTS))
@@ -88,7 +93,7 @@ test-silo-last: $(VENV)/.dev
 	$(call lane,silo m-z,$(LAST_SILO_TESTS))
 
 test-system: $(VENV)/.dev ## servers, clients and silos as real processes, and their faults, in two lanes
-	$(MAKE) --no-print-directory --jobs=2 test-system-first test-system-last
+	$(call lanes,test-system-first test-system-last)
 
 test-system-first: $(VENV)/.dev
 	$(call lane,system a-r,$(FIRST_SYSTEM_TESTS))
@@ -97,7 +102,7 @@ test-system-last: $(VENV)/.dev
 	$(call lane,system s-z,$(LAST_SYSTEM_TESTS))
 
 test-server: $(VENV)/.dev ## the server's modules, in three lanes
-	$(MAKE) --no-print-directory --jobs=3 test-server-first test-server-middle test-server-last
+	$(call lanes,test-server-first test-server-middle test-server-last)
 
 test-server-first: $(VENV)/.dev
 	$(call lane,server a-ro,$(FIRST_SERVER_TESTS))
@@ -128,8 +133,8 @@ screenshots: $(VENV)/.dev ## draw the pictures of docs/console.md anew, with Chr
 	ATOLL_SCREENSHOTS=docs/assets/console $(BIN)/pytest tests/console/test_browser.py -k picture
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes or take seconds each, in six lanes side by side
-	$(MAKE) --no-print-directory --jobs=6 test-fast-silo test-fast-server-first test-fast-server-middle test-fast-server-last \
-	  test-fast-clients test-fast-rest
+	$(call lanes,test-fast-silo test-fast-server-first test-fast-server-middle test-fast-server-last test-fast-clients \
+	  test-fast-rest)
 
 test-fast-silo: $(VENV)/.dev
 	$(call lane,silo,$(FAST_ONLY) tests/datacenter)

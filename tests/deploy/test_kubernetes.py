@@ -36,10 +36,10 @@ def test_every_object_is_valid(path: Path) -> None:
 
 
 def test_a_wrong_manifest_is_noticed() -> None:
-    (policy,) = (one for one in yaml.safe_load_all((DEPLOY / "kubernetes" / "server.yaml").read_text(encoding="utf-8")))
-    policy["spec"]["replica"] = 1
+    servers = yaml.safe_load((DEPLOY / "kubernetes" / "server.yaml").read_text(encoding="utf-8"))
+    servers["spec"]["replica"] = 1
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
-        kinds([policy])
+        kinds([servers])
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
