@@ -168,19 +168,23 @@ same order, from the top to the bottom."""
 PURE: dict[str, tuple[str, ...]] = {
     "wire": ("",),
     "accounting": ("",),
-    "server": ("aggregation", "control", "rounds", "sampling"),
-    "operator": ("choosing", "completing", "html", "job_options", "naming", "paging", "run_job", "tables", "variants"),
-    "console": ("charts", "paging", "round_view", "run_view", "sessions"),
+    "server": ("aggregation", "control", "errors", "report", "rounds", "sampling"),
+    "operator": (
+        *("choosing", "completing", "html", "job_options", "naming", "paging", "run_job", "statistics", "tables"),
+        "variants",
+    ),
+    "console": ("charts", "paging", "round_view", "run_view", "sessions", "site"),
+    "simulation": ("errors", "frames", "seeds"),
     "client": (
-        *("_statistics", "control", "errors", "events", "limits", "local_privacy", "model", "policy"),
+        *("_statistics", "control", "errors", "events", "limits", "local_privacy", "model", "participant", "policy"),
         *("privacy_demand", "scores", "settings", "task", "update"),
     ),
     "datacenter": ("plan", "sizing", "torch_version"),
 }
 """Sub-rooms that compute and do no I/O: their input is arguments, their output is what they return. "" is a room."""
 DOES_IO = {
-    *("asyncio", "http", "io", "mmap", "multiprocessing", "os", "pathlib", "select", "selectors", "shutil", "signal"),
-    *("socket", "sqlite3", "ssl", "subprocess", "tempfile", "urllib"),
+    *("asyncio", "http", "mmap", "multiprocessing", "os", "pathlib", "select", "selectors", "shutil", "signal"),
+    *("socket", "sqlite3", "ssl", "subprocess", "tempfile", "urllib.request"),
     *("grpc", "sqlalchemy", "prometheus_client", "opentelemetry"),
     *("atoll.server.disk", "atoll.server.stores"),
 }
@@ -365,8 +369,12 @@ def test_io_is_found(tmp_path: Path, text: str) -> None:
 
 
 def io_of(path: Path) -> Iterator[str]:
-    """What in a file can do I/O, as ``file:line what``."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """What in a file can do I/O, as ``file:line what``. Types that only annotations name do none."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 found = within({alias.name for alias in names}, DOES_IO)
@@ -394,6 +402,19 @@ def test_the_architecture_page_lists_the_sub_rooms_in_their_order(room: str) -> 
     height = {name: number for number, layer in enumerate(LAYERS[room]) for name in layer}
     assert sorted(listed) == sorted(height.keys() - {"__init__"})
     assert [height[name] for name in listed] == sorted(height[name] for name in listed)
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_the_architecture_page_calls_pure_what_does_no_io(room: str) -> None:
+    """A row has one kind for all its sub-rooms, or one for each."""
+    section = page_section(f"### The sub-rooms of `{room}`", "\n#")
+    pure = set()
+    for cell, kind in re.findall(r"^\| (`.*?) \|.*\| ([^|]*) \|$", section, flags=re.MULTILINE):
+        names = re.findall(r"`(\w+)(?:/|\.py)`", cell)
+        kinds = kind.split("; ")
+        kinds = kinds * len(names) if len(kinds) == 1 else kinds
+        pure |= {name for name, its in zip(names, kinds, strict=True) if its == "pure"}
+    assert pure == set(PURE.get(room, ()))
 
 
 def page_section(heading: str, end: str) -> str:

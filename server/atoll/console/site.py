@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from atoll.operator.errors import BadInputError
 from atoll.wire.loopback import is_loopback
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEFAULT_PORT = 7410
 _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - named to be refused without an origin

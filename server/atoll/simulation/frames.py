@@ -10,13 +10,15 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.simulation.tasks import Opening, Outcome, TaskRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LENGTH = struct.Struct("<I")
 Message = dict[str, Any]
