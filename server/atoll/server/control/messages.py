@@ -1,4 +1,4 @@
-"""The control API's messages, and the frozen values of ``summaries`` and ``spending`` that commands and reports read.
+"""The control API's messages, and the frozen values of ``runs`` and ``spending`` that commands and reports read.
 
 A value and its message have the same fields, and a field that may be absent in the message may be None in the value
 (``tests/server/control/test_messages.py`` compares them all). A new field takes two lines: one in ``control.proto``,
