@@ -12,10 +12,9 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.datacenter.data.agreement import largest_over
 from atoll.datacenter.data.batches import Batch, Batches
 from atoll.datacenter.data.documents import Tokens
-from atoll.datacenter.data.loader import Loader
+from atoll.datacenter.data.loader import Loader, largest_over
 from atoll.datacenter.data.stream import TextStream
 from atoll.datacenter.data.text import TextPieces, find_files
 from atoll.datacenter.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer

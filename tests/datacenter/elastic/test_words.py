@@ -11,12 +11,11 @@ from click.testing import CliRunner
 from atoll.datacenter.checks.start import check_devices
 from atoll.datacenter.cli.train import train
 from atoll.datacenter.elastic.blame import Beat, explain
-from atoll.datacenter.elastic.ending import status_of
+from atoll.datacenter.elastic.ending import status_of, translated
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.elastic.failures import Failure, cause, is_final, is_repeated
 from atoll.datacenter.elastic.launch import parse_nodes
 from atoll.datacenter.elastic.recorder import Collective, read
-from atoll.datacenter.elastic.translate import translated
 from atoll.datacenter.errors import DataError, HungError, LayoutError, LostPeerError
 from atoll.datacenter.job import SiloJob
 from tests.datacenter.elastic.launched import write_job

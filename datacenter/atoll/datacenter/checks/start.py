@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ import torch
 
 from atoll.datacenter.checkpoint import check_model
 from atoll.datacenter.checks.layout import check_layout
-from atoll.datacenter.checks.numa import check_numa
 from atoll.datacenter.data import open_held_out, open_job_batches
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.metrics.facts import named_peak
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.job.operation import Numa
 
 
 def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Iterable[int]) -> int | None:
@@ -77,6 +78,25 @@ def check_devices(job: SiloJob, nproc: int) -> None:
         check_float8(device)
     if job.tensor_parallel.asynchronous:
         check_async_tp(device)
+
+
+def check_numa(mode: Numa) -> None:
+    """Check that this machine can bind ranks.
+
+    Raises:
+        LayoutError: naming what is missing.
+    """
+    if mode == "none":
+        return
+    if not torch.cuda.is_available():
+        raise LayoutError(
+            f'processes.numa = "{mode}" binds ranks beside their GPU, and this machine has none: set "none"'
+        )
+    if shutil.which("numactl") is None:
+        raise LayoutError(
+            f'processes.numa = "{mode}" needs the program numactl: install it (Debian: apt install numactl), or set '
+            '"none"'
+        )
 
 
 def check_writable(folder: Path) -> None:

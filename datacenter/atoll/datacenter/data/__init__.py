@@ -6,10 +6,9 @@ prefetches. Below it, ``packing`` cuts documents into sequences and ``permutatio
 assembles them for a job file.
 """
 
-from atoll.datacenter.data.agreement import largest_over
 from atoll.datacenter.data.batches import Batch, Batches, Source, Step
 from atoll.datacenter.data.held_out import HeldOut, open_held_out
-from atoll.datacenter.data.loader import Loader
+from atoll.datacenter.data.loader import Loader, largest_over
 from atoll.datacenter.data.opening import open_batches, open_job_batches
 from atoll.datacenter.data.packing import Rows, Sequences
 

@@ -6,6 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
 
 from atoll.datacenter.data.batches import Agree, Batch, Batches, State, even_counts
 from atoll.datacenter.errors import DataError
@@ -150,3 +154,17 @@ class Loader:
         with self._changed:
             self._failure = error
             self._changed.notify_all()
+
+
+def largest_over(group: dist.ProcessGroup, device: torch.device) -> Agree:
+    """Return a function that takes each element's maximum over the ranks of a group; collective, on ``device``.
+
+    With it ranks share the bookmarks of streamed text, of which each knows some.
+    """
+    return partial(_largest, group, device)
+
+
+def _largest(group: dist.ProcessGroup, device: torch.device, found: torch.Tensor) -> torch.Tensor:
+    moved = found.to(device, copy=True)
+    dist.all_reduce(moved, dist.ReduceOp.MAX, group=group)
+    return moved.cpu()

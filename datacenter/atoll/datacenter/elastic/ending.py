@@ -1,10 +1,11 @@
-"""End a rank with an error: a message for the launcher, and an exit status that says what to do."""
+"""End a rank with an error: what it means, a message for the launcher, and an exit status that says what to do."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
@@ -17,6 +18,27 @@ FOLDER_VARIABLE = "ATOLL_SILO_RANKS"
 
 PRINTS_VARIABLE = "ATOLL_SILO_PRINTS"
 """Environment variable, set for a rank other than local rank 0 that shares the launcher's output."""
+
+_LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection was closed")
+_LATE = ("timed out", "timeout")
+
+
+def translated(error: RuntimeError, explained: Callable[[], str]) -> Exception:
+    """Return the job's error for an error of a collective: PyTorch's back ends raise one type, with different texts.
+
+    Args:
+        error: the error that PyTorch raised.
+        explained: returns which ranks did not arrive; called only after a timeout, as it takes seconds.
+
+    Returns:
+        ``LostPeerError``, ``HungError``, or the error itself.
+    """
+    text = str(error).lower()
+    if any(words in text for words in _LOST):
+        return LostPeerError("another rank is gone: its connections were closed")
+    if any(words in text for words in _LATE):
+        return HungError(explained())
+    return error
 
 
 def end_rank(error: Exception) -> NoReturn:

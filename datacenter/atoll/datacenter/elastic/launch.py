@@ -21,6 +21,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
+from torch.numa.binding import AffinityMode, NumaOptions
 
 from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
@@ -28,14 +29,12 @@ from atoll.datacenter.elastic.ending import FOLDER_VARIABLE
 from atoll.datacenter.elastic.environment import grow_segments, keep_stop_handlers
 from atoll.datacenter.elastic.event_names import name_events_quickly
 from atoll.datacenter.elastic.failures import cause
-from atoll.datacenter.elastic.numa import numa_options
 from atoll.datacenter.elastic.replicas.launch import Groups
 from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
 
 if TYPE_CHECKING:
-    from torch.numa.binding import NumaOptions
-
     from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.job.operation import Numa
 
 Outcome = Literal["finished", "stopped"]
 MONITOR_S = 0.1
@@ -146,7 +145,7 @@ def launch(
         return _launch_groups(job, command, nproc, nodes, max_restarts, logs, say)
     began_s = time.monotonic()
     with _ranks_folder(logs) as ranks:
-        spec = _spec(command, nproc, nodes, max_restarts, numa_options(job.processes.numa))
+        spec = _spec(command, nproc, nodes, max_restarts, job.processes.numa)
         agent = Agent(spec, logs, say, partial(check_layout, job))
         _run(agent, spec, logs)
         ended = [one for one in _endings(ranks) if one["rank"] in _ranks_of(agent)]
@@ -222,9 +221,7 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
         raise TrainingError(f"{root}\nthe job failed{spent}; the ranks' outputs are in {logs}")
 
 
-def _spec(
-    command: list[str], nproc: int, nodes: Nodes, max_restarts: int, numa: NumaOptions | None = None
-) -> WorkerSpec:
+def _spec(command: list[str], nproc: int, nodes: Nodes, max_restarts: int, numa: Numa) -> WorkerSpec:
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=nodes.meeting or "localhost:0",
@@ -248,7 +245,7 @@ def _spec(
         max_restarts=max_restarts,
         monitor_interval=MONITOR_S,
         local_addr=None if nodes.meeting else "localhost",
-        numa_options=numa,
+        numa_options=None if numa == "none" else NumaOptions(affinity_mode=AffinityMode(numa)),
     )
 
 

@@ -18,10 +18,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from atoll.datacenter.elastic.blame import Beat, explain
-from atoll.datacenter.elastic.ending import FOLDER_VARIABLE, end_rank
+from atoll.datacenter.elastic.ending import FOLDER_VARIABLE, end_rank, translated
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.elastic.recorder import Recording, recording
-from atoll.datacenter.elastic.translate import translated
 from atoll.datacenter.errors import HungError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Watch:
 
     SIGTERM and SIGINT to any rank request a stop of the whole job: ``stops_after`` then returns true for the same step
     on every rank. A rank whose launcher is gone ends itself. An error of a collective becomes ``HungError`` or
-    ``LostPeerError``, see ``translate``.
+    ``LostPeerError``, see ``translated``.
 
     On GPUs the main thread gets no such error: it waits for the device, and NCCL's own watchdog aborts the process
     without naming a rank. There, the thread of this watch ends a rank whose collective is late, with the same message.

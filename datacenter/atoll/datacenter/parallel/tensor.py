@@ -2,6 +2,10 @@
 
 Column then row (Shoeybi et al. 2019, section 3): one all-reduce for each pair of matrices. With ``sequence`` the
 all-reduce becomes a reduce-scatter and an all-gather around the norms (Korthikanti et al. 2022, section 4.2.2).
+
+A cut also cuts a layer's adapter. In ``W x + B A x``, a column cut divides the rows of W and B and leaves A whole; a
+row cut divides the columns of W and A and leaves B whole. In both cases the only extra communication is the ``rank``
+numbers of each token between A and B.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol, cast
 
 from torch import nn
-from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -20,7 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from atoll.datacenter.parallel.low_rank import ColumnCut, RowCut
+from atoll.datacenter.models.lora import LoraLinear
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -99,9 +103,9 @@ def _plan(cuts: dict[str, Cut], between: Placement, section: TensorParallelSecti
 def _style(cut: Cut, between: Placement, section: TensorParallelSection) -> ParallelStyle | None:
     match cut:
         case "column":
-            return ColumnCut()
+            return _ColumnCut()
         case "row":
-            return RowCut(output_layouts=between)
+            return _RowCut(output_layouts=between)
         case "embedding":
             return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
         case "output":
@@ -115,3 +119,28 @@ def _style(cut: Cut, between: Placement, section: TensorParallelSection) -> Para
 
 def _has(module: nn.Module, name: str) -> bool:
     return getattr(module, name.partition(".")[0], None) is not None
+
+
+class _ColumnCut(ColwiseParallel):
+    """Cuts the output dim. ``distribute_module`` replicates parameters that are not placed here."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
+        del name
+        for own, _ in list(module.named_parameters()):
+            if own != "lora_a":
+                _place(module, own, device_mesh, Shard(0))
+
+
+class _RowCut(RowwiseParallel):
+    """Cuts the input dim."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
+        super()._partition_linear_fn(name, module, device_mesh)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if isinstance(module, LoraLinear):
+            _place(module, "lora_a", device_mesh, Shard(1))
+
+
+def _place(module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) -> None:
+    whole = module.get_parameter(name)
+    placed = distribute_tensor(whole, mesh, [placement], src_data_rank=None)
+    module.register_parameter(name, nn.Parameter(placed, requires_grad=whole.requires_grad))
