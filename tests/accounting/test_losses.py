@@ -8,8 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from atoll.accounting.losses import Atoms, atoms
-from atoll.accounting.normal import cdf, tail_quantile
+from atoll.accounting.losses import Atoms, atoms, cdf, tail_quantile
 
 RELEASES = [(1.0, 0.01), (0.4, 0.3), (5.0, 1.0), (0.7, 1e-5), (30.0, 0.999)]
 _STEP = 0.01

@@ -19,6 +19,7 @@ from atoll.processes import (
     EndedBySignalError,
     Processes,
     raising_on_signals,
+    read_line,
     tail,
 )
 from tests.patience import WAIT_S
@@ -185,3 +186,15 @@ def test_nothing_is_left_when_the_supervisor_is_ended(tmp_path: Path, number: si
         assert supervisor.wait(WAIT_S) == (-signal.SIGKILL if number is signal.SIGKILL else 0)
     psutil.wait_procs([psutil.Process(pid) for pid in started if psutil.pid_exists(pid)], timeout=WAIT_S)
     assert not any(map(alive, started))
+
+
+def test_the_line_of_a_ready_child_comes_in_pieces_or_not_at_all() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"ab")
+    assert read_line(reading, 0.05) == b""
+    os.write(writing, b"cd\n")
+    assert read_line(reading, 5.0) == b"cd\n"
+    os.write(writing, b"cut")
+    os.close(writing)
+    assert read_line(reading, 5.0) == b""
+    os.close(reading)

@@ -3,13 +3,14 @@
 Read ``supervise`` first. Imports no other part of Atoll.
 """
 
-from atoll.processes.ready import read_line, start_ready
 from atoll.processes.supervise import (
     ChildFailedError,
     EndedBySignalError,
     Processes,
     guarded,
     raising_on_signals,
+    read_line,
+    start_ready,
     tail,
 )
 
