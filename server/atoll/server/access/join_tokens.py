@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from atoll.server.access.aggregator_names import check_names
 from atoll.server.access.certificates import check_operator_stands
 from atoll.server.access.quotas import check_participants
+from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import UNBOUND, Authority, Bound, ParticipantKind, mint
-from atoll.server.stores import Writer, tokens
+from atoll.server.identity.host_name import compared
+from atoll.server.stores import Writer, participants, tokens
 from atoll.wire.join_token import JoinToken
+from atoll.wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class JoinTokens:
         def work(connection: Connection) -> None:
             check_operator_stands(connection, operator, now)
             if bound.hosts:
-                check_names(connection, organisation, bound, now=now)
+                _check_names(connection, organisation, bound, now=now)
             check_participants(connection, bound.project, more, now=now, promised=True, shows_counts=shows_counts)
             for token in minted:
                 tokens.add(connection, token.record)
@@ -108,3 +110,31 @@ class JoinTokens:
             return tokens.void(connection, created_by=created_by, at=now, project=project, organisation=organisation)
 
         return await self._writer.run(work)
+
+
+def _check_names(connection: Connection, organisation: str, bound: Bound, *, now: float) -> None:
+    """Refuse names of an aggregator that is enrolled, or may be with an unspent token: the new one could pass for it.
+
+    Names of the same organisation's aggregators in the same project may be given again: for one that takes the place of
+    another, or shares its machine.
+
+    Args:
+        connection: to the database.
+        organisation: of the new aggregator.
+        bound: its names, and its project.
+        now: epoch seconds, UTC.
+
+    Raises:
+        InvalidRequestError: if one of the names is taken.
+    """
+    wanted = {compared(name): name for name in bound.hosts.split()}
+    for hosts, theirs, project in (*participants.named_aggregators(connection), *tokens.named_open(connection, now)):
+        if (theirs, project) == (organisation, bound.project):
+            continue
+        for name in map(compared, hosts.split()):
+            if name in wanted and not is_loopback(name):
+                raise InvalidRequestError(
+                    "token.binding",
+                    f"{wanted[name]} is a name of another aggregator",
+                    "give it a host name of its own, or have the other one revoked or its join token voided",
+                )
