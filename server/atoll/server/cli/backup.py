@@ -1,4 +1,4 @@
-"""``atoll server backup`` and ``atoll server restore``."""
+"""``atoll server backup``, ``restore`` and ``standby``: copies of the data directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from atoll.server.cli.connection import data_option
 from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
-from atoll.text.figures import in_bytes
+from atoll.text.figures import counted, in_bytes
 
 if TYPE_CHECKING:
     from atoll.server.backup import Manifest
@@ -86,6 +86,28 @@ def restore(*, source: Path, data: Path, json_output: bool) -> None:
     if ledgers:
         print_table(LEDGER_COLUMNS, map(_ledger_row, ledgers), "")
         click.echo(_COMPARE.format(made=made, data=data))
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@data_option
+@json_option
+def standby(*, folder: Path, data: Path, json_output: bool) -> None:
+    """Create FOLDER as the data directory of another server of this federation.
+
+    Copy it to another machine and run `atoll server start --data FOLDER` there: that server stands by, and takes over
+    when the active server ends or fails. FOLDER contains the certificate authority's key, so keep it as safe as the
+    data directory.
+    """
+    from atoll.server.backup import make_standby  # noqa: PLC0415  # as above
+
+    with local_errors():
+        files = make_standby(data, folder)
+    if json_output:
+        print_json({"folder": str(folder), "files": [str(path) for path in files]})
+        return
+    click.echo(f"{counted(len(files), 'file')} copied to {folder}; it holds the key of the certificate authority")
+    click.echo(f"bring it to another machine, and run there: atoll server start --data {folder}")
 
 
 def _ledger_row(item: RestoredLedger) -> tuple[object, ...]:

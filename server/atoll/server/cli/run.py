@@ -1,4 +1,4 @@
-"""``atoll run``: submit, follow and control runs, fetch their models and reports; more in ``run_exports``."""
+"""``atoll run``: follow and control runs, fetch models and reports; more in ``run_submit`` and ``run_exports``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from atoll.server.cli.formats import (
 )
 from atoll.server.cli.output import busy, json_option, print_json, print_listed, print_table, transfers
 from atoll.server.cli.run_exports import COMMANDS
+from atoll.server.cli.run_submit import submit
 from atoll.server.cli.show_fairness import show_by_participant
 from atoll.server.cli.show_round import show_round
 from atoll.server.cli.stats import check_files, output_options, put_out
-from atoll.server.cli.submitting import submitted
 from atoll.server.cli.unmeasured import unmeasured_lines
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
@@ -47,44 +47,6 @@ from atoll.text.figures import counted, in_bytes
 @click.group(cls=Group)
 def run() -> None:
     """Submit, follow and control runs. RUN is a run's id, its name if no other run has it, or `latest`."""
-
-
-@run.command()
-@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a key of the job.")
-@click.option(
-    "--sweep",
-    "sweeps",
-    multiple=True,
-    metavar="KEY=VALUE,...",
-    help="Begin a run for each value; several options make a grid.",
-)
-@click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
-@json_option
-@connected
-def submit(
-    client: Operator, *, job: Path, sets: tuple[str, ...], sweeps: tuple[str, ...], watch_it: bool, json_output: bool
-) -> None:
-    """Check the job file JOB, send its model, and begin the run; prints the run's id.
-
-    With --sweep, a run begins for each combination of values. The runs share the participants, which work for one run
-    at a time; `atoll run compare` shows them side by side.
-    """
-    if watch_it and sweeps:
-        raise BadInputError("--watch follows one run, and --sweep begins several", "leave one of them out")
-    made = submitted(client, job, sets, sweeps)
-    for one in made:
-        for warning in one.warnings:
-            click.echo(f"warning: run {one.id}: {warning}", err=True)
-        if json_output:
-            said = {"run": one.id, "model_blob": one.model_ref(0).blob, "warnings": one.warnings}
-            print_json(said, line=watch_it or len(made) > 1)
-        else:
-            click.echo(one.id)
-    if sweeps:
-        click.echo(f"compare them: atoll run compare {' '.join(one.id for one in made)} -o comparison.html", err=True)
-    if watch_it:
-        finish(watch(made[0], json_output=json_output))
 
 
 @run.command("list")
@@ -327,5 +289,5 @@ def _show_state(found: RunSummary, json_output: bool) -> None:
         )
 
 
-for _command in COMMANDS:
+for _command in (submit, *COMMANDS):
     run.add_command(_command)

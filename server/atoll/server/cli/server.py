@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atoll.server.cli.backup import backup, restore
+from atoll.server.cli.backup import backup, restore, standby
 from atoll.server.cli.errors import Group, local_errors
 from atoll.server.cli.given import is_given
 from atoll.server.cli.migrate import migrate
 from atoll.server.cli.server_audit import audit
 from atoll.server.cli.server_log import log as log_command
 from atoll.server.cli.serving import announce, stop_event
-from atoll.server.cli.standby import standby
 from atoll.server.cli.storage import prune, storage
 from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.config import ServerConfig
