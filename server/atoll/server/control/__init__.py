@@ -6,19 +6,28 @@ since the epoch, UTC. None means not yet or unknown.
 """
 
 from atoll.server.control.access import (
+    ClosedProject,
     Myself,
     NewTokens,
     OperatorCertificate,
     OperatorSummary,
     ParticipantSummary,
+    ProjectQuota,
     ProjectRoleSummary,
+    ProjectSummary,
     RevokedOperator,
     TokenSummary,
 )
-from atoll.server.control.following import Following
 from atoll.server.control.json_data import Json, as_json
-from atoll.server.control.messages import detail_of, make_readable, message_of, progress_of, value_of, values_of
-from atoll.server.control.projects import ClosedProject, ProjectQuota, ProjectSummary
+from atoll.server.control.messages import (
+    Following,
+    detail_of,
+    make_readable,
+    message_of,
+    progress_of,
+    value_of,
+    values_of,
+)
 from atoll.server.control.runs import PHASES, BestModel, MemberSummary, Progress, RoundSummary, RunDetail, RunSummary
 from atoll.server.control.server_state import AuditChain, AuditEntry, LogLine, PrunedStorage, ServerInfo
 from atoll.server.control.spending import (

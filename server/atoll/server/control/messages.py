@@ -8,19 +8,19 @@ one in the dataclass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from atoll.server.control.runs import BestModel, Progress, RoundSummary, RunDetail, RunSummary
 from atoll.text.printable import make_printable
+from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.message import Message
-
-    from atoll.wire.v1 import control_pb2
 
 V = TypeVar("V", bound="DataclassInstance")
 M = TypeVar("M", bound="Message")
@@ -81,6 +81,30 @@ def progress_of(change: control_pb2.WatchRunResponse) -> Progress:
     """One change of a run."""
     changed = value_of(RoundSummary, change.round) if change.HasField("round") else None
     return Progress(value_of(RunSummary, change.summary), changed, change.connected)
+
+
+@dataclass
+class Following:
+    """The members of the current round of a ``WatchRun`` stream, according to its messages so far."""
+
+    _key: tuple[int, int] | None = None
+    _members: dict[str, control_pb2.MemberSummary] = field(default_factory=dict)
+
+    def complete(self, message: control_pb2.WatchRunResponse) -> control_pb2.WatchRunResponse | None:
+        """The message with all members of its round, by id; None if more messages about the same change follow."""
+        key = (message.round.round, message.round.attempt)
+        if key != self._key:
+            self._key, self._members = key, {}
+        self._members.update({member.participant: member for member in message.round.members})
+        if message.more:
+            return None
+        if message.HasField("round"):
+            complete = control_pb2.WatchRunResponse()
+            complete.CopyFrom(message)
+            del complete.round.members[:]
+            complete.round.members.extend(self._members[name] for name in sorted(self._members))
+            return complete
+        return message
 
 
 def _read(message: Message, field: Any, kind: type[Any] | None, *, required: bool) -> object:
