@@ -13,8 +13,8 @@ from atoll.server.rounds import Invite, Patience, Phase, RecordRound, RoundKey, 
 from atoll.server.rounds.effects import Effect
 from atoll.server.runs.stepping import Entry, Played
 from atoll.server.telemetry.otel import RoundTracer
+from atoll.server.telemetry.run_telemetry import tracer_of
 from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
-from atoll.server.telemetry.tracing import tracer_of
 from atoll.text.installing import install_hint
 from tests.collector import Collector, Span
 from tests.patience import WAIT_S
@@ -136,7 +136,7 @@ def test_without_traces_opentelemetry_is_not_even_loaded() -> None:
     script = (
         "import sys\n"
         "import atoll.server.process.server\n"
-        "from atoll.server.telemetry.tracing import tracer_of\n"
+        "from atoll.server.telemetry.run_telemetry import tracer_of\n"
         "assert tracer_of({}) is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )

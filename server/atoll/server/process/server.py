@@ -36,8 +36,7 @@ from atoll.server.stores.store import SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.recent_log import RecentLog
 from atoll.server.telemetry.rounds import RoundFigures
-from atoll.server.telemetry.run_telemetry import RunTelemetry
-from atoll.server.telemetry.tracing import tracer_of
+from atoll.server.telemetry.run_telemetry import RunTelemetry, tracer_of
 from atoll.text.figures import counted
 from atoll.wire.loopback import is_loopback
 
