@@ -21,8 +21,15 @@ from atoll.server.jobs.fragments import Fragments, deal, fragments_of
 from atoll.server.jobs.frozen import check_frozen, frozen_tensors, trained_first
 from atoll.server.jobs.job import Job
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
-from atoll.server.jobs.optimiser_section import IterateAveraging, Optimiser
-from atoll.server.jobs.optimisers import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
+from atoll.server.jobs.optimiser_section import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedYogi,
+    IterateAveraging,
+    Optimiser,
+)
 from atoll.server.jobs.privacy_section import AdaptiveClip, Privacy
 from atoll.server.jobs.spec import JobSpec
 from atoll.server.jobs.statistics_model import check_statistics_layout, first_model, release_of, statistics_layout

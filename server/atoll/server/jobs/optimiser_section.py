@@ -1,4 +1,7 @@
-"""`[optimiser]` and `[iterate_averaging]`: how the mean update is applied."""
+"""`[optimiser]` and `[iterate_averaging]`: how the mean update is applied.
+
+``FedAvg`` and the other functions make the section for a job written in Python.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,31 @@ class Optimiser(JobTable):
         for key, optimisers in _USED_BY.items():
             if self.name not in optimisers:
                 yield from self.unused((key,), f"it belongs to {', '.join(optimisers)}, not to {self.name}")
+
+
+def FedAvg(lr: float = 1.0) -> Optimiser:
+    """Add the mean update, times ``lr``."""
+    return Optimiser(name="fedavg", lr=lr)
+
+
+def FedAvgM(lr: float = 1.0, *, momentum: float = 0.9, nesterov: bool = False) -> Optimiser:
+    """Server momentum (Hsu et al. 2019, arXiv:1909.06335)."""
+    return Optimiser(name="fedavgm", lr=lr, momentum=momentum, nesterov=nesterov)
+
+
+def FedAdagrad(lr: float = 0.01, *, beta1: float = 0.9, tau: float = 1e-3) -> Optimiser:
+    """Adagrad on the mean update."""
+    return Optimiser(name="fedadagrad", lr=lr, beta1=beta1, tau=tau)
+
+
+def FedAdam(lr: float = 0.01, *, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Optimiser:
+    """Adam on the mean update."""
+    return Optimiser(name="fedadam", lr=lr, beta1=beta1, beta2=beta2, tau=tau)
+
+
+def FedYogi(lr: float = 0.01, *, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Optimiser:
+    """Yogi on the mean update."""
+    return Optimiser(name="fedyogi", lr=lr, beta1=beta1, beta2=beta2, tau=tau)
 
 
 class IterateAveraging(JobTable):
