@@ -14,9 +14,8 @@ from atoll.server.buckets.bucket import Bucket
 from atoll.server.errors import NotFoundError
 from atoll.server.ingest import bucket_uploads
 from atoll.server.ingest.bucket_uploads import BucketUploads, CommittedKey
-from atoll.server.ingest.commit import commit_upload
+from atoll.server.ingest.commit import commit_small_update, commit_upload
 from atoll.server.ingest.moving_uploads import fetch_uploads, held_here, put_uploads
-from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.upload_ref import UploadRef
 from atoll.wire.chunks import Chunk

@@ -20,12 +20,11 @@ from atoll.server.config.storage_settings import StorageSettings
 from atoll.server.disk.space import Room
 from atoll.server.errors import TooLateError
 from atoll.server.identity import Authority, ParticipantKind
-from atoll.server.ingest.commit import commit_upload
+from atoll.server.ingest.commit import commit_small_update, commit_upload
 from atoll.server.ingest.coordinator_api import Commit, ReportReceipt, UploadGrant
 from atoll.server.ingest.local_node import LocalNode
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import NodePool
-from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.upload_ref import UploadRef
 from atoll.server.rounds import DeadlinePassed, Phase, RunState

@@ -17,10 +17,9 @@ from google.protobuf.message import Message
 
 from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.arrivals import Arrivals
-from atoll.server.ingest.commit import DurableUpload, commit_upload
+from atoll.server.ingest.commit import DurableUpload, commit_small_update, commit_upload
 from atoll.server.ingest.coordinator_api import Commit, CoordinatorApi, ReportReceipt, UploadGrant
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
-from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool
 from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.server.ingest.upload_ref import UploadRef

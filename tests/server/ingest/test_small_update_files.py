@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.ingest.commit import commit_small_update
 from atoll.server.ingest.coordinator_api import Disposition, ReportReceipt
 from atoll.server.ingest.receiver import RejectedUpdateError
 from atoll.server.ingest.records import RECORD_BYTES
 from atoll.server.ingest.small_update_files import MOST_FILES, UNFINISHED, whole_path
-from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool
 from tests.server.ingest.test_commit import failing_fsync
 from tests.server.ingest.uploads import ALICE, BOB, RUN, SIZE, chunk_of, digest_of, flip, grant, ref, values_of
