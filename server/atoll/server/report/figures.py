@@ -1,4 +1,4 @@
-"""The report's plots: metrics over rounds, round times, and who reported."""
+"""The report's plots: metrics over rounds, round times, who reported, and the members of one round."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from atoll.server.control import RoundSummary
+from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.curves import Panel, Source
+from atoll.server.control.names import names_of
+from atoll.server.control.timeline import STEPS, slowest_first, step_spans
+from atoll.server.control.words import round_label
 from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
 from atoll.text.figures import counted
 
@@ -22,6 +25,8 @@ HALF_IN = (5.4, 3.0)
 FULL_IN = (10.8, 2.6)
 DENSE_COLUMNS = 100
 MARKERS_UP_TO = 40
+MAX_BARS = 30
+"""Maximum number of members in the figure of a round."""
 STATUSES = (
     "reported",
     "declined",
@@ -45,6 +50,8 @@ _CELLS = {status: stand_in(16 + index) for index, status in enumerate(STATUSES)}
 _CELL_COLOURS = {colour: f"--s-{status}" for status, colour in _CELLS.items()}
 _UNDRAWN = stand_in(15)
 _CELL_GAP = 0.06
+_STEPS = {step: stand_in(32 + index) for index, step in enumerate(STEPS)}
+_STEP_COLOURS = {colour: f"--t-{step}" for step, colour in _STEPS.items()}
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,32 @@ def presence_figure(grid: Grid) -> str:
         return to_svg(figure, "presence", label, {**_CELL_COLOURS, _UNDRAWN: "--undrawn"})
 
 
+def slowest_round(rounds: Sequence[RoundSummary]) -> RoundSummary | None:
+    """The released round with known members that took longest from invitation to close, or None."""
+    timed = [item for item in rounds if item.released and any(step_spans(member) for member in item.members)]
+    return max(timed, key=lambda item: item.duration_s or 0.0, default=None)
+
+
+def timeline_figure(item: RoundSummary) -> str:
+    """The steps of the slowest ``MAX_BARS`` members of a round, in seconds since the invitation."""
+    shown, names = [member for member in slowest_first(item) if step_spans(member)][:MAX_BARS], names_of((item,))
+    with drawing(axes__grid=True, axes__grid__axis="x"):
+        figure = Figure(figsize=(FULL_IN[0], 1.15 + 0.19 * len(shown)), layout="constrained")
+        axes = figure.subplots()
+        for step, colour in _STEPS.items():
+            rows, starts, lengths = _of_step(shown, step)
+            if rows:
+                axes.barh(rows, lengths, left=starts, height=0.7, color=colour, label=step, linewidth=0)
+        axes.set_yticks(range(len(shown)), [names[member.participant] for member in shown], fontsize=8)
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.tick_params(length=0)
+        axes.set_xlabel("seconds since the invitation")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(STEPS), handlelength=1.4)
+        label = f"what the members of round {round_label(item)} did"
+        return to_svg(figure, "timeline", label, _STEP_COLOURS)
+
+
 def new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
     """A figure with one axes, of the given size in inches, whose x axis has integer ticks."""
     figure = Figure(figsize=size, layout="constrained")
@@ -179,3 +212,9 @@ def _runs(statuses: Sequence[str], status: str, longest: int) -> Iterator[tuple[
         elif found == status:
             yield start, length
         start += length
+
+
+def _of_step(shown: Sequence[MemberSummary], step: str) -> tuple[list[int], list[float], list[float]]:
+    """Rows, starts and lengths of one step's bars."""
+    found = [(row, one) for row, member in enumerate(shown) for one in step_spans(member) if one.step == step]
+    return [row for row, _ in found], [one.start_s for _, one in found], [one.end_s - one.start_s for _, one in found]

@@ -14,8 +14,16 @@ from atoll.server.control.names import names_of
 from atoll.server.control.never_counted import never_counted, skipped_evaluations
 from atoll.server.control.timeline import story
 from atoll.server.control.words import duration, kind_words, round_label
-from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
-from atoll.server.report.round_figure import slowest_round, timeline_figure
+from atoll.server.report.figures import (
+    FULL_IN,
+    HALF_IN,
+    STATUSES,
+    metric_figure,
+    presence_figure,
+    slowest_round,
+    time_figure,
+    timeline_figure,
+)
 from atoll.server.report.summary import absences, attendance, presence, tiles
 from atoll.server.report.traffic import traffic_figure, traffic_of
 from atoll.text.templates import environment
