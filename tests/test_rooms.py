@@ -58,7 +58,7 @@ NEVER = {
 """What importing the modules of a room must not load; for other rooms see ``MAY_IMPORT``."""
 LAYERS: dict[str, Layers] = {
     "server": (
-        ("errors", "__init__"),
+        ("errors", "threads", "__init__"),
         ("aggregation", "disk", "rounds", "sampling"),
         ("buckets", "control"),
         ("jobs", "report"),

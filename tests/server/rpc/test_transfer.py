@@ -305,6 +305,30 @@ class TestReport:
         assert threads
         assert threading.get_ident() not in threads
 
+    async def test_a_status_is_still_being_made_after_its_caller_has_hung_up(
+        self, world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at = await invited(world, alice)
+        begun, began, go = [], threading.Event(), threading.Event()
+
+        def slow(*args: Any) -> bytes:
+            begun.append(args)
+            began.set()
+            assert go.wait(WAIT_S)
+            return status_of(*args)
+
+        status_of = transfer._status
+        monkeypatch.setattr(transfer, "_status", slow)
+        first = asyncio.ensure_future(alice.status(at))
+        assert await asyncio.to_thread(began.wait, WAIT_S)
+        first.cancel()
+        second = asyncio.ensure_future(alice.status(at))
+        done, _ = await asyncio.wait({second}, timeout=0.2)
+        assert (len(done), len(begun)) == (0, 1)
+        go.set()
+        await second
+        assert len(begun) == 2
+
     async def test_the_chunks_of_all_uploads_for_a_round_have_a_limit(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice)
         most, tiny = SPARE_CHUNKS + len(LAYOUT.tensors) * TENSOR_PARTS + 256, chunks_of(VALUES, 1)

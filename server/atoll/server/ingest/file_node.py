@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -15,6 +14,7 @@ from atoll.server.errors import ServerError, UnavailableError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.partial_file import PartialFile
+from atoll.server.threads import in_thread
 
 PARTIAL = ".partial"
 """Suffix of files with partial sums: ``NODE-RANDOM.partial``."""
@@ -63,7 +63,7 @@ class FileNode:
         path = self._folder / f"{self.name}-{secrets.token_hex(8)}{PARTIAL}"
         try:
             await self._calls.write_partial(key, items, path)
-            yield await asyncio.get_running_loop().run_in_executor(self._executor, _opened, path)
+            yield await in_thread(self._executor, _opened, path)
         finally:
             path.unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
@@ -11,6 +10,7 @@ from atoll.server.aggregation import PartialSum
 from atoll.server.errors import ServerError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+from atoll.server.threads import in_thread
 
 
 class LocalNode:
@@ -23,22 +23,20 @@ class LocalNode:
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """See ``node_api.Node``."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._node.fold, key, items)
+        await in_thread(self._executor, self._node.fold, key, items)
 
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
         """See ``node_api.Node``; the accumulator itself, not a copy."""
-        loop = asyncio.get_running_loop()
-        yield await loop.run_in_executor(self._executor, self._node.partial, key, items)
+        yield await in_thread(self._executor, self._node.partial, key, items)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """See ``node_api.Node``."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._node.drop, run, round_number, attempt)
+        await in_thread(self._executor, self._node.drop, run, round_number, attempt)
 
     async def drop_run(self, run: str) -> None:
         """See ``node_api.Node``."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._node.drop_run, run)
+        await in_thread(self._executor, self._node.drop_run, run)
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """See ``node_api.Node``; calls that this process serves have already ended."""

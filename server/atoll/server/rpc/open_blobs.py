@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from atoll.server.stores import Blob, BlobStore
+from atoll.server.threads import in_thread, to_end
 from atoll.wire.chunks import frame_download
 
 KEPT_FRAMES = 4
@@ -77,7 +78,6 @@ class OpenBlobs:
         async with entry.lock:
             if entry.blob is not None:
                 return entry.blob
-            opening, loop = self._blobs.open(name), asyncio.get_running_loop()
-            blob: Blob = await loop.run_in_executor(self._executor, entry.stack.enter_context, opening)
+            blob: Blob = await to_end(in_thread(self._executor, entry.stack.enter_context, self._blobs.open(name)))
             entry.blob = SharedBlob(blob)
             return entry.blob

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from itertools import pairwise, zip_longest
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -32,13 +31,12 @@ from atoll.server.rpc.upload_locks import UploadLocks
 from atoll.server.runs.reporting import ReportRefusedError
 from atoll.server.stores import BlobStore
 from atoll.server.telemetry.context import remember
+from atoll.server.threads import in_thread, to_end
 from atoll.wire.chunks import Chunk, UploadKey, key_from_proto, merged, parse_upload, range_to_proto
 from atoll.wire.errors import WireError
 from atoll.wire.messages import manifest_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 
-P = ParamSpec("P")
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.TransferService"
@@ -114,7 +112,7 @@ class TransferService:
     async def get_manifest(self, request: transfer_pb2.GetManifestRequest, context: Context) -> bytes:
         """The serialised manifest of a blob, with 16 bytes for each MiB of the model."""
         await self._coordinator.grant_download(await self._authenticator.identify(context), request.blob)
-        return await self._call(_manifest, self._blobs, request.blob)
+        return await in_thread(self._executor, _manifest, self._blobs, request.blob)
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
         """Send chunks of a blob, directly from its memory map; the next one is prepared while one is sent."""
@@ -129,14 +127,16 @@ class TransferService:
         admission = self._authenticator.admission
         with admission.transfer(caller.name), admission.download(caller.name) as allowance, self._meter.download():
             async with self._open_blobs.open(request.blob) as blob:
-                chunks = await self._call(_chunks_asked, request, blob.manifest.chunk_count)
+                chunks = await in_thread(self._executor, _chunks_asked, request, blob.manifest.chunk_count)
                 coming = None
                 size = min(blob.manifest.chunk_bytes, blob.manifest.size_bytes)
                 for index, following in zip_longest(chunks, chunks[1:]):
                     with self._room.hold(caller.name, size):
-                        message = await (coming or self._call(blob.frame, index))
+                        message = await (coming or in_thread(self._executor, blob.frame, index))
                         crowded = self._meter.downloads_open > AHEAD
-                        coming = None if following is None or crowded else self._call(blob.frame, following)
+                        coming = None
+                        if following is not None and not crowded:
+                            coming = in_thread(self._executor, blob.frame, following)
                         await watch.check()
                         self._meter.downloaded_chunks += 1
                         self._meter.downloaded_bytes += len(message)
@@ -170,7 +170,7 @@ class TransferService:
         grant = await granted()
         watch.only_while(granted)
         self._arrivals.began(upload)
-        receiver = await self._call(Receiver, self._spool, upload, grant, self._executor)
+        receiver = await in_thread(self._executor, Receiver, self._spool, upload, grant, self._executor)
         try:
             await receiver.add(first)
             self._meter.uploaded_chunks += 1
@@ -213,7 +213,7 @@ class TransferService:
         key = key_from_proto(request.key)
         await self._coordinator.grant_upload(participant, key.run, key.round, key.attempt)
         async with self._upload_locks.status(participant):
-            return await self._call(_status, self._spool, UploadRef.of(key, participant))
+            return await to_end(in_thread(self._executor, _status, self._spool, UploadRef.of(key, participant)))
 
     async def report(self, request: transfer_pb2.ReportRequest, context: Context) -> transfer_pb2.ReportResponse:
         """Commit an upload: durable and counted once when this returns; a repeated report gets the same answer."""
@@ -250,7 +250,9 @@ class TransferService:
         if request.update:
             done = await self._take_whole(participant, request, grant, key)
         else:
-            done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest, grant.first)
+            elements, first = grant.elements, grant.first
+            running = in_thread(self._executor, commit_upload, self._spool, upload, elements, request.digest, first)
+            done = await to_end(running)
         self._meter.committed(time.monotonic() - began)
         upload_at = self._arrivals.first_byte_at(upload)
         return Commit(participant, request, self._node, done.payload_bytes, done.norm, upload_at=upload_at)
@@ -269,17 +271,16 @@ class TransferService:
                 )
             self._arrivals.began(upload)
             try:
-                done = await self._call(commit_small_update, self._spool, upload, grant, request.digest, chunk)
+                running = in_thread(
+                    self._executor, commit_small_update, self._spool, upload, grant, request.digest, chunk
+                )
+                done = await to_end(running)
             except RejectedUpdateError as error:
                 await self._tell_rejected(participant, key, str(error))
                 raise
             self._meter.uploaded_chunks += 1
             self._meter.uploaded_bytes += done.payload_bytes
             return done
-
-    def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
 
 def _manifest(blobs: BlobStore, blob: str) -> bytes:

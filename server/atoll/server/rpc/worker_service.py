@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
@@ -17,14 +16,13 @@ from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.ingest_messages import fold_to_proto, items_of, key_of, partial_to_proto, role_of
 from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.server.threads import in_thread
 from atoll.wire.v1 import ingest_pb2, participation_pb2
 from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceServicer, WorkerServiceStub
 
 if TYPE_CHECKING:
     from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceAsyncStub
 
-P = ParamSpec("P")
-T = TypeVar("T")
 METRICS_S = 3.0
 """Maximum seconds to wait for a worker's metrics, during which the metrics page is not answered."""
 END_CALLS_S = 5.0
@@ -59,7 +57,7 @@ class WorkerService(WorkerServiceServicer):
     async def Fold(self, request: ingest_pb2.FoldRequest, context: Context) -> ingest_pb2.FoldResponse:
         """See ``IngestNode.fold``."""
         key = key_of(request)
-        await self._call(self._node.fold, key, items_of(request.items))
+        await in_thread(self._executor, self._node.fold, key, items_of(request.items))
         return ingest_pb2.FoldResponse()
 
     async def WritePartial(
@@ -67,18 +65,20 @@ class WorkerService(WorkerServiceServicer):
     ) -> ingest_pb2.WritePartialResponse:
         """See ``IngestNode.write_partial``."""
         key = key_of(request)
-        weight = await self._call(self._node.write_partial, key, items_of(request.items), Path(request.path))
+        weight = await in_thread(
+            self._executor, self._node.write_partial, key, items_of(request.items), Path(request.path)
+        )
         return ingest_pb2.WritePartialResponse(total_weight=weight)
 
     async def DropRound(self, request: ingest_pb2.DropRoundRequest, context: Context) -> ingest_pb2.DropRoundResponse:
         """See ``IngestNode.drop``."""
         at = request.round
-        await self._call(self._node.drop, at.run, at.round, at.attempt)
+        await in_thread(self._executor, self._node.drop, at.run, at.round, at.attempt)
         return ingest_pb2.DropRoundResponse()
 
     async def DropRun(self, request: ingest_pb2.DropRunRequest, context: Context) -> ingest_pb2.DropRunResponse:
         """See ``IngestNode.drop_run``."""
-        await self._call(self._node.drop_run, request.run)
+        await in_thread(self._executor, self._node.drop_run, request.run)
         return ingest_pb2.DropRunResponse()
 
     async def EndCalls(self, request: ingest_pb2.EndCallsRequest, context: Context) -> ingest_pb2.EndCallsResponse:
@@ -91,10 +91,6 @@ class WorkerService(WorkerServiceServicer):
     ) -> ingest_pb2.GetMetricsResponse:
         """The metrics of this process."""
         return ingest_pb2.GetMetricsResponse(exposition=self._exposition())
-
-    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
 
 class WorkerCalls:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from atoll.server.runs.leases import Leases
 from atoll.server.runs.sessions import Sessions
 from atoll.server.stores import BlobStore, Reader, Writer, models
 from atoll.server.telemetry.observer import NO_OBSERVER, Observer
+from atoll.server.threads import in_thread, to_end
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,11 +92,4 @@ class Services:
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end, since they share resources."""
-        loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()  # so that log lines from the thread carry the same fields
-        running = loop.run_in_executor(self.executor, lambda: context.run(function, *args, **kwargs))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.gather(running, return_exceptions=True)
-            raise
+        return await to_end(in_thread(self.executor, function, *args, **kwargs))

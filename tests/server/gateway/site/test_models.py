@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -18,10 +19,14 @@ from atoll.server.gateway.site import models as module
 from atoll.server.gateway.site.link import Line
 from atoll.server.gateway.site.models import Models
 from atoll.server.stores import DirectoryBlobStore
+from atoll.server.stores.directory_blobs import DirectoryBlobWriter
 from atoll.wire.v1 import transfer_pb2
 from tests.patience import WAIT_S
 from tests.server.gateway.host.gateways import Aggregator
 from tests.server.rpc.world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 CHUNK_BYTES, CHUNKS = 1024, 8
 BROKEN = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "the line broke")
@@ -177,4 +182,30 @@ async def test_closing_leaves_nothing_half_written(site: Site) -> None:
         await site.models.ensure(name)
     assert site.files() > before
     await site.models.close()
+    assert site.files() == before
+
+
+async def test_closing_waits_for_a_chunk_that_is_being_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file must not be closed while a thread writes to it."""
+    began, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(writer: DirectoryBlobWriter, piece: Buffer) -> None:
+        began.set()
+        assert go.wait(WAIT_S)
+        write(writer, piece)
+        ended.set()
+
+    name, before = await site.model(1), site.files()
+    write = DirectoryBlobWriter.write
+    monkeypatch.setattr(DirectoryBlobWriter, "write", slow)
+    fetching = asyncio.create_task(site.models.ensure(name))
+    assert await asyncio.to_thread(began.wait, WAIT_S)
+    closing = asyncio.create_task(site.models.close())
+    done, _ = await asyncio.wait({closing}, timeout=0.05)
+    assert not done
+    go.set()
+    await asyncio.wait_for(closing, WAIT_S)
+    assert ended.is_set()
+    await asyncio.wait({fetching}, timeout=WAIT_S)
+    assert fetching.cancelled()
     assert site.files() == before

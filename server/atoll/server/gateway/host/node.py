@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -18,6 +17,7 @@ from atoll.server.gateway.host.receipts import Receipts
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.rpc.ingest_messages import fold_item_to_proto, fold_to_proto
+from atoll.server.threads import in_thread
 from atoll.wire.v1 import gateway_pb2, ingest_pb2, participation_pb2
 
 END_CALLS_S = 5.0
@@ -55,7 +55,7 @@ class HostedNode:
         if not receipt.complete:
             raise UnavailableError("node.partial", f"{self.name} sent no sum", "fold again", retry_after_s=1.0)
         try:
-            yield await asyncio.get_running_loop().run_in_executor(self._executor, receipt.sum)
+            yield await in_thread(self._executor, receipt.sum)
         finally:
             self._receipts.forget(self.name, name)
 

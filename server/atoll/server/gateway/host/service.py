@@ -29,6 +29,7 @@ from atoll.server.rpc.participation import HELLO_S
 from atoll.server.runs.sessions import TAKEN_OVER_S, Sessions
 from atoll.server.stores.server_names import MOST_NAMES
 from atoll.server.telemetry.refusal_log import one_line
+from atoll.server.threads import in_thread
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.pacing import PING_S
 from atoll.wire.v1 import gateway_pb2
@@ -224,16 +225,16 @@ class GatewayService(GatewayServiceServicer):
     ) -> gateway_pb2.PutPartialResponse:
         """Write the pieces of a partial sum."""
         gateway = await self._caller(context)
-        loop, receipt = asyncio.get_running_loop(), None
+        receipt = None
         async with contextlib.aclosing(Watch(self._authenticator, context).over(request_iterator)) as messages:
             async for message in messages:
                 if receipt is None:
                     receipt = self._receipts.get(gateway.node, message.name)
                 if message.payload:
                     piece = Piece(message.shift, message.width, message.payload)
-                    await loop.run_in_executor(self._executor, receipt.add, message.index, piece)
+                    await in_thread(self._executor, receipt.add, message.index, piece)
                 if message.digest:
-                    await loop.run_in_executor(self._executor, receipt.finish, message.digest)
+                    await in_thread(self._executor, receipt.finish, message.digest)
         if receipt is None or not receipt.complete:
             raise InvalidRequestError("partial.order", "the stream ended before its digest", "ask for the status")
         return gateway_pb2.PutPartialResponse()

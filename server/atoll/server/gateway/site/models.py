@@ -9,19 +9,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from atoll.server.errors import CorruptDataError, UnavailableError
 from atoll.server.gateway.site.link import SERVER, Line
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.server.stores import BlobStore
 from atoll.server.stores.blobs import BlobWriter
+from atoll.server.threads import in_thread, to_end
 from atoll.wire.chunks import parse_download
 from atoll.wire.v1 import transfer_pb2
 from atoll.wire.v1.transfer_pb2_grpc import TransferServiceStub
 
-P = ParamSpec("P")
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CALL_S = 30.0
@@ -75,7 +74,7 @@ class Models:
 
     async def start(self) -> None:
         """Take over the models that an earlier process left."""
-        for name in await self._call(lambda: sorted(self._blobs.names())):
+        for name in await in_thread(self._executor, lambda: sorted(self._blobs.names())):
             self._kept[name] = None
         await self._evict()
 
@@ -107,7 +106,7 @@ class Models:
         try:
             async with as_server_errors(SERVER):
                 await self._receive(name, begun)
-            made = await self._call(begun.writer.commit)
+            made = await to_end(in_thread(self._executor, begun.writer.commit))
         except UnavailableError:
             self._begun[name] = begun
             await self._discard_begun(MAX_BEGUN)
@@ -117,7 +116,7 @@ class Models:
             raise
         begun.discarding.close()
         if made.name != name:
-            await self._call(self._blobs.set_aside, made.name)
+            await in_thread(self._executor, self._blobs.set_aside, made.name)
             raise CorruptDataError("gateway.model", f"the server sent {made.name[:16]} for model {name[:16]}")
         log.info("model %s came from the server: %d bytes", name[:16], begun.size_bytes)
         self._fetched(begun.size_bytes)
@@ -147,21 +146,17 @@ class Models:
             stack.callback(call.cancel)
             async for message in call:
                 _, payload = parse_download(message)
-                await self._call(begun.writer.write, payload)
+                await to_end(in_thread(self._executor, begun.writer.write, payload))
                 begun.received += 1
 
     async def _discard_begun(self, most: int) -> None:
         while len(self._begun) > most:
             _, oldest = self._begun.popitem(last=False)
-            await self._call(oldest.discarding.close)
+            await in_thread(self._executor, oldest.discarding.close)
 
     async def _evict(self) -> None:
         """Remove the oldest models beyond the maximum; open downloads of them continue."""
         while len(self._kept) > self._most:
             name, _ = self._kept.popitem(last=False)
-            await self._call(self._blobs.set_aside, name)
-        await self._call(self._blobs.sweep)
-
-    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+            await in_thread(self._executor, self._blobs.set_aside, name)
+        await in_thread(self._executor, self._blobs.sweep)

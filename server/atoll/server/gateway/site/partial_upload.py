@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 
@@ -12,6 +11,7 @@ from atoll.server.aggregation import PartialSum
 from atoll.server.gateway.pieces import bounds_of, pack, piece_count
 from atoll.server.gateway.site.link import SERVER, Line
 from atoll.server.rpc.internal_calls import as_server_errors
+from atoll.server.threads import in_thread
 from atoll.wire.v1 import gateway_pb2
 
 CALL_S = 30.0
@@ -50,7 +50,7 @@ class PartialUpload:
         self, name: str, partial: PartialSum, first: int
     ) -> AsyncIterator[gateway_pb2.PutPartialRequest]:
         """Yield the pieces from ``first`` on; all pieces are hashed."""
-        loop, hasher = asyncio.get_running_loop(), blake3()
+        hasher = blake3()
 
         def piece(index: int) -> gateway_pb2.PutPartialRequest | None:
             sums = partial.sum_block(*bounds_of(index, partial.size))
@@ -63,7 +63,7 @@ class PartialUpload:
             )
 
         for index in range(piece_count(partial.size)):
-            message = await loop.run_in_executor(self._executor, piece, index)
+            message = await in_thread(self._executor, piece, index)
             self.steps += 1
             if message is not None:
                 if index == first:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import grpc
 
@@ -24,11 +22,10 @@ from atoll.server.ingest.node_pool import NodePool
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.errors import status_of
 from atoll.server.rpc.ingest_messages import fold_item_from_proto, items_of, key_of, role_of
+from atoll.server.threads import in_thread
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import gateway_pb2
 
-P = ParamSpec("P")
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -44,26 +41,22 @@ class OwnCalls:
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """See ``IngestNode``."""
-        await self._call(self._node.fold, key, items)
+        await in_thread(self._executor, self._node.fold, key, items)
 
     async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
         """See ``IngestNode``."""
-        await self._call(self._node.write_partial, key, items, path)
+        await in_thread(self._executor, self._node.write_partial, key, items, path)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """See ``IngestNode``."""
-        await self._call(self._node.drop, run, round_number, attempt)
+        await in_thread(self._executor, self._node.drop, run, round_number, attempt)
 
     async def drop_run(self, run: str) -> None:
         """See ``IngestNode``."""
-        await self._call(self._node.drop_run, run)
+        await in_thread(self._executor, self._node.drop_run, run)
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """Do nothing: ``Worker`` ends the calls that this process serves."""
-
-    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
 
 class Worker:
@@ -112,7 +105,7 @@ class Worker:
             StorageError: if the disk refuses.
         """
         try:
-            self._older = await self._call(self._spool.newest_attempts)
+            self._older = await in_thread(self._executor, self._spool.newest_attempts)
         except OSError as error:
             raise storage_error("storage.uploads", "the stored uploads cannot be listed", error) from error
 
@@ -159,12 +152,12 @@ class Worker:
                 await self._nodes.end_calls(caller, error)
             case "flaw":
                 item = fold_item_from_proto(order.flaw.item)
-                flaw = await self._call(
-                    self._spool.flaw, item.run, item.round, item.attempt, item.participant, item.digest
+                flaw = await in_thread(
+                    self._executor, self._spool.flaw, item.run, item.round, item.attempt, item.participant, item.digest
                 )
                 return gateway_pb2.OrderDone(flaw=flaw)
             case "norms":
-                norms = await self._call(self._node.norms, items_of(order.norms.items))
+                norms = await in_thread(self._executor, self._node.norms, items_of(order.norms.items))
                 return gateway_pb2.OrderDone(norms=norms)
             case _:  # a probe, or an order of a later version of the server
                 pass
@@ -186,11 +179,11 @@ class Worker:
         at = order.through
         keep = {(item.origin.round, item.origin.attempt, item.participant) for item in order.keep}
         await self._nodes.drop(at.run, at.round, at.attempt)
-        await self._call(self._spool.drop_through, at.run, (at.round, at.attempt), keep)
+        await in_thread(self._executor, self._spool.drop_through, at.run, (at.round, at.attempt), keep)
 
     async def _drop_run(self, run: str) -> None:
         await self._nodes.drop_run(run)
-        await self._call(self._spool.drop_run, run)
+        await in_thread(self._executor, self._spool.drop_run, run)
 
     async def _keep(self, runs: frozenset[str]) -> None:
         """Delete the uploads of other runs that were here before the server listed ``runs``.
@@ -203,12 +196,8 @@ class Worker:
                 continue
             if newest is not None:
                 await self._nodes.drop(run, *newest)
-                await self._call(self._spool.drop_through, run, newest, ())
-            await self._call(self._spool.forget_run, run)
-
-    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+                await in_thread(self._executor, self._spool.drop_through, run, newest, ())
+            await in_thread(self._executor, self._spool.forget_run, run)
 
 
 def _failed(number: int, error: Exception) -> gateway_pb2.OrderDone:
