@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,28 +107,6 @@ def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: 
             turns.append([_write_all(Path(place), size, files) for _ in range(2)])
     new_s, over_s = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
     return Writes(new_s, over_s)
-
-
-def loopback(size: int) -> float:
-    """Seconds for ``size`` bytes through one TCP connection on loopback, from thread to thread."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = threading.Thread(target=_send, args=(listener.getsockname(), size))
-        started = time.perf_counter()
-        sender.start()
-        connection, _ = listener.accept()
-        with connection:
-            room = bytearray(MESSAGE_BYTES)
-            while connection.recv_into(room):
-                pass
-        sender.join()
-        return time.perf_counter() - started
-
-
-def _send(address: tuple[str, int], size: int) -> None:
-    piece = bytes(MESSAGE_BYTES)
-    with socket.create_connection(address) as connection:
-        for start in range(0, size, MESSAGE_BYTES):
-            connection.sendall(piece[: min(MESSAGE_BYTES, size - start)])
 
 
 def _write_all(place: Path, size: int, files: int) -> float:

@@ -30,7 +30,6 @@ from benchmarks.sampling import Memory, Sampler
 from benchmarks.starting import ATOLL, ROOT, Process
 
 WAIT_S = 1800
-READY_TIMEOUT_S = 60
 _PIECE = 1 << 22
 _NONE: Mapping[str, str] = MappingProxyType({})
 _WATCHED = 4

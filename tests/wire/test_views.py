@@ -6,7 +6,7 @@ from hypothesis import given
 
 from atoll.wire.errors import LayoutError
 from atoll.wire.layout import Dtype, Layout, TensorSpec
-from atoll.wire.views import check_tensors, tensor_views
+from atoll.wire.views import tensor_views
 from tests.wire.strategies import layouts
 
 
@@ -36,12 +36,3 @@ def test_refuses_another_length() -> None:
     layout = Layout((TensorSpec("w", (2,), Dtype.FLOAT32),))
     with pytest.raises(LayoutError, match="7 bytes for a layout of 8 bytes"):
         tensor_views(layout, bytes(7))
-
-
-def test_check_names_what_differs() -> None:
-    layout = Layout((TensorSpec("w", (2,), Dtype.FLOAT32), TensorSpec("b", (), Dtype.FLOAT32)))
-    check_tensors(layout, {"w": np.zeros(2), "b": np.array(0.0)})
-    with pytest.raises(LayoutError, match=r"missing: \['b'\], not in the layout: \['c'\]"):
-        check_tensors(layout, {"w": np.zeros(2), "c": np.zeros(1)})
-    with pytest.raises(LayoutError, match=r"'w' has shape \[1, 2\], expected \[2\]"):
-        check_tensors(layout, {"w": np.zeros((1, 2)), "b": np.array(0.0)})

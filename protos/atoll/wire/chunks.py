@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MAX_BLOCKS = 1 << 22
 """Most separate blocks of one update: enough for 1 GB of float32 in blocks of 64 elements."""
 _HEADER = struct.Struct("<QQQQI32s")
-HEADER_BYTES = _HEADER.size
 _UPDATE_DOMAIN = b"atoll update 1\n"
 _PAYLOAD_TAG = b"\x1a"  # field 3, length-delimited (UploadRequest)
 _INDEX_TAG = b"\x08"  # field 1, varint (DownloadResponse)
@@ -274,7 +273,7 @@ class Held:
 
 
 def pack_header(header: ChunkHeader) -> bytes:
-    """A header as the update's digest covers it: range (four u64), encoding (u32), digest; ``HEADER_BYTES`` long."""
+    """A header as the update's digest covers it: range (four u64), encoding (u32), digest; 68 bytes."""
     span = header.range
     return _HEADER.pack(span.offset, span.block, span.stride, span.count, int(header.encoding), header.digest)
 

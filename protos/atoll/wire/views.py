@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,19 +30,3 @@ def tensor_views(layout: Layout, buffer: Buffer) -> dict[str, npt.NDArray[np.gen
         span.spec.name: flat[span.byte_start : span.byte_stop].view(span.spec.dtype.storage).reshape(span.spec.shape)
         for span in layout.spans
     }
-
-
-def check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
-    """Check that ``tensors`` has exactly the layout's names, in their shapes (element types may differ).
-
-    Raises:
-        LayoutError: naming what is missing, unknown or of another shape.
-    """
-    expected = {spec.name: spec for spec in layout.tensors}
-    missing = [name for name in expected if name not in tensors]
-    unknown = [name for name in tensors if name not in expected]
-    if missing or unknown:
-        raise LayoutError(f"tensors missing: {missing[:5]}, not in the layout: {unknown[:5]}")
-    for name, spec in expected.items():
-        if tuple(tensors[name].shape) != spec.shape:
-            raise LayoutError(f"tensor {name!r} has shape {list(tensors[name].shape)}, expected {list(spec.shape)}")

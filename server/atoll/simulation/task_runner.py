@@ -219,7 +219,3 @@ class _Mapped:
 
     def __del__(self) -> None:
         os.close(self._descriptor)
-
-
-def _update_id(key: tuple[str, int, int], participant: str, digest: str) -> str:
-    return FoldItem(*key, participant, digest, 0).update_id

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import exp, sqrt
 
 import pytest
 
 from atoll.datacenter.checkpoint.interval import (
     Costs,
     daly_interval_s,
-    expected_time_s,
     steps_until_next,
     young_interval_s,
 )
 
 DAY = 86_400.0
+
+
+def expected_time_s(work_s: float, interval_s: float, cost_s: float, failure_s: float, restart_s: float) -> float:
+    """Return the duration of a job with failures, which may also hit checkpoints and restarts (Daly 2006).
+
+    Args:
+        work_s: seconds without checkpoints and failures.
+        interval_s: work between two checkpoints.
+        cost_s: seconds of one checkpoint.
+        failure_s: mean time between failures.
+        restart_s: seconds from a failure until work continues.
+    """
+    pieces = work_s / interval_s
+    return failure_s * exp(restart_s / failure_s) * (exp((interval_s + cost_s) / failure_s) - 1) * pieces
 
 
 def test_young_is_the_root_of_twice_cost_times_failure_time() -> None:

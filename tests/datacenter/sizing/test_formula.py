@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as sampled
 from hypothesis import strategies as st
 
-from atoll.datacenter.sizing.formula import Figure, explain, given, largest, readable, rounded_up, smallest, total
+from atoll.datacenter.sizing.formula import Figure, explain, given, largest, readable, smallest, total
 
 NUMBERS = st.integers(1, 50).map(float)
 
@@ -86,11 +86,10 @@ def test_lines_lead_from_a_result_to_its_inputs_each_once() -> None:
     ]
 
 
-def test_largest_smallest_rounding_and_sums() -> None:
+def test_largest_smallest_and_sums() -> None:
     a, b = given("a", 3.0), given("b", 2.0)
     assert largest(a, b).formula() == "max(a, b)"
     assert smallest(a, b, 1.0).value == 1
-    assert rounded_up(a / b).value == 2
     assert total([a, Figure(0.0), b]).formula() == "a + b"
     assert total([]).value == 0
     assert (10 - a).value == 7

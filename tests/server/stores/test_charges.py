@@ -110,17 +110,6 @@ async def test_a_limit_changed_on_disk_is_found(clinic: Store) -> None:
         await clinic.reader.run(populations.get, CLINIC)
 
 
-async def test_listed_in_pages(clinic: Store) -> None:
-    for name in ("a", "b"):
-        await clinic.writer.run(populations.add, name, "add_remove", NOW)
-
-    def names(connection: Connection, after: str) -> list[str]:
-        return [found.name for found in populations.listed(connection, limit=2, after=after)]
-
-    assert await clinic.reader.run(names, "") == ["a", "b"]
-    assert await clinic.reader.run(names, "b") == [CLINIC]
-
-
 async def test_a_body_that_is_no_json_is_damage(clinic: Store) -> None:
     await clinic.writer.run(charges.add, a_charge())
     await clinic.writer.run(lambda connection: connection.execute(text("UPDATE charges SET body = '{'")))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +36,6 @@ from atoll.client.policy import Policy
 if TYPE_CHECKING:
     from atoll.client._connection.endpoint import Endpoint
     from atoll.client.participant import Participant
-
-log = logging.getLogger("atoll.client")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ the write does not shift the optimum (Vaidya 1997), but a checkpoint cannot begi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, sqrt
+from math import ceil, sqrt
 
 FIRST_STEPS = 10
 """Steps before the first checkpoint of a job, while its costs are unknown."""
@@ -38,20 +38,6 @@ def daly_interval_s(cost_s: float, failure_s: float) -> float:
         return failure_s
     ratio = cost_s / (2 * failure_s)
     return young_interval_s(cost_s, failure_s) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost_s
-
-
-def expected_time_s(work_s: float, interval_s: float, cost_s: float, failure_s: float, restart_s: float) -> float:
-    """Return the duration of a job with failures, which may also hit checkpoints and restarts (Daly 2006).
-
-    Args:
-        work_s: seconds without checkpoints and failures.
-        interval_s: work between two checkpoints.
-        cost_s: seconds of one checkpoint.
-        failure_s: mean time between failures.
-        restart_s: seconds from a failure until work continues.
-    """
-    pieces = work_s / interval_s
-    return failure_s * exp(restart_s / failure_s) * (exp((interval_s + cost_s) / failure_s) - 1) * pieces
 
 
 @dataclass(frozen=True, slots=True)

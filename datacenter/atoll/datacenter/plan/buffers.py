@@ -46,8 +46,7 @@ class Units:
         first: parameters before the blocks, gathered.
         block: of one block.
         last: parameters after the blocks.
-        first_grad: gradients of ``first``, as computed.
-        block_grad: those of one block.
+        block_grad: gradients of one block, as computed.
         last_grad: those of ``last``.
         part_grad: those of one block that exist at its fullest moment: of the last feed-forward matrix.
         first_sent: gradients of ``first``, as sent.
@@ -59,7 +58,6 @@ class Units:
     first: Figure
     block: Figure
     last: Figure
-    first_grad: Figure
     block_grad: Figure
     last_grad: Figure
     part_grad: Figure
@@ -116,12 +114,12 @@ def _units(task: Task, tp: int, ep: int, ends: tuple[bool, bool], *, one_end: bo
         adapters = task.shape.adapters
         grad, travelling = width * adapters, sent * adapters
         none = _NOTHING
-        return Units(before, block, after, none, grad, none, none, none, travelling, none, grad + travelling)
+        return Units(before, block, after, grad, none, none, none, travelling, none, grad + travelling)
     experts = task.shape.experts / given("ep", ep) if task.shape.experts.value else _NOTHING
     part = width * (task.shape.dense + experts) / (3 * given("tp", tp))
     grad, first_sent, travelling = width * unit, sent * first, sent * unit
     ending = largest(grad + travelling, before + travelling, first_sent)
-    return Units(before, block, after, before, grad, after, part, first_sent, travelling, sent * last, ending)
+    return Units(before, block, after, grad, after, part, first_sent, travelling, sent * last, ending)
 
 
 def _freed(units: Units, layout: Layout) -> Buffers:

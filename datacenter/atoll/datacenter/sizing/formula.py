@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from math import ceil
 
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
-_CALLS = {"max", "min", "ceil"}
+_CALLS = {"max", "min"}
 _SMALL = 1e-3
 
 _Leaf = Callable[["Figure"], str]
@@ -25,7 +24,7 @@ class Figure:
         name: name in formulas; empty for an intermediate result.
         unit: unit of the value, e.g. ``bytes``; empty for a plain number.
         source: paper and section, data sheet or measurement, if there is one.
-        operation: ``+ - * /``, ``max``, ``min`` or ``ceil``; empty for an input.
+        operation: ``+ - * /``, ``max`` or ``min``; empty for an input.
         operands: operands of the operation.
     """
 
@@ -127,11 +126,6 @@ def smallest(*figures: Figure | float) -> Figure:
     """Return the smallest."""
     operands = tuple(_figure(figure) for figure in figures)
     return Figure(min(figure.value for figure in operands), "min", operands)
-
-
-def rounded_up(figure: Figure) -> Figure:
-    """Round up to a whole number."""
-    return Figure(ceil(figure.value), "ceil", (figure,))
 
 
 def explain(figure: Figure) -> Iterator[str]:

@@ -55,7 +55,6 @@ class MlflowWriter:
     """
 
     def __init__(self, experiment: str, tracking_uri: str | None, first: Tracked) -> None:
-        self._uri = tracking_uri
         self._mlflow = _Mlflow()
         with self._mlflow.errors(), _OPENING:
             self._client: Any = self._mlflow.client(tracking_uri)

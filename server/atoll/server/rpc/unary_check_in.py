@@ -8,7 +8,6 @@ for participants, and for a limited time.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +23,6 @@ from atoll.server.runs.project_pace import NextReturn
 from atoll.server.runs.session import Session
 from atoll.server.runs.sessions import Sessions
 from atoll.wire.v1 import participation_pb2
-
-log = logging.getLogger(__name__)
 
 MAX_REPLIES = 16
 INVITE_S = 10.0

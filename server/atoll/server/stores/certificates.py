@@ -106,14 +106,6 @@ def revoke_subject(connection: Connection, role: Role, subject: str, *, at: floa
     ).rowcount
 
 
-def revoked(connection: Connection, *, now: float) -> frozenset[str]:
-    """Fingerprints of the certificates that are revoked and have not yet expired."""
-    query = select(certificates.c.fingerprint).where(
-        certificates.c.revoked_at.is_not(None), certificates.c.not_after > now
-    )
-    return frozenset(connection.execute(query).scalars())
-
-
 def count_expired(connection: Connection, *, expired_before: float) -> int:
     """Number of certificates that ``prune`` would delete."""
     query = select(func.count()).select_from(certificates).where(certificates.c.not_after < expired_before)

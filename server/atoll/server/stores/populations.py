@@ -114,16 +114,6 @@ def locked(connection: Connection, name: str) -> Population:
     return found[0]
 
 
-def listed(connection: Connection, *, limit: int, after: str = "") -> tuple[Population, ...]:
-    """Populations after the name ``after``, by name.
-
-    Raises:
-        StoreDamagedError: if a row was altered on disk.
-    """
-    query = checksummed(Population, populations).where(populations.c.name > after)
-    return fetch_sound(connection, Population, query.order_by(populations.c.name).limit(limit))
-
-
 def names(connection: Connection) -> tuple[str, ...]:
     """The names of all populations, including those whose row is damaged."""
     return tuple(connection.execute(select(populations.c.name).order_by(populations.c.name)).scalars())

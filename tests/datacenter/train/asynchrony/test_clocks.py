@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,18 @@ def nothing(_: int) -> None:
     """Apply nothing."""
 
 
+def waiting_on(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An event that is set when a worker waits; the clocks are locked until it really does."""
+    waiting, wait_for = threading.Event(), clocks._changed.wait_for
+
+    def watched(predicate: Callable[[], object], timeout: float | None = None) -> object:
+        waiting.set()
+        return wait_for(predicate, timeout)
+
+    monkeypatch.setattr(clocks._changed, "wait_for", watched)
+    return waiting
+
+
 def reader(clocks: Clocks, worker: int, leads: list[int]) -> threading.Thread:
     thread = threading.Thread(target=lambda: leads.append(clocks.wait_to_read(worker, WAIT_S)))
     thread.start()
@@ -24,13 +37,16 @@ def reader(clocks: Clocks, worker: int, leads: list[int]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_a_worker_waits_exactly_when_it_is_further_ahead_than_allowed(staleness: int) -> None:
+def test_a_worker_waits_exactly_when_it_is_further_ahead_than_allowed(
+    staleness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clocks, leads = Clocks(2, staleness), list[int]()
     for clock in range(staleness + 1):
         assert clocks.wait_to_read(0, 0.0) == clock
         clocks.advance(0, nothing)
+    waiting = waiting_on(clocks, monkeypatch)
     thread = reader(clocks, 0, leads)
-    assert clocks.wait_until_waiting(0, WAIT_S)
+    assert waiting.wait(WAIT_S)
     assert leads == []
     clocks.advance(1, nothing)
     thread.join(WAIT_S)
@@ -62,11 +78,12 @@ def test_an_update_is_applied_before_anybody_sees_its_clock() -> None:
     assert clocks.clock(0) == 1
 
 
-def test_a_clock_that_has_left_keeps_no_other_waiting() -> None:
+def test_a_clock_that_has_left_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks, leads = Clocks(2, 0), list[int]()
     clocks.advance(0, nothing)
+    waiting = waiting_on(clocks, monkeypatch)
     thread = reader(clocks, 0, leads)
-    assert clocks.wait_until_waiting(0, WAIT_S)
+    assert waiting.wait(WAIT_S)
     clocks.leave(1)
     thread.join(WAIT_S)
     assert leads == [0]
@@ -81,9 +98,10 @@ def test_waiting_ends_with_an_error_that_names_the_slowest() -> None:
         clocks.wait_to_read(0, 0.01)
 
 
-def test_a_lost_worker_wakes_those_who_wait() -> None:
+def test_a_lost_worker_wakes_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(2, 0)
     clocks.advance(0, nothing)
+    waiting = waiting_on(clocks, monkeypatch)
     said: list[str] = []
 
     def read() -> None:
@@ -93,7 +111,7 @@ def test_a_lost_worker_wakes_those_who_wait() -> None:
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert clocks.wait_until_waiting(0, WAIT_S)
+    assert waiting.wait(WAIT_S)
     clocks.fail(TrainingError("worker 1 was lost"))
     thread.join(WAIT_S)
     assert said == ["worker 0 stopped: worker 1 was lost"]

@@ -30,7 +30,6 @@ class Clocks:
         self.staleness = staleness
         self.max_lead = 0
         self._clocks = [0] * workers
-        self._waiting: set[int] = set()
         self._left: set[int] = set()
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
@@ -53,10 +52,7 @@ class Clocks:
             TrainingError: if the slowest worker does not advance in time, naming it, or another worker was lost.
         """
         with self._changed:
-            self._waiting.add(worker)
-            self._changed.notify_all()
             in_time = self._changed.wait_for(lambda: self._failure or self.lead(worker) <= self.staleness, timeout_s)
-            self._waiting.discard(worker)
             if self._failure is not None:
                 raise TrainingError(f"worker {worker} stopped: {self._failure}") from self._failure
             if not in_time:
@@ -92,11 +88,6 @@ class Clocks:
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
-
-    def wait_until_waiting(self, worker: int, timeout_s: float) -> bool:
-        """Wait until a worker waits to read; returns False if it does not in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: worker in self._waiting, timeout_s)
 
     def clock(self, worker: int) -> int:
         """Return the number of updates that a worker has pushed."""
