@@ -37,13 +37,13 @@ class Streams:
         return self.down_s + self.up_s
 
     @classmethod
-    def mean(cls, turns: Sequence[Streams]) -> Streams:
-        """The mean of several measurements."""
-        return cls(*(statistics.mean(getattr(one, name) for one in turns) for name in ("down_s", "up_s", "cpu_s")))
+    def mean(cls, measured: Sequence[Streams]) -> Streams:
+        """The mean of several measured."""
+        return cls(*(statistics.mean(getattr(one, name) for one in measured) for name in ("down_s", "up_s", "cpu_s")))
 
 
 def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> Streams:
-    """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the median turn."""
+    """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the median."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         certificate, ca = _certificates(Path(folder)) if tls else ([], [])
         server = stack.enter_context(_peer(["serve", str(2 * clients), str(size), *certificate]))
@@ -53,9 +53,9 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> 
             _line(peer)
         processes = [server.pid, *(peer.pid for peer in peers)]
         spent = cpu_s_of(processes)
-        turns = [(_all(peers, "down"), _all(peers, "up")) for _ in range(repeats)]
+        measured = [(_all(peers, "down"), _all(peers, "up")) for _ in range(repeats)]
         cpu_s = (cpu_s_of(processes) - spent) / repeats
-    down_s, up_s = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+    down_s, up_s = (statistics.median(seconds) for seconds in zip(*measured, strict=True))
     return Streams(down_s, up_s, cpu_s)
 
 
@@ -85,11 +85,11 @@ class Plain:
         return self.streams.total_s + self.writes.over_s
 
     @classmethod
-    def mean(cls, turns: Sequence[Plain]) -> Plain:
-        """The mean of several measurements."""
-        writes = [turn.writes for turn in turns]
+    def mean(cls, measured: Sequence[Plain]) -> Plain:
+        """The mean of several measured."""
+        writes = [one.writes for one in measured]
         return cls(
-            Streams.mean([turn.streams for turn in turns]),
+            Streams.mean([one.streams for one in measured]),
             Writes(*(statistics.mean(getattr(one, name) for one in writes) for name in ("new_s", "over_s"))),
         )
 
@@ -100,12 +100,12 @@ def plain(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> Pl
 
 
 def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 3) -> Writes:
-    """Write ``files`` files of ``size`` bytes, then overwrite them; the median turn of each."""
-    turns = []
+    """Write ``files`` files of ``size`` bytes, then overwrite them; the median of each."""
+    measured = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            turns.append([_write_all(Path(place), size, files) for _ in range(2)])
-    new_s, over_s = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+            measured.append([_write_all(Path(place), size, files) for _ in range(2)])
+    new_s, over_s = (statistics.median(seconds) for seconds in zip(*measured, strict=True))
     return Writes(new_s, over_s)
 
 

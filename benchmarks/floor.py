@@ -44,9 +44,11 @@ class Floor:
         return COMMITS * self.commit_s + participants * (self.file_s + CALLS * self.call_s) + self.file_s
 
     @classmethod
-    def mean(cls, turns: Sequence[Floor]) -> Floor:
+    def mean(cls, measured: Sequence[Floor]) -> Floor:
         """Of what was measured at several times."""
-        return cls(*(statistics.mean(getattr(one, name) for one in turns) for name in ("commit_s", "file_s", "call_s")))
+        return cls(
+            *(statistics.mean(getattr(one, name) for one in measured) for name in ("commit_s", "file_s", "call_s"))
+        )
 
 
 def floor(size_bytes: int, repeats: int = 200) -> Floor:

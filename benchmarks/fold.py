@@ -137,7 +137,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--elements", type=int, default=1 << 26, help="elements of the model (default 2^26: 256 MiB)")
-    parser.add_argument("--repeats", type=int, default=9, help="turns; the best of each case counts (default 9)")
+    parser.add_argument("--repeats", type=int, default=9, help="repetitions; the best of each case counts (default 9)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     figures = measure(options.elements, options.repeats)

@@ -12,7 +12,7 @@ from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
 
 OVERHEAD = 1.3
-TURNS = 3
+REPEATS = 3
 _PLAIN = JOB + '[aggregation]\nweighting = "uniform"\n'
 # Without a random draw, because a round with a secret draw lasts until its deadline.
 _PRIVATE = (
@@ -37,9 +37,9 @@ def run(options: Options) -> list[Figure]:
     plain: list[Course] = []
     private: list[Course] = []
     with federation(clients=clients, tls=options.tls is not False) as place:
-        for turn in range(1 if options.smoke else TURNS):
+        for repeat in range(1 if options.smoke else REPEATS):
             for courses, job in ((plain, _PLAIN), (private, _PRIVATE)):
-                progress(f"turn {turn + 1}: {'plain' if courses is plain else 'private'} rounds")
+                progress(f"repeat {repeat + 1}: {'plain' if courses is plain else 'private'} rounds")
                 courses.append(_played(place, job, elements, rounds, clients))
     name, command = f"{megabytes:g} MB, {clients} clients", options.command("privacy-round")
     usual, noised = _median(plain), _median(private)

@@ -76,11 +76,11 @@ def tasks(settings: Mapping[str, Any]) -> dict[str, float]:
     play(1)
     with threadpool_limits(1):
         loops = [loop_s(fit_s, rounds * size, max(1, workers))]
-        turns = [(play(1), play(1 + rounds)) for _ in range(settings["repeats"])]
+        pairs = [(play(1), play(1 + rounds)) for _ in range(settings["repeats"])]
         loops.append(loop_s(fit_s, rounds * size, max(1, workers)))
     count = rounds * size
-    wall_s = min(whole.wall_s for _, whole in turns) - min(first.wall_s for first, _ in turns)
-    cpu_s = min(whole.cpu_s for _, whole in turns) - min(first.cpu_s for first, _ in turns)
+    wall_s = min(whole.wall_s for _, whole in pairs) - min(first.wall_s for first, _ in pairs)
+    cpu_s = min(whole.cpu_s for _, whole in pairs) - min(first.cpu_s for first, _ in pairs)
     return {"wall_s": wall_s / count, "cpu_s": cpu_s / count, "loop_s": min(loops) / count}
 
 

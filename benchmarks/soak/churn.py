@@ -9,7 +9,7 @@ from random import Random
 from benchmarks.federation import Federation, write_zeros
 from benchmarks.starting import ATOLL, Process
 
-PEOPLE = 6
+PARTICIPANTS = 6
 LEAST = 3
 """Minimum number of running participants, so that rounds continue."""
 SUSPENDED_S = 4.0
@@ -93,59 +93,59 @@ class Crowd:
 
     def gather(self) -> None:
         """Enrol and start all participants."""
-        tokens = self.place.call("token", "new", "--count", str(PEOPLE))["tokens"]
+        tokens = self.place.call("token", "new", "--count", str(PARTICIPANTS))["tokens"]
         self._access = [["--join", token] for token in tokens]
-        for person in range(PEOPLE):
-            self._start(person)
+        for participant in range(PARTICIPANTS):
+            self._start(participant)
 
     @property
     def running(self) -> list[int]:
         """The participants with a process, suspended or not."""
-        return sorted(person for person, process in self._processes.items() if process.poll() is None)
+        return sorted(participant for participant, process in self._processes.items() if process.poll() is None)
 
     def stir(self, now_s: float) -> None:
         """A fault of one participant."""
-        for person in [who for who, until in self._suspended.items() if until <= now_s]:
-            del self._suspended[person]
-            self._signal(person, signal.SIGCONT)
+        for participant in [who for who, until in self._suspended.items() if until <= now_s]:
+            del self._suspended[participant]
+            self._signal(participant, signal.SIGCONT)
         running = self.running
-        away = sorted(set(range(PEOPLE)) - set(running))
+        away = sorted(set(range(PARTICIPANTS)) - set(running))
         if away and (len(running) <= LEAST or self.rng.random() < 0.5):
             self._start(self.rng.choice(away))
             return
-        person = self.rng.choice([who for who in running if who not in self._suspended] or running)
+        participant = self.rng.choice([who for who in running if who not in self._suspended] or running)
         match self.rng.choices(("stop", "kill", "suspend"), (4, 4, 2))[0]:
             case "stop":
                 self.counts.stopped += 1
-                self._signal(person, signal.SIGTERM)
+                self._signal(participant, signal.SIGTERM)
             case "kill":
                 self.counts.killed += 1
-                self._signal(person, signal.SIGKILL)
+                self._signal(participant, signal.SIGKILL)
             case _:
                 self.counts.suspended += 1
-                self._suspended[person] = now_s + SUSPENDED_S
-                self._signal(person, signal.SIGSTOP)
+                self._suspended[participant] = now_s + SUSPENDED_S
+                self._signal(participant, signal.SIGSTOP)
 
     def dismiss(self) -> None:
         """Wake suspended participants, so that they can end."""
-        for person in self._suspended:
-            self._signal(person, signal.SIGCONT)
+        for participant in self._suspended:
+            self._signal(participant, signal.SIGCONT)
 
-    def _start(self, person: int) -> None:
+    def _start(self, participant: int) -> None:
         self.counts.started += 1
-        name = f"person-{person}"
+        name = f"participant-{participant}"
         state = self.place.place / name
         arguments = ["client", "start", "benchmarks.participants:Paced", "--arg", f"pause_s={self.pause_s}"]
-        access = [] if (state / "identity.json").exists() else self._access[person]
+        access = [] if (state / "identity.json").exists() else self._access[participant]
         command = [*ATOLL, *arguments, *access, "--state", str(state)]
-        self._processes[person] = self.place.start_process(command, name)
+        self._processes[participant] = self.place.start_process(command, name)
 
-    def _signal(self, person: int, number: signal.Signals) -> None:
-        process = self._processes[person]
+    def _signal(self, participant: int, number: signal.Signals) -> None:
+        process = self._processes[participant]
         if process.poll() is None:
             process.send_signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
-            self._suspended.pop(person, None)
+            self._suspended.pop(participant, None)
 
 
 @dataclass

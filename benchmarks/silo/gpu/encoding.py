@@ -95,8 +95,8 @@ def encoded(size: Size) -> Iterator[Figure]:
             "plain": partial(update.in_lane, Lane(world.device, plain=True)),
         }
         one_by_one = replace(size, steps=1)
-        found = seconds_of(ways, one_by_one, world.device, turns=3)
-        found |= seconds_of({"host": update.on_host}, one_by_one, world.device, turns=1)
+        found = seconds_of(ways, one_by_one, world.device, repeats=3)
+        found |= seconds_of({"host": update.on_host}, one_by_one, world.device, repeats=1)
         elements = update.elements
     name = f"int4 update of {elements:,} parameters, side stream and pinned memory beside neither"
     yield Figure.within(name, found["lane"] * 1e3, "ms", COMMAND, limit=found["plain"] * 1e3, target=AS_FAST)

@@ -37,7 +37,7 @@ HIDDEN = 95.0
 LINK_BYTES_PER_S = 125e6
 _RECEIVER = [sys.executable, "-m", "benchmarks.baseline_peer", "serve", "1", "1"]
 _CONNECT_S = 60.0
-_TURNS = 2
+_REPEATS = 2
 _KEY = UploadKey("hidden", 1, 1, "update")
 
 Send = Callable[[Iterator[bytes]], bytes]
@@ -127,7 +127,9 @@ def hidden(size: Size) -> Iterator[Figure]:
     with exchange_of(size) as exchange:
         device, one_by_one = exchange.trainer.world.device, replace(size, steps=1)
         elements, total_bytes = exchange.update.elements, exchange.encode().total_bytes
-        once = seconds_of({"step": partial(exchange.steps, 1), "exchange": exchange.alone}, one_by_one, device, turns=1)
+        once = seconds_of(
+            {"step": partial(exchange.steps, 1), "exchange": exchange.alone}, one_by_one, device, repeats=1
+        )
         count = 1 + math.ceil(once["exchange"] / once["step"])
         ways: dict[str, Callable[[], object]] = {
             "encoding": exchange.encode,
@@ -135,7 +137,7 @@ def hidden(size: Size) -> Iterator[Figure]:
             "steps": partial(exchange.steps, count),
             "beside": partial(exchange.beside, count),
         }
-        found = seconds_of(ways, one_by_one, device, turns=_TURNS)
+        found = seconds_of(ways, one_by_one, device, repeats=_REPEATS)
     link = f"{8 * LINK_BYTES_PER_S / 1e9:g} Gbit/s"
     name = f"int4 exchange of {elements:,} parameters ({total_bytes / 1e6:,.4g} MB, {link}) hidden by {count} steps"
     yield Figure.at_least(name, hidden_percent(found), "%", HIDDEN, COMMAND)

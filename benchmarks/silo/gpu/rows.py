@@ -38,7 +38,7 @@ def speed(size: Size) -> Iterator[Figure]:
     with one_rank() as world, trained(job, world) as trainer:
         model = spec_of(job.model).build().to(world.device)
         ways = {"trainer": trainer.queue, "recipe": recipe(job, model, batches_of(job, world.device))}
-        found = seconds_of(ways, size, world.device, turns=size.turns_beside_recipe)
+        found = seconds_of(ways, size, world.device, repeats=size.repeats_beside_recipe)
         trainer.settle()
         what = f"{_model(job)}, {_device(world.device)}, {dist.get_backend()}"
         facts = facts_of(job, spec_of(job.model), ParallelDims(), world.device, Path())

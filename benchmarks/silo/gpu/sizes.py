@@ -31,8 +31,8 @@ class Size:
         ring_heads: heads of queries, of keys and of values there.
         ring_head_dim: width of a head there.
         steps: steps that are timed in a row.
-        turns: how often; once more before, for the compiler.
-        turns_beside_recipe: the same in the row of speed.
+        repeats: how often; once more before, for the compiler.
+        repeats_beside_recipe: the same in the row of speed.
     """
 
     billion: Mapping[str, int]
@@ -48,8 +48,8 @@ class Size:
     ring_heads: tuple[int, int, int]
     ring_head_dim: int
     steps: int
-    turns: int
-    turns_beside_recipe: int
+    repeats: int
+    repeats_beside_recipe: int
 
     def job(self, model: Mapping[str, int], batch: Mapping[str, int], **sections: dict[str, Any]) -> SiloJob:
         """Return a job of one rank; ``sections`` replace those that all rows have in common."""
@@ -78,8 +78,8 @@ FULL = Size(
     ring_heads=(32, 8, 8),
     ring_head_dim=128,
     steps=4,
-    turns=1,
-    turns_beside_recipe=5,
+    repeats=1,
+    repeats_beside_recipe=5,
 )
 SMOKE = Size(
     _TINY,
@@ -95,6 +95,6 @@ SMOKE = Size(
     ring_heads=(4, 2, 2),
     ring_head_dim=16,
     steps=1,
-    turns=2,
-    turns_beside_recipe=2,
+    repeats=2,
+    repeats_beside_recipe=2,
 )

@@ -47,7 +47,7 @@ def batches_of(job: SiloJob, device: torch.device) -> list[Batch]:
 
 
 def seconds_of(
-    ways: Mapping[str, Callable[[], object]], size: Size, device: torch.device, *, turns: int | None = None
+    ways: Mapping[str, Callable[[], object]], size: Size, device: torch.device, *, repeats: int | None = None
 ) -> dict[str, float]:
     """Return the median time of a step by name, in seconds.
 
@@ -58,17 +58,17 @@ def seconds_of(
         ways: what makes a step.
         size: how many steps.
         device: that makes them.
-        turns: how often each is timed; ``size.turns`` if None.
+        repeats: how often each is timed; ``size.repeats`` if None.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(-1, size.turns if turns is None else turns):
-        for name in sorted(ways, reverse=bool(turn % 2)):
+    for repeat in range(-1, size.repeats if repeats is None else repeats):
+        for name in sorted(ways, reverse=bool(repeat % 2)):
             _wait(device)
             began = time.perf_counter()
             for _ in range(size.steps):
                 ways[name]()
             _wait(device)
-            if turn >= 0:  # the first compiles
+            if repeat >= 0:  # the first compiles
                 seconds[name].append((time.perf_counter() - began) / size.steps)
     return {name: median(found) for name, found in seconds.items()}
 

@@ -23,6 +23,6 @@ def now_s() -> float:
     return time.clock_gettime(_BOOTTIME)
 
 
-def bounded_s(told_s: float, most_s: float) -> float:
+def bounded_s(received_s: float, most_s: float) -> float:
     """A duration that the server sent, limited to the range 0 to ``most_s``; NaN becomes 0."""
-    return min(told_s, most_s) if told_s > 0.0 else 0.0
+    return min(received_s, most_s) if received_s > 0.0 else 0.0

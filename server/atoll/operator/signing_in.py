@@ -81,8 +81,8 @@ def ask_server(address: str, ca_certificate: str) -> Place:
     return Place(address, ca_certificate, provider, tuple(found.scopes), found.token)
 
 
-def by_device(place: Place, tell: Callable[[str], None]) -> SignIn:
-    """Sign in on another device: ``tell`` is called with an instruction for the person.
+def by_device(place: Place, show: Callable[[str], None]) -> SignIn:
+    """Sign in on another device: ``show`` is called with an instruction for the person.
 
     Raises:
         NotPermittedError: if the person, or the provider, refuses.
@@ -92,7 +92,7 @@ def by_device(place: Place, tell: Callable[[str], None]) -> SignIn:
     begun = own.asked("device_authorization_endpoint", scope=" ".join(place.scopes))
     where = str(begun.get("verification_uri_complete") or begun.get("verification_uri", ""))
     require_safe(where)
-    tell(f"open {printable(where)} and confirm the code {printable(str(begun.get('user_code', '')))}")
+    show(f"open {printable(where)} and confirm the code {printable(str(begun.get('user_code', '')))}")
     interval_s = min(60.0, max(1.0, _seconds(begun.get("interval"), 5.0)))
     left_s = min(WAIT_S, _seconds(begun.get("expires_in"), WAIT_S))
     grant = {

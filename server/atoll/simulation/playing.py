@@ -126,7 +126,7 @@ class Simulation:
         server = SimulatedServer.open(
             self._plan.folder,
             clock=lambda: STARTS_AT + self._loop.time(),
-            tell=self._participants.tell,
+            deliver=self._participants.deliver,
             forget=self._participants.forget,
             evaluators=self._evaluators(),
             learns=looks_back(self._plan.job),

@@ -88,7 +88,7 @@ class ProcessPool:
         await self._opened()
         message = opening_to(opening)
         for link in self._links:
-            link.tell("open", message)
+            link.send("open", message)
 
     def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
         """See ``WorkerPool``: the longest first, so that no worker is left with a long one at the end."""
@@ -112,7 +112,7 @@ class ProcessPool:
         self._queue.drop(run, through)
         self._expected = {at: task for at, task in self._expected.items() if at[0][0] != run or at[0][1:] > through}
         for link in self._links:
-            link.tell("forget", {"run": run, "through": list(through), "keep": [list(one) for one in keep]})
+            link.send("forget", {"run": run, "through": list(through), "keep": [list(one) for one in keep]})
 
     async def close(self) -> None:
         """See ``WorkerPool``."""
@@ -175,11 +175,11 @@ class _Calls:
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """Forget sums."""
-        self.link.tell("drop", {"run": run, "through": [round_number, attempt]})
+        self.link.send("drop", {"run": run, "through": [round_number, attempt]})
 
     async def drop_run(self, run: str) -> None:
         """Forget every sum of a run."""
-        self.link.tell("drop", {"run": run, "through": [1 << 62, 0]})
+        self.link.send("drop", {"run": run, "through": [1 << 62, 0]})
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """There are none."""

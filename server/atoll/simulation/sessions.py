@@ -10,18 +10,18 @@ from atoll.server.runs.outbox import Outbox
 from atoll.server.runs.session import Introduction, Session
 from atoll.server.runs.sessions import Sessions
 
-Tell = Callable[[str, Instruction], None]
+Deliver = Callable[[str, Instruction], None]
 
 
 @dataclass(eq=False, slots=True)
 class VirtualSession(Session):
     """A session without a stream."""
 
-    tell: Tell = lambda _participant, _instruction: None
+    deliver: Deliver = lambda _participant, _instruction: None
 
     def send(self, message: Instruction) -> bool:
         """See ``Session``."""
-        self.tell(self.participant, message)
+        self.deliver(self.participant, message)
         return True
 
 
@@ -30,18 +30,18 @@ class VirtualSessions(Sessions):
 
     Args:
         clock: epoch seconds.
-        tell: called with each instruction.
+        deliver: called with each instruction.
     """
 
-    def __init__(self, clock: Callable[[], float], tell: Tell) -> None:
+    def __init__(self, clock: Callable[[], float], deliver: Deliver) -> None:
         super().__init__(clock)
-        self._tell = tell
+        self._deliver = deliver
         self._outbox = Outbox()
 
     def join(self, participant: str, introduction: Introduction, counted_from: float | None = None) -> None:
         """Connect a participant; its time online counts from now, or from an earlier epoch second."""
         since = self._clock() if counted_from is None else counted_from
-        session = VirtualSession(participant, introduction, self._outbox, since, lambda: None, tell=self._tell)
+        session = VirtualSession(participant, introduction, self._outbox, since, lambda: None, deliver=self._deliver)
         self.admit(session)
 
     def go_offline(self, participant: str) -> None:

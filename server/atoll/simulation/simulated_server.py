@@ -30,7 +30,7 @@ from atoll.simulation.inline import InlineExecutor, InlineReader, InlineWriter
 from atoll.simulation.resuming.boundaries import Boundaries
 from atoll.simulation.resuming.results_folder import model_path
 from atoll.simulation.resuming.round_writer import RoundReader, RoundWriter
-from atoll.simulation.sessions import Tell, VirtualSessions
+from atoll.simulation.sessions import Deliver, VirtualSessions
 from atoll.simulation.spool import Forget, VirtualSpool
 
 ORGANISATION = "simulation"
@@ -84,7 +84,7 @@ class SimulatedServer:
         folder: Path,
         *,
         clock: Callable[[], float],
-        tell: Tell,
+        deliver: Deliver,
         forget: Forget,
         evaluators: Mapping[str, Evaluator],
         learns: bool = True,
@@ -96,7 +96,7 @@ class SimulatedServer:
         Args:
             folder: with database, models and ledger, or empty.
             clock: epoch seconds, of the virtual time.
-            tell: called with each instruction to a participant.
+            deliver: called with each instruction to a participant.
             forget: makes the runners forget updates.
             evaluators: evaluators of released models, by name.
             learns: whether histories of participants are kept, for jobs that use them.
@@ -104,7 +104,7 @@ class SimulatedServer:
             silence_s: virtual seconds that a member may be disconnected before it counts as gone.
         """
         store = _store(folder, by_round=boundaries is not None)
-        sessions = VirtualSessions(clock, tell)
+        sessions = VirtualSessions(clock, deliver)
         spool, nodes = VirtualSpool(folder / SPOOL_FOLDER, forget), SummedOnArrival()
         services = Services(
             writer=store.writer,

@@ -151,7 +151,7 @@ class VirtualParticipants:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    def tell(self, participant: str, instruction: Instruction) -> None:
+    def deliver(self, participant: str, instruction: Instruction) -> None:
         """Handle an instruction to a participant from its session."""
         if not isinstance(instruction, Invitation):
             return

@@ -54,7 +54,7 @@ class WorkerLink(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_connection(lambda: self, sock=self._connection)
 
-    def tell(self, do: str, message: Message) -> None:
+    def send(self, do: str, message: Message) -> None:
         """Send a message that needs no answer."""
         if self._transport is not None:
             self._transport.write(framed({"do": do, **message}))
@@ -67,7 +67,7 @@ class WorkerLink(asyncio.Protocol):
             future.set_exception(self._lost)
             return future
         self._awaited[self._number] = future
-        self.tell(do, {"number": self._number, **message})
+        self.send(do, {"number": self._number, **message})
         return future
 
     def give(self, tasks: Sequence[QueuedTask]) -> None:
@@ -78,7 +78,7 @@ class WorkerLink(asyncio.Protocol):
             self._give_up(self._lost)
             return
         for key, of_round in groupby(tasks, lambda one: one.key):
-            self.tell("work", {"key": key, "tasks": [request_to(one.request) for one in of_round]})
+            self.send("work", {"key": key, "tasks": [request_to(one.request) for one in of_round]})
 
     def close(self) -> None:
         """End the worker, which finishes its current task and closes its participants."""

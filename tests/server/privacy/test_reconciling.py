@@ -96,13 +96,13 @@ def test_charges_of_deleted_runs_have_nothing_to_agree_with(clinic: Store) -> No
     assert [run.releases for run in clinic.reader.submit(ledger.spent, CLINIC).result().runs] == [3, 2]
 
 
-def test_no_more_than_a_few_disagreements_are_told_at_once(store: Store) -> None:
-    for number in range(reconciling.MAX_TOLD + 2):
+def test_no_more_than_a_few_disagreements_are_reported_at_once(store: Store) -> None:
+    for number in range(reconciling.MAX_REPORTED + 2):
         store.writer.submit(submit, f"r{number}", contract()).result()
     released = update(schema.runs).values(rounds_released=1)
     store.writer.submit(lambda connection: connection.execute(released)).result()
     expected = store.reader.submit(ledger.flaws).result()[CLINIC]
-    assert expected.count("has released 1 models") == reconciling.MAX_TOLD
+    assert expected.count("has released 1 models") == reconciling.MAX_REPORTED
     assert expected.endswith("; 2 more runs disagree")
 
 

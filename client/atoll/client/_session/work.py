@@ -132,7 +132,7 @@ class Work:
             )
         request.evaluate_seconds = seconds
         check_evaluation(evaluation)
-        self._tell_trained(task.key, evaluation.weight, seconds, evaluation)
+        self._announce_trained(task.key, evaluation.weight, seconds, evaluation)
         return evaluation
 
     def _train(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Upload:
@@ -145,7 +145,7 @@ class Work:
             update, seconds = timed(work, what, None if asks else model.layout, logged=self.logs_failures)
         self.raise_if_abandoned()
         check_update(update, model.layout, task)
-        self._tell_trained(task.key, update.weight, seconds, update)
+        self._announce_trained(task.key, update.weight, seconds, update)
         sent = self.protection.outgoing(model, update, task, declared_examples(self.participant))
         request.upload_id = secrets.token_hex(16)
         request.weight, request.partial, request.train_seconds = sent.weight, sent.partial, seconds
@@ -183,7 +183,7 @@ class Work:
         with self.tracing.step("report"):
             return self.transfers.report(request, uploaded_bytes)
 
-    def _tell_trained(self, key: RoundKey, weight: int, seconds: float, result: Update | Evaluation) -> None:
+    def _announce_trained(self, key: RoundKey, weight: int, seconds: float, result: Update | Evaluation) -> None:
         metrics = finite_metrics(result.metrics)
         lost = sorted(set(result.metrics) - set(metrics))
         if lost:

@@ -36,7 +36,7 @@ class JsonLines:
     """
 
     def __init__(self) -> None:
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
     def say(self, text: str) -> None:
         """Log progress before the first event."""
@@ -51,9 +51,9 @@ class JsonLines:
     def __call__(self, event: events.Event) -> None:
         """Print one event."""
         if isinstance(event, events.Transferred) and event.done_bytes < event.total_bytes:
-            if now_s() - self._told_at < PROGRESS_EVERY_S:
+            if now_s() - self._printed_at < PROGRESS_EVERY_S:
                 return
-            self._told_at = now_s()
+            self._printed_at = now_s()
         click.echo(json.dumps({"at": round(time.time(), 3), **event.as_dict()}))
 
 

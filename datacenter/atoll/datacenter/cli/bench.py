@@ -213,10 +213,10 @@ def _progress(*, shown: bool) -> Iterator[Progress]:
     with Bar(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
         task = bar.add_task("")
 
-        def tell(what: str, done: int, total: int) -> None:
+        def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        yield tell
+        yield show
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def tokens(
         found = [(path, _checked(path)) for path in inputs]
     else:
         found = [_written(inputs, _goal(out, force=force), tokenizer, end_token, threads)]
-    _tell(found, time.monotonic() - began_s, json_output=json_output)
+    _print_result(found, time.monotonic() - began_s, json_output=json_output)
 
 
 def _refuse_with_check(out: Path | None, end_token: str | None, *, force: bool) -> None:
@@ -107,7 +107,7 @@ def _bar(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.advance(task, done)
 
 
-def _tell(found: Sequence[tuple[Path, Header]], seconds: float, *, json_output: bool) -> None:
+def _print_result(found: Sequence[tuple[Path, Header]], seconds: float, *, json_output: bool) -> None:
     if json_output:
         files = [
             {

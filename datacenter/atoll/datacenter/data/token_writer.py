@@ -42,7 +42,7 @@ class TokenWriter:
         """Documents ended so far."""
 
     def __enter__(self) -> TokenWriter:
-        with _telling(self.path):
+        with _as_data_errors(self.path):
             self._file: IO[bytes] = self._partial.open("wb", buffering=_BUFFER_BYTES)
             self._offsets = tempfile.TemporaryFile(dir=self.path.parent, buffering=_BUFFER_BYTES)
         self._file.write(bytes(HEADER_BYTES))
@@ -51,7 +51,7 @@ class TokenWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with _telling(self.path):
+            with _as_data_errors(self.path):
                 with self._file, self._offsets:
                     if kind is None:
                         self._finish()
@@ -70,7 +70,7 @@ class TokenWriter:
         if tokens.size and int(tokens.max()) >= self._vocab:
             raise DataError(f"{self.path}: token {tokens.max()} is not in the vocabulary of {self._vocab}")
         written = np.ascontiguousarray(tokens, self._dtype).view(np.uint8).data
-        with _telling(self.path):
+        with _as_data_errors(self.path):
             self._file.write(written)
         self._digest.update(written)
         self.tokens += tokens.size
@@ -83,7 +83,7 @@ class TokenWriter:
                 self.add(end)
             self._in_document = False
             self.documents += 1
-            with _telling(self.path):
+            with _as_data_errors(self.path):
                 self._add_offset()
 
     def _add_offset(self) -> None:
@@ -104,7 +104,7 @@ class TokenWriter:
 
 
 @contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def _as_data_errors(path: Path) -> Iterator[None]:
     """Convert an ``OSError`` to a ``DataError`` that names the file."""
     try:
         yield

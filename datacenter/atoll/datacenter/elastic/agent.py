@@ -59,7 +59,7 @@ class Agent(LocalElasticAgent):
         """The second signal; later ones change nothing."""
         self._is_starting = False
         """Whether torch is starting ranks, of which this agent does not know yet."""
-        self._untold: list[int] = []
+        self._unsignalled: list[int] = []
         """Processes of ranks that a stop has not been passed on to."""
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
@@ -94,7 +94,7 @@ class Agent(LocalElasticAgent):
             self._is_starting = False
         if self._at_once is not None:
             raise _ended(self._at_once)
-        self._untold = list(started.values())
+        self._unsignalled = list(started.values())
         self._pass_on()
         return started
 
@@ -145,8 +145,8 @@ class Agent(LocalElasticAgent):
 
     def _pass_on(self) -> None:
         """Ask each rank once if a stop was requested, which may have been while the ranks were started."""
-        while self.stopping is not None and self._untold:
-            _signal(self._untold.pop())
+        while self.stopping is not None and self._unsignalled:
+            _signal(self._unsignalled.pop())
 
 
 def _name_attempt(worker_group: WorkerGroup) -> str:

@@ -67,7 +67,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._before = [(one, signal.signal(one, self._ask)) for one in _SIGNALS]
-        self._tell_launcher("running")
+        self._notify_launcher("running")
         self._beat()
         self._thread.start()
         return self
@@ -123,7 +123,7 @@ class Watch:
 
     def ended(self, outcome: str, step: int) -> None:
         """Report to the launcher how the job ended on this rank: ``finished`` or ``stopped``."""
-        self._tell_launcher(outcome, step)
+        self._notify_launcher(outcome, step)
 
     def explained(self) -> str:
         """Explain which ranks keep this one waiting. Takes a few seconds, to read several of their beats."""
@@ -197,7 +197,7 @@ class Watch:
         keys = [f"beat/{rank}" for rank in range(self._world.size)]
         return [Beat.decoded(self._store.get(key)) for key in keys if self._store.check([key])]
 
-    def _tell_launcher(self, outcome: str, step: int = 0) -> None:
+    def _notify_launcher(self, outcome: str, step: int = 0) -> None:
         if (folder := os.environ.get(FOLDER_VARIABLE)) is None:
             return
         outcome_of_rank = {"rank": self._world.rank, "pid": os.getpid(), "outcome": outcome, "step": step}

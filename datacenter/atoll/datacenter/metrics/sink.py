@@ -50,10 +50,10 @@ class Sinks:
         """Pass an evaluation to each sink, as ``step`` does."""
         self._each(evaluation.step, lambda sink: sink.evaluated(evaluation))
 
-    def _each(self, step: int, tell: Callable[[Sink], None]) -> None:
+    def _each(self, step: int, notify: Callable[[Sink], None]) -> None:
         for sink in tuple(self._sinks):
             try:
-                tell(sink)
+                notify(sink)
             except OSError as error:
                 log.warning("step %d: no more metrics to %s: %s", step, type(sink).__name__, error)
                 self._sinks.remove(sink)

@@ -53,8 +53,8 @@ def _scaled(frequencies: Tensor, scaling: RopeScalingSection) -> Tensor:
         frequencies: float32 ``[head_dim / 2]``, in radians per position.
         scaling: bounds, in rotations within the original sequence.
     """
-    turns = scaling.original_sequence * frequencies / (2 * pi)
-    kept = ((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)).clamp(0.0, 1.0)
+    rotations = scaling.original_sequence * frequencies / (2 * pi)
+    kept = ((rotations - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)).clamp(0.0, 1.0)
     return (1.0 - kept) * frequencies / scaling.factor + kept * frequencies
 
 

@@ -187,9 +187,9 @@ def sends(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
         return
     boundary = activations_of(task, layout).boundary
     stages = len(share.blocks)
-    turns = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its two stages are adjacent
+    adjacent = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its own two stages
     passes = given("micro_batches", layout.micro_batches)
-    ahead, back = stages - int(share.last) - int(turns), stages - int(share.first) - int(turns)
+    ahead, back = stages - int(share.last) - int(adjacent), stages - int(share.first) - int(adjacent)
     for count, what in ((ahead, "hidden states"), (back, "their gradients")):
         if count:
             yield Message("pp", "send", "forward", boundary, count * passes, what)

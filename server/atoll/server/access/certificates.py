@@ -162,7 +162,7 @@ class CertificateBook:
 
         def announce(row: participants.Participant) -> None:
             self._shut_out.add(participant)
-            self._tell_revoked(Caller(row.role, participant), reason)
+            self._announce_revoked(Caller(row.role, participant), reason)
 
         return await self._recorded(work, announce)
 
@@ -183,7 +183,7 @@ class CertificateBook:
             certificates.revoke_subject(connection, Role.OPERATOR, name, at=now, reason=reason)
             return tokens.void(connection, created_by=name, at=now)
 
-        return await self._recorded(work, lambda _: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
+        return await self._recorded(work, lambda _: self._announce_revoked(Caller(Role.OPERATOR, name), reason))
 
     async def _recorded(self, work: Callable[[Connection], T], announce: Callable[[T], None]) -> T:
         """Record a change and, once it is durable, call ``announce``, even if the caller is cancelled meanwhile."""
@@ -210,7 +210,7 @@ class CertificateBook:
 
         await self._writer.run(work)
 
-    def _tell_revoked(self, caller: Caller, reason: str) -> None:
+    def _announce_revoked(self, caller: Caller, reason: str) -> None:
         """Announce a revocation; must run without an await after it became durable, so that identifications see it."""
         self._revocations += 1
         self._known.clear()

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, or_, select
 from atoll.server.stores.projects import qualified
 from atoll.server.stores.schema import charges, models, noise_states, runs
 
-MAX_TOLD = 3
+MAX_REPORTED = 3
 """Maximum number of disagreements named in one message."""
 _PAGE_RUNS = 500
 
@@ -57,8 +57,8 @@ def disagreement(connection: Connection, population: str, charged: Mapping[str, 
     of_run = named_by_jobs(connection)
     ours = sorted(run for run, name in of_run.items() if name == population)
     found = [*_uncharged(connection, ours, charged), *_charged_elsewhere(connection, of_run, population, charged)]
-    more = f"; {len(found) - MAX_TOLD} more runs disagree" if len(found) > MAX_TOLD else ""
-    return "; ".join(found[:MAX_TOLD]) + more
+    more = f"; {len(found) - MAX_REPORTED} more runs disagree" if len(found) > MAX_REPORTED else ""
+    return "; ".join(found[:MAX_REPORTED]) + more
 
 
 def _uncharged(connection: Connection, ours: Collection[str], charged: Mapping[str, int]) -> Iterator[str]:

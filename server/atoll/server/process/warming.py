@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from atoll.server.aggregation import warm
 
 _log = logging.getLogger(__name__)
-_WORTH_TELLING_S = 2.0
+_WORTH_LOGGING_S = 2.0
 
 
 class Warming:
@@ -31,5 +31,5 @@ class Warming:
 def _log_outcome(compiled: Future[float]) -> None:
     if error := compiled.exception():
         _log.error("the aggregation kernels cannot be compiled", exc_info=error)
-    elif (took_s := compiled.result()) > _WORTH_TELLING_S:
+    elif (took_s := compiled.result()) > _WORTH_LOGGING_S:
         _log.info("compiled the aggregation kernels in %.1f s; later starts find them in numba's cache", took_s)

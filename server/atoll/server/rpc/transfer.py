@@ -190,7 +190,7 @@ class TransferService:
                     await receiver.finish()
             await receiver.finish()
         except RejectedUpdateError as error:
-            await self._tell_rejected(participant, key, str(error))
+            await self._record_rejection(participant, key, str(error))
             raise
         except (ServerError, WireError):
             # chunks that arrived before the failure are kept, and the next status lists them
@@ -201,7 +201,7 @@ class TransferService:
             receiver.close()
         return transfer_pb2.UploadResponse(chunks=receiver.chunks, payload_bytes=receiver.payload_bytes)
 
-    async def _tell_rejected(self, participant: str, key: UploadKey, reason: str) -> None:
+    async def _record_rejection(self, participant: str, key: UploadKey, reason: str) -> None:
         try:
             await self._coordinator.commit(_rejection(participant, key, self._node, reason))
         except ServerError as error:
@@ -276,7 +276,7 @@ class TransferService:
                 )
                 done = await to_end(running)
             except RejectedUpdateError as error:
-                await self._tell_rejected(participant, key, str(error))
+                await self._record_rejection(participant, key, str(error))
                 raise
             self._meter.uploaded_chunks += 1
             self._meter.uploaded_bytes += done.payload_bytes

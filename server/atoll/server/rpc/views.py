@@ -174,12 +174,12 @@ def participant_summary(
     )
 
 
-def _past_member(member: rounds.Member, person: Participant | None) -> control_pb2.MemberSummary:
+def _past_member(member: rounds.Member, participant: Participant | None) -> control_pb2.MemberSummary:
     return message_of(
         control_pb2.MemberSummary,
         member,
-        organisation="" if person is None else person.organisation,
-        labels={} if person is None else dict(person.labels),
+        organisation="" if participant is None else participant.organisation,
+        labels={} if participant is None else dict(participant.labels),
         report_s=_since(member.invited_at, member.reported_at),
         metrics=dict(member.metrics),
         accept_s=_since(member.invited_at, member.accepted_at),

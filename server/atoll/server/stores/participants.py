@@ -107,8 +107,8 @@ def check_in(connection: Connection, participant: str, *, at: float, examples: i
     # Not UPDATE ... RETURNING: SQLite would allocate and touch a page cache of 87 KB for each call. The heap would then
     # give that memory to the next connection's buffers, few pages of which would otherwise be resident.
     mine = participants.c.id == participant
-    told = (participants.c.kind, participants.c.organisation, participants.c.project)
-    row = connection.execute(select(*told).where(mine)).one_or_none()
+    enrolment = (participants.c.kind, participants.c.organisation, participants.c.project)
+    row = connection.execute(select(*enrolment).where(mine)).one_or_none()
     if row is None:
         raise RecordMissingError("participant", participant)
     connection.execute(update(participants).where(mine).values(last_seen_at=at, examples=examples, labels=labels))

@@ -41,7 +41,7 @@ def shared_parameters(parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
     with tempfile.NamedTemporaryFile(prefix="atoll-hogwild-", dir=folder) as file:
         if dist.get_rank() == 0:
             file.truncate(size_of(parameters) * 4)
-        path = _told_by_first(file.name)
+        path = _path_of_first(file.name)
         if not _everywhere(path.exists()):
             raise TrainingError("Hogwild shares memory: start all ranks on one machine, or use a parameter server")
         vector = torch.from_file(str(path), shared=True, size=size_of(parameters), dtype=torch.float32)
@@ -53,7 +53,7 @@ def shared_parameters(parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
     dist.barrier()  # no rank changes it any more
 
 
-def _told_by_first(name: str) -> Path:
+def _path_of_first(name: str) -> Path:
     """Return rank 0's path on every rank."""
     message = torch.zeros(_PATH_BYTES, dtype=torch.uint8)
     encoded = name.encode()
