@@ -72,7 +72,7 @@ class UpdateSums:
         found = self._sums.get(attempt)
         if found is None:
             spare, self._spare = self._spare, None
-            if spare is not None and key.elements <= spare.room <= 2 * key.elements:
+            if spare is not None and key.elements <= spare.capacity <= 2 * key.elements:
                 spare.reset(key.grid, key.first, key.elements)
                 found = spare
             else:

@@ -14,7 +14,7 @@ _GARBAGE = 0x55
 
 
 class LateLane(Lane):
-    """Copies through the memory of two turns, as with a GPU; each copy to the host is made when it is waited for."""
+    """Copies through the buffers of two chunks, as with a GPU; each copy to the host is made when it is waited for."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
@@ -26,21 +26,21 @@ class LateLane(Lane):
         return True
 
     def load(self, name: str, values: Tensor) -> Tensor:
-        room = self.host(name, values.numel())
-        if room.data_ptr() != values.data_ptr():
-            room.copy_(values)
-        return room
+        buffer = self.host(name, values.numel())
+        if buffer.data_ptr() != values.data_ptr():
+            buffer.copy_(values)
+        return buffer
 
     def fetch(self, name: str, values: Tensor) -> Tensor:
-        room = self._memory(name, values.numel(), values.dtype)
-        room.view(torch.uint8).fill_(_GARBAGE)
-        self._queued.append((room, values.clone()))
-        return room
+        buffer = self._memory(name, values.numel(), values.dtype)
+        buffer.view(torch.uint8).fill_(_GARBAGE)
+        self._queued.append((buffer, values.clone()))
+        return buffer
 
     def mark(self) -> Callable[[], object]:
         return partial(self._copy, len(self._queued))
 
     def _copy(self, until: int) -> None:
-        for room, values in self._queued[self._copied : until]:
-            room.copy_(values)
+        for buffer, values in self._queued[self._copied : until]:
+            buffer.copy_(values)
         self._copied = max(self._copied, until)

@@ -20,7 +20,7 @@ def test_a_cpu_copies_nothing() -> None:
     assert not lane.runs_ahead
 
 
-def test_memory_of_an_input_is_that_of_the_turn() -> None:
+def test_memory_of_an_input_is_that_of_its_chunk() -> None:
     lane = Lane(torch.device("cpu"))
     found = []
     for _ in range(4):

@@ -214,12 +214,12 @@ def test_reset_keeps_the_memory() -> None:
 def test_a_reset_may_be_for_fewer_elements_and_for_more_again() -> None:
     made = accumulator_of([ones("a", value=3.0)], 4)
     made.reset(grid_for(4), 10, 40)
-    assert (made.size, made.first, made.room) == (40, 10, 1000)
+    assert (made.size, made.first, made.capacity) == (40, 10, 1000)
     assert not sums_of(made).any()
     made.reset(grid_for(4), size=1000)
     assert not sums_of(made).any()
     for size in (0, 1001):
-        with pytest.raises(AggregationError, match="room for 1 to 1000"):
+        with pytest.raises(AggregationError, match="holds 1 to 1000"):
             made.reset(grid_for(4), size=size)
 
 

@@ -15,9 +15,9 @@ def test_conversions_are_those_of_the_wire(size: int, encoding: Encoding, shift:
     result = Workspace(10_000, 1, ()).next_set()
     stored = result.encode(values, encoding)
     assert stored.tobytes() == encode(values, encoding).tobytes()
-    room = np.empty(size)
-    decode_into(room, memoryview(bytes(shift) + stored.tobytes())[shift:], encoding)
-    assert np.array_equal(room, decode(stored.tobytes(), encoding))
+    out = np.empty(size)
+    decode_into(out, memoryview(bytes(shift) + stored.tobytes())[shift:], encoding)
+    assert np.array_equal(out, decode(stored.tobytes(), encoding))
 
 
 @pytest.mark.parametrize("encoding", [Encoding.FLOAT32, Encoding.FLOAT16, Encoding.BFLOAT16])

@@ -123,8 +123,8 @@ class Difference:
         payload = self._held.get(elements)
         in_place = self._lane.device.type == "cpu" and not self._lane.runs_ahead
         if payload is None and encoding is Encoding.FLOAT32 and in_place:
-            room = torch.from_numpy(out.view(np.float32))
-            self._landed(self._launched(elements, encoding, encoded=True, room=room))
+            buffer = torch.from_numpy(out.view(np.float32))
+            self._landed(self._launched(elements, encoding, encoded=True, buffer=buffer))
             return
         if payload is None:
             flight, self._flight = self._flight, None
@@ -169,11 +169,11 @@ class Difference:
             yield self._landed(ahead)
 
     def _launched(
-        self, elements: ElementRange, encoding: Encoding, *, encoded: bool, room: Tensor | None = None
+        self, elements: ElementRange, encoding: Encoding, *, encoded: bool, buffer: Tensor | None = None
     ) -> _Flight:
         """Queue a chunk: local - global plus earlier rounding errors, scaled, and encoded if requested.
 
-        ``room``: float32 memory on the weights' device for the values.
+        ``buffer``: float32 memory on the weights' device for the values.
         """
         first, lane, rounds = self._positions.of(elements), self._lane, encoding not in EXACT
         index = int(np.searchsorted(self._ends, first, side="right"))
@@ -182,7 +182,7 @@ class Difference:
         start = self._base.of(index)[piece.sends[0] + begin :][: elements.size]
         with lane.beside(), torch.no_grad():
             local = _sent(piece)[begin : begin + elements.size]
-            values = torch.sub(local.to(lane.device, torch.float32), lane.load("start", start), out=room)
+            values = torch.sub(local.to(lane.device, torch.float32), lane.load("start", start), out=buffer)
             if rounds and self._residuals.upload:
                 before = lane.host("before", elements.size)
                 self._residuals.read(first, before.numpy())

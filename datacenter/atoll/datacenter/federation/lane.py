@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import World
 
-TURNS = 2
-"""Chunks in work at a time."""
+CHUNKS_IN_WORK = 2
+"""Chunks in work at a time; each has its own set of buffers."""
 
 
 class Lane:
@@ -38,8 +38,8 @@ class Lane:
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda" and not plain:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._room: dict[tuple[int, str], Tensor] = {}
-        self._turn = 0
+        self._buffers: dict[tuple[int, str], Tensor] = {}
+        self._buffer_set = 0
 
     @property
     def runs_ahead(self) -> bool:
@@ -53,7 +53,7 @@ class Lane:
 
     def beside(self) -> AbstractContextManager[object]:
         """Enter the side stream for the next chunk; the chunk before the last must be complete."""
-        self._turn = (self._turn + 1) % TURNS
+        self._buffer_set = (self._buffer_set + 1) % CHUNKS_IN_WORK
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def host(self, name: str, size: int) -> Tensor:
@@ -66,18 +66,18 @@ class Lane:
             return values.to(torch.float32)
         if self._stream is None:
             return values.to(self.device, torch.float32)
-        room = self.host(name, values.numel())
-        if room.data_ptr() != values.data_ptr():
-            room.copy_(values)
-        return room.to(self.device, non_blocking=True)
+        buffer = self.host(name, values.numel())
+        if buffer.data_ptr() != values.data_ptr():
+            buffer.copy_(values)
+        return buffer.to(self.device, non_blocking=True)
 
     def fetch(self, name: str, values: Tensor) -> Tensor:
         """Copy values from the device to the host; they are valid once the wait of ``mark`` has returned."""
         if self._stream is None:
             return values.cpu()
-        room = self._memory(name, values.numel(), values.dtype)
-        room.copy_(values, non_blocking=True)
-        return room
+        buffer = self._memory(name, values.numel(), values.dtype)
+        buffer.copy_(values, non_blocking=True)
+        return buffer
 
     def mark(self) -> Callable[[], object]:
         """Return a function that waits for everything that was queued for this chunk."""
@@ -88,11 +88,11 @@ class Lane:
         return event.synchronize
 
     def _memory(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        """Return memory that is reused when this turn comes again; page-locked with a GPU."""
-        key = (self._turn, name)
-        found = self._room.get(key)
+        """Return memory that the chunk after the next reuses; page-locked with a GPU."""
+        key = (self._buffer_set, name)
+        found = self._buffers.get(key)
         if found is None or found.numel() < size or found.dtype != dtype:
-            found = self._room[key] = torch.empty(size, dtype=dtype, pin_memory=self._stream is not None)
+            found = self._buffers[key] = torch.empty(size, dtype=dtype, pin_memory=self._stream is not None)
         return found[:size]
 
 

@@ -46,13 +46,13 @@ class Mixing(Protocol):
 
 
 class Exchange(Protocol):
-    """Runs experts on rooms of a fixed size, on the ranks that hold the experts."""
+    """Runs experts on a fixed number of slots each, on the ranks that hold the experts."""
 
-    def __call__(self, rooms: Tensor, experts: Experts) -> Tensor:
-        """Map ``[experts of the model, room, dim]`` to the same shape.
+    def __call__(self, filled: Tensor, experts: Experts) -> Tensor:
+        """Map ``[experts of the model, slots, dim]`` to the same shape.
 
         Args:
-            rooms: rows of each expert; free places are zeros, which an expert maps to zeros.
+            filled: rows in the slots of each expert; free slots are zeros, which an expert maps to zeros.
             experts: the experts of this rank.
         """
         ...
@@ -111,7 +111,7 @@ class Experts(nn.Module):
         """Apply each expert's feed-forward part to its rows.
 
         Args:
-            rows: ``[rows, dim]``, sorted by expert; or without counts ``[experts, room, dim]``.
+            rows: ``[rows, dim]``, sorted by expert; or without counts ``[experts, slots, dim]``.
             counts: int64 ``[experts]``; their sum is ``rows``.
         """
         w1, w2, w3 = (_local(weight).to(rows.dtype) for weight in (self.w1, self.w2, self.w3))
@@ -158,7 +158,7 @@ class RoutedExperts(nn.Module):
             ``balance = "bias"``. The same on every rank; kept in checkpoints.
         load: int64 ``[experts]``: choices of this rank's tokens in the current step, including dropped ones.
         mixing: how rows reach their experts; expert parallelism replaces it.
-        exchange: how rooms reach their experts, with ``padded``; expert parallelism replaces it.
+        exchange: how slots reach their experts, with ``padded``; expert parallelism replaces it.
         sequence: how counts are summed along a sequence; context parallelism replaces it.
         copies: number of ranks that route the same tokens (tensor parallelism).
     """
@@ -174,7 +174,7 @@ class RoutedExperts(nn.Module):
         self.extra_loss = ExtraLoss()
         self.load: Tensor | None = None
         self.mixing: Mixing = _here
-        self.exchange: Exchange = _rooms_here
+        self.exchange: Exchange = _slots_here
         self.sequence: SequenceCounts = WholeSequence()
         self.copies = 1
 
@@ -192,7 +192,7 @@ class RoutedExperts(nn.Module):
         if places is not None and self.section.padded:
             mixed = self._mix_padded(hidden, chosen, weights, places)
         else:
-            mixed = self._mix(hidden, chosen, weights, None if places is None else places < self._room(chosen))
+            mixed = self._mix(hidden, chosen, weights, None if places is None else places < self._capacity(chosen))
         if self.section.balance == "loss" and torch.is_grad_enabled():
             mixed = self.extra_loss(mixed, self._balance_loss(scores, total.sum(1)))
         return mixed
@@ -234,16 +234,16 @@ class RoutedExperts(nn.Module):
         ahead = hot.cumsum(2) - hot + (before + better).transpose(0, 1)[:, :, None]
         return (ahead * hot).sum(-1).view(batch, sequence, choices)
 
-    def _room(self, chosen: Tensor) -> int:
+    def _capacity(self, chosen: Tensor) -> int:
         """Return the capacity of an expert for one whole sequence."""
         return capacity(self.section, chosen.shape[1] * self.sequence.ranks)
 
     def _mix_padded(self, hidden: Tensor, chosen: Tensor, weights: Tensor, places: Tensor) -> Tensor:
-        """Like ``_mix``, with a room of fixed size for each expert and sequence: the host knows every size."""
-        batch, room = len(chosen), self._room(chosen)
-        slots = slots_of(chosen, places, room, self.section.experts)
-        rooms = fill_slots(hidden, slots, self.section.experts * batch * room)
-        mixed = self.exchange(rooms.view(self.section.experts, batch * room, -1), self.experts)
+        """Like ``_mix``, with the same number of slots for each expert and sequence: the host knows every size."""
+        batch, slots_each = len(chosen), self._capacity(chosen)
+        slots = slots_of(chosen, places, slots_each, self.section.experts)
+        filled = fill_slots(hidden, slots, self.section.experts * batch * slots_each)
+        mixed = self.exchange(filled.view(self.section.experts, batch * slots_each, -1), self.experts)
         return (pick_slots(mixed.flatten(0, 1), slots) * weights[..., None]).sum(-2).to(hidden.dtype)
 
     def _mix(self, hidden: Tensor, chosen: Tensor, weights: Tensor, kept: Tensor | None) -> Tensor:
@@ -296,8 +296,8 @@ def capacity(section: MoeSection, sequence: int) -> int:
     return min(sequence, ceil(section.capacity_factor * section.top_k * sequence / section.experts))
 
 
-def _rooms_here(rooms: Tensor, experts: Experts) -> Tensor:
-    mixed: Tensor = experts(rooms, None)
+def _slots_here(filled: Tensor, experts: Experts) -> Tensor:
+    mixed: Tensor = experts(filled, None)
     return mixed
 
 

@@ -1,4 +1,4 @@
-"""Rooms of a fixed size for the rows of experts (Lepikhin et al. 2020, section 3.1; Fedus et al. 2021).
+"""A fixed number of slots for the rows of each expert (Lepikhin et al. 2020, section 3.1; Fedus et al. 2021).
 
 Each expert has as many slots for a sequence as its capacity. All sizes follow from settings, so the host never waits
 for the device to learn how many rows were routed. Free slots hold zeros, and are computed and sent like others.
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 
-def slots_of(chosen: Tensor, places: Tensor, room: int, experts: int) -> Tensor:
-    """Return the slot of each choice, int64 like ``chosen``; ``experts * batch * room`` for a dropped choice.
+def slots_of(chosen: Tensor, places: Tensor, capacity: int, experts: int) -> Tensor:
+    """Return the slot of each choice, int64 like ``chosen``; ``experts * batch * capacity`` for a dropped choice.
 
     Args:
         chosen: int64 ``[batch, sequence, top_k]``: experts.
         places: int64 like ``chosen``: place among the choices of the same expert in the same sequence.
-        room: slots of an expert for one sequence.
+        capacity: slots of an expert for one sequence.
         experts: experts of the model.
     """
     batch = len(chosen)
     rows = torch.arange(batch, device=chosen.device)[:, None, None]
-    slots = (chosen * batch + rows) * room + places
-    return torch.where(places < room, slots, experts * batch * room)
+    slots = (chosen * batch + rows) * capacity + places
+    return torch.where(places < capacity, slots, experts * batch * capacity)
 
 
 def fill_slots(hidden: Tensor, slots: Tensor, count: int) -> Tensor:

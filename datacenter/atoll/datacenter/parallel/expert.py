@@ -94,7 +94,7 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class EvenAllToAll:
-    """Sends each room to the rank of its expert, and the result back; the host never waits.
+    """Sends each slot to the rank of its expert, and the result back; the host never waits.
 
     Bytes sent by each rank in a layer's forward pass: those of ``AllToAll`` times the capacity factor.
 
@@ -104,14 +104,14 @@ class EvenAllToAll:
 
     group: dist.ProcessGroup
 
-    def __call__(self, rooms: Tensor, experts: Experts) -> Tensor:
+    def __call__(self, filled: Tensor, experts: Experts) -> Tensor:
         """See ``models.moe.Exchange``; collective along ``ep``."""
         ranks = self.group.size()
-        total, room, dim = rooms.shape
-        here = self._swapped(rooms).view(ranks, total // ranks, room, dim).transpose(0, 1)
-        mixed: Tensor = experts(here.reshape(total // ranks, ranks * room, dim), None)
-        back = mixed.view(total // ranks, ranks, room, dim).transpose(0, 1)
-        return self._swapped(back).view(total, room, dim)
+        total, slots, dim = filled.shape
+        here = self._swapped(filled).view(ranks, total // ranks, slots, dim).transpose(0, 1)
+        mixed: Tensor = experts(here.reshape(total // ranks, ranks * slots, dim), None)
+        back = mixed.view(total // ranks, ranks, slots, dim).transpose(0, 1)
+        return self._swapped(back).view(total, slots, dim)
 
     def _swapped(self, rows: Tensor) -> Tensor:
         received: Tensor = all_to_all_single_autograd(rows.contiguous().flatten(), None, None, self.group)

@@ -26,21 +26,21 @@ Unpack = Callable[[Vector, int, int, Vector], Vector]
 
 
 @callable_from_loops
-def bytes_of(packed: Vector, first: int, length: int, room: Vector) -> Vector:  # noqa: ARG001 - one signature for both
+def bytes_of(packed: Vector, first: int, length: int, scratch: Vector) -> Vector:  # noqa: ARG001 - one signature for both
     """Integers of 8 bits, which need no unpacking."""
     return packed[first : first + length]
 
 
 @callable_from_loops
-def nibbles_of(packed: Vector, first: int, length: int, room: Vector) -> Vector:
-    """Unpack integers of 4 bits, from the even element ``first`` on, into ``room``; the lower bits come first."""
+def nibbles_of(packed: Vector, first: int, length: int, scratch: Vector) -> Vector:
+    """Unpack integers of 4 bits, from the even element ``first`` on, into ``scratch``; the lower bits come first."""
     start = first // 2
     pairs = packed[start : start + (length + 1) // 2]
     for at in range(pairs.size):
         pair = pairs[at]
-        room[2 * at] = np.int8(np.int8(pair << 4) >> 4)
-        room[2 * at + 1] = np.int8(pair >> 4)
-    return room[:length]
+        scratch[2 * at] = np.int8(np.int8(pair << 4) >> 4)
+        scratch[2 * at + 1] = np.int8(pair >> 4)
+    return scratch[:length]
 
 
 def fold_blocks_with(unpack: Unpack, into_sum: IntoSum) -> FoldBlocks:
@@ -57,11 +57,11 @@ def fold_blocks_with(unpack: Unpack, into_sum: IntoSum) -> FoldBlocks:
     ) -> int:
         offset, block, stride, count = target
         size = block * count
-        room = np.empty(_BLOCK, np.int8)
+        scratch = np.empty(_BLOCK, np.int8)
         refused = 0
         for first in range(0, size, _BLOCK):
             length = min(_BLOCK, size - first)
-            integers = unpack(packed, first, length, room)
+            integers = unpack(packed, first, length, scratch)
             step = steps[first // _BLOCK]
             done = 0
             while done < length:  # a block of the payload may lie in several blocks of the target
@@ -88,9 +88,9 @@ def inspect_blocks_with(unpack: Unpack) -> InspectBlocks:
         squares = np.zeros(LANES, np.float64)
         largest = np.zeros(LANES, np.int32)
         lowest = np.zeros(LANES, np.int8)
-        room = np.empty(_BLOCK, np.int8)
+        scratch = np.empty(_BLOCK, np.int8)
         for first in range(0, size, _BLOCK):
-            integers = unpack(packed, first, min(_BLOCK, size - first), room)
+            integers = unpack(packed, first, min(_BLOCK, size - first), scratch)
             step = steps[first // _BLOCK]
             for lane in range(integers.size):
                 value = np.float32(step * np.float32(integers[lane]))

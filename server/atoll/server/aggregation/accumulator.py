@@ -67,7 +67,7 @@ class Accumulator:
         return frozenset(self._updates)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Capacity of the memory, in elements."""
         return self._memory.size
 
@@ -78,8 +78,8 @@ class Accumulator:
             AggregationError: for more elements than the memory holds.
         """
         size = self.size if size is None else size
-        if not 1 <= size <= self.room:
-            raise AggregationError(f"size {size}: there is room for 1 to {self.room} elements")
+        if not 1 <= size <= self.capacity:
+            raise AggregationError(f"size {size}: the accumulator holds 1 to {self.capacity} elements")
         with self._lock:
             self._stale = True
             self._sums, self.size = self._memory[:size], size
@@ -122,10 +122,10 @@ class Accumulator:
         with self._lock:
             if update_id in self._updates:
                 raise DuplicateUpdateError(f"update {update_id!r} is in the sum already", "it counts once")
-            room = self.grid.max_total_weight - self.total_weight
-            if not 1 <= weight <= room:
+            left = self.grid.max_total_weight - self.total_weight
+            if not 1 <= weight <= left:
                 raise AggregationError(
-                    f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more",
+                    f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {left} more",
                     "limit reports to their declared weight",
                 )
             term = _Term(weight, self.grid.factor(norm))

@@ -51,7 +51,7 @@ class ResultSet:
 
     def state(self, size: int) -> dict[str, npt.NDArray[np.float32]]:
         """The state arrays for a block of ``size`` elements."""
-        return {name: room[:size] for name, room in self._state.items()}
+        return {name: array[:size] for name, array in self._state.items()}
 
     def values(self, size: int, encoding: Encoding) -> npt.NDArray[Any]:
         """The array for a block's ``size`` weights, in the encoding's storage dtype."""
@@ -69,14 +69,14 @@ class ResultSet:
         return stored
 
 
-def decode_into(room: npt.NDArray[np.float64], payload: Buffer, encoding: Encoding) -> None:
-    """Widen the payload, exactly, into ``room``, which has the same number of elements."""
+def decode_into(out: npt.NDArray[np.float64], payload: Buffer, encoding: Encoding) -> None:
+    """Widen the payload, exactly, into ``out``, which has the same number of elements."""
     stored = as_stored(payload, encoding)
     if encoding is Encoding.BFLOAT16:
-        for cut in _pieces(room.size):
-            room[cut] = decode(stored[cut].data, encoding)
+        for cut in _pieces(out.size):
+            out[cut] = decode(stored[cut].data, encoding)
     else:
-        np.copyto(room, stored.view(encoding.storage), casting="same_kind")
+        np.copyto(out, stored.view(encoding.storage), casting="same_kind")
 
 
 def _pieces(size: int) -> Iterator[slice]:

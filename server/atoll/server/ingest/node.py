@@ -22,8 +22,8 @@ from atoll.wire.chunks import ChunkHeader
 
 log = logging.getLogger(__name__)
 
-ROOMY = 2
-"""Spare memory is reused for a sum of at least 1/ROOMY of its elements, since fragments differ slightly in size."""
+MAX_SPARE_FACTOR = 2
+"""Maximum size of spare memory that is reused, as a multiple of a sum: fragments differ slightly in size."""
 Chunk = tuple[ChunkHeader, memoryview]
 
 
@@ -180,7 +180,7 @@ class IngestNode:
     def _new_accumulator(self, key: SumKey) -> Accumulator:
         with self._lock:
             spare, self._spare = self._spare, None
-        if spare is not None and key.elements <= spare.room <= ROOMY * key.elements:
+        if spare is not None and key.elements <= spare.capacity <= MAX_SPARE_FACTOR * key.elements:
             spare.reset(key.grid, key.first, key.elements)
             return spare
         del spare  # before the new one is created, so that there are never two
