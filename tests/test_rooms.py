@@ -315,7 +315,7 @@ def test_the_rooms_are_all_there_are() -> None:
 
 
 def test_the_architecture_page_lists_the_rooms_and_what_each_imports() -> None:
-    section = page_section("## Rooms", "\n### ")
+    section = page_section("## Packages", "\n### ")
     rows = re.findall(r"^\| `(\S+)` → `atoll\.(\w+)` \|.*\| ([^|]*) \|$", section, flags=re.MULTILINE)
     assert {name: ROOT / folder for folder, name, _ in rows} == ROOMS
     assert {name: set(re.findall(r"`(\w+)`", others)) for _, name, others in rows} == MAY_IMPORT
@@ -396,7 +396,7 @@ def test_no_modules_of_a_room_import_each_other_in_a_circle(room: str) -> None:
 @pytest.mark.parametrize("room", LAYERS)
 def test_the_architecture_page_lists_the_sub_rooms_in_their_order(room: str) -> None:
     """Cells of the first column name folders of one layer or of neighbouring ones, the lowest first."""
-    section = page_section(f"### The sub-rooms of `{room}`", "\n#")
+    section = page_section(f"### The layers of `{room}`", "\n#")
     cells = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
     listed = [name for cell in cells for name in re.findall(r"`(\w+)(?:/|\.py)`", cell)]
     height = {name: number for number, layer in enumerate(LAYERS[room]) for name in layer}
