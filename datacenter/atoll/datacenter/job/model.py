@@ -34,8 +34,8 @@ class MoeSection(Section):
         float | None,
         Field(
             gt=0,
-            description="An expert takes at most this many times its even share of a sequence's tokens; the others "
-            "skip it (Lepikhin et al. 2020, section 2.2). Without it no token is dropped.",
+            description="An expert takes at most this many times its even share of a sequence's tokens; further "
+            "tokens skip it (Lepikhin et al. 2020, section 2.2). Without it no token is dropped.",
         ),
     ] = None
     padded: Annotated[

@@ -79,7 +79,7 @@ class FaultsSection(Section):
         Literal["restart", "in-place"],
         Field(
             description="`restart`: when a rank is lost, all restart from the last checkpoint. `in-place`: each of the "
-            "`mesh.dp_replicate` replicas is a group of its own; when one is lost the others go on, and it comes back "
+            "`mesh.dp_replicate` replicas is a group of its own; if one is lost, the others continue, and it rejoins "
             "with their state. See [recovery in place](datacenter/recovery-in-place.md)."
         ),
     ] = "restart"
@@ -88,8 +88,8 @@ class FaultsSection(Section):
         Field(
             ge=0,
             le=1 << 16,
-            description="Replica groups that a step does not wait for (Chen et al. 2016): its mean is over the first "
-            "others that are ready. With `in-place`.",
+            description="Replica groups that a step does not wait for (Chen et al. 2016): its mean is over the groups "
+            "that are ready first. With `in-place`.",
         ),
     ] = 0
     speculate_after: Annotated[
@@ -97,9 +97,9 @@ class FaultsSection(Section):
         Field(
             ge=1,
             le=1000,
-            description="A replica group is late when its micro-batches take this many times as long as half of the "
-            "groups took: one of those then runs them too, and the first result counts (Dean and Ghemawat 2004). "
-            "With `in-place`, without `backup_replicas`.",
+            description="A replica group is late when its micro-batches take this many times as long as those of the "
+            "faster half of the groups. One of the faster groups then runs them too, and the first result counts (Dean "
+            "and Ghemawat 2004). With `in-place`, without `backup_replicas`.",
         ),
         Hint(default="none: a step waits for late groups"),
     ] = None
@@ -108,7 +108,7 @@ class FaultsSection(Section):
         Field(
             ge=1,
             le=1 << 16,
-            description="With fewer replica groups a step waits until enough are ready to come back. With `in-place`.",
+            description="With fewer replica groups a step waits until enough are ready to rejoin. With `in-place`.",
         ),
     ] = 1
 
@@ -165,8 +165,8 @@ class MetricsSection(Section):
         str | None,
         Field(
             min_length=1,
-            description="Peak rate that MFU is a share of: the name of a data sheet, or a .json file written by "
-            "`atoll silo bench`, relative to the job file.",
+            description="Peak rate for the MFU: the name of a data sheet, or a .json file written by `atoll silo "
+            "bench`, relative to the job file.",
         ),
         Hint(default="the data sheet of the GPU found; on a CPU there is no MFU"),
     ] = None

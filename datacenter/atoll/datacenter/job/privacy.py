@@ -55,7 +55,7 @@ class PrivacySection(Section):
     ] = "data"
     ledger: Annotated[
         str | None,
-        Field(min_length=1, description="File of the ledger instead, relative to the job file."),
+        Field(min_length=1, description="Another file for the ledger, relative to the job file."),
     ] = None
 
     @property

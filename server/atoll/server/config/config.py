@@ -83,9 +83,9 @@ class ServerConfig(BaseModel):
         default=PING_S,
         ge=PING_S,
         le=LONGEST_PING_S,
-        description="Seconds without a message after which a connection of a participant is sent a keepalive ping. "
-        "Participants are told, and ping after 0.9 times as long. A lost connection is noticed "
-        f"{PING_ANSWER_S:g} s later at most ([deployment](deployment.md#keepalive-pings)).",
+        description="Idle seconds on a participant's connection before the server sends a keepalive ping. Participants "
+        "are told this value, and ping after 0.9 times as long. A lost connection is noticed at most "
+        f"{PING_ANSWER_S:g} s later ([deployment](deployment.md#keepalive-pings)).",
     )
     evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; may be given several times.")
     drain_s: float = Field(

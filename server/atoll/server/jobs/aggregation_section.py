@@ -73,10 +73,10 @@ class Aggregation(JobTable):
         Field(
             ge=1,
             le=MAX_FRAGMENTS,
-            description="Number of parts of the model, of which each training round updates one, in turn (streaming "
-            "DiLoCo): participants train the whole model and send that part of the update. Parts are whole tensors in "
-            "the order of the file, with nearly equal numbers of elements, so there are at most as many parts as "
-            "tensors. Weights and server optimiser state of the other parts do not change.",
+            description="Number of parts into which the model is divided. Each training round updates one of them, in "
+            "turn (streaming DiLoCo): participants train the whole model and send that part of the update. Parts are "
+            "whole tensors in the order of the file, with nearly equal numbers of elements, so there are at most as "
+            "many parts as tensors. Weights and server optimiser state of the other parts do not change.",
         ),
     ] = 1
     encoding: Annotated[

@@ -54,7 +54,7 @@ class Statistics(JobTable):
     by: Annotated[
         str,
         Field(
-            description="One of `categories`, for each of whose values the count, mean and variance of each column of "
+            description="One of `categories`: for each of its values, the count, mean and variance of each column of "
             "numbers are also computed. Not with `[privacy]`."
         ),
         Hint(default="none"),
@@ -82,8 +82,8 @@ class Statistics(JobTable):
         Field(
             ge=0,
             le=MAX_REFINEMENTS,
-            description="Number of further rounds, each of which narrows the cell of a quantile, by the factor `bins` "
-            "if that leaves `min_rows` rows in it.",
+            description="Number of further rounds. Each narrows the cell of a quantile, by the factor `bins` if that "
+            "leaves `min_rows` rows in it.",
         ),
     ] = 2
     minimum_and_maximum: Annotated[
