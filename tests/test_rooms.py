@@ -407,7 +407,7 @@ def test_the_architecture_page_lists_the_sub_rooms_in_their_order(room: str) -> 
 @pytest.mark.parametrize("room", LAYERS)
 def test_the_architecture_page_calls_pure_what_does_no_io(room: str) -> None:
     """A row has one kind for all its sub-rooms, or one for each."""
-    section = page_section(f"### The sub-rooms of `{room}`", "\n#")
+    section = page_section(f"### The layers of `{room}`", "\n#")
     pure = set()
     for cell, kind in re.findall(r"^\| (`.*?) \|.*\| ([^|]*) \|$", section, flags=re.MULTILINE):
         names = re.findall(r"`(\w+)(?:/|\.py)`", cell)
