@@ -4,7 +4,7 @@
 of these:
 
 * an event's kind (``before reported``): the batch with such an event is made durable (``atoll.server.rounds.events``);
-* an effect's name (``after Fold``): the effect is begun (``atoll.server.rounds.effects``);
+* an effect's name (``after Fold``): the effect's work starts (``atoll.server.rounds.effects``);
 * ``chunk``: a chunk of an upload is stored; ``transaction`` (before only): the database commits;
 * ``fsync``, ``link``, ``rename``, ``replace``, ``unlink``: the server asks the file system for that.
 
@@ -29,7 +29,7 @@ from atoll.server.privacy import run as private_run
 from atoll.server.rounds import Effect
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.performer import RunPerformer
-from atoll.server.runs.stepping import Entry
+from atoll.server.runs.stepping import Entry, Work
 
 ANY = "any"
 
@@ -73,7 +73,7 @@ class Doom:
 
 def install(doom: Doom) -> None:
     """Make every moment of this process call ``doom``."""
-    append, begin = SqlJournal.append, RunPerformer.begin
+    append, start = SqlJournal.append, RunPerformer._start
 
     async def dying_append(self: SqlJournal, entry: Entry) -> None:
         kinds = [played.event.kind for played in entry.logged]
@@ -81,11 +81,11 @@ def install(doom: Doom) -> None:
         await append(self, entry)
         doom.passes(*(f"after {kind}" for kind in kinds))
 
-    def dying_begin(self: RunPerformer, effect: Effect) -> None:
-        doom.around(begin, type(effect).__name__)(self, effect)
+    def dying_start(self: RunPerformer, effect: Effect, work: Work) -> None:
+        doom.around(start, type(effect).__name__)(self, effect, work)
 
     SqlJournal.append = dying_append  # type: ignore[method-assign]  # faults put in on purpose
-    RunPerformer.begin = dying_begin  # type: ignore[method-assign]
+    RunPerformer._start = dying_start  # type: ignore[method-assign]
     Segment.append = doom.around(Segment.append, "chunk")  # type: ignore[method-assign]
     for name in ("fsync", "link", "rename", "replace", "unlink"):
         setattr(os, name, doom.around(getattr(os, name), name))

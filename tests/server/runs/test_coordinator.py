@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import sqlite3
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from atoll.server.runs.aggregator import Aggregator
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.performer import RunPerformer
-from atoll.server.runs.stepping import Answer
+from atoll.server.runs.stepping import Answer, Work
 from atoll.server.stores import BlobMissingError, RecordMissingError, Store, participants, runs, schema
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, transfer_pb2
@@ -329,22 +330,24 @@ class TestRestart:
     ) -> None:
         """The server dies with this effect durable but not done."""
         reached = asyncio.Event()
-        begin, answer = RunPerformer.begin, RunDriver._answer
+        start, perform = RunPerformer._start, RunDriver._perform
 
-        def hold_back(driver: RunDriver, effect: Effect, state: RunState) -> Answer | None:
-            return None if reached.is_set() or isinstance(effect, frozen) else answer(driver, effect, state)
+        def hold_back(driver: RunDriver, effect: Effect, state: RunState) -> Answer | Work:
+            if reached.is_set() or isinstance(effect, frozen):
+                return partial(driver._begin, effect)
+            return perform(driver, effect, state)
 
-        def stop_at(performer: RunPerformer, effect: Effect) -> None:
+        def stop_at(performer: RunPerformer, effect: Effect, work: Work) -> None:
             key: Any = getattr(effect, "key", getattr(effect, "through", None))
             due = key is None or key.round >= at_round
             if reached.is_set() or (isinstance(effect, frozen) and due):
                 reached.set()
             else:
-                begin(performer, effect)
+                start(performer, effect, work)
 
         with monkeypatch.context() as patch:
-            patch.setattr(RunPerformer, "begin", stop_at)
-            patch.setattr(RunDriver, "_answer", hold_back)
+            patch.setattr(RunPerformer, "_start", stop_at)
+            patch.setattr(RunDriver, "_perform", hold_back)
             async with opened(tmp_path / "data") as federation:
                 run = await federation.submit(EVENTFUL)
                 players = [

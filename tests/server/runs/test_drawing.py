@@ -5,8 +5,9 @@ import pytest
 
 from atoll.server.jobs import JobSpec, parse_job
 from atoll.server.rounds import CohortDrawn, DrawCohort, Phase, PrepareRound, RoundKey, RoundKind
-from atoll.server.runs import drawing
+from atoll.server.runs import draw as draws
 from atoll.server.runs.cohort import is_able
+from atoll.server.runs.draw import Draw
 from atoll.server.runs.drawing import Waiting
 from atoll.server.runs.histories import reported
 from atoll.server.runs.online import count_online
@@ -30,7 +31,7 @@ def wanted(count: int = 2, *, kind: RoundKind = RoundKind.TRAIN, needed: int = 1
 
 
 async def draw(federation: Federation, effect: DrawCohort, job_spec: JobSpec, run: str = "r") -> CohortDrawn:
-    drawn = federation.coordinator._starter.pool_of("default").draw(effect, run, job_spec)
+    drawn = federation.coordinator._starter.pool_of("default").draw(Draw(run, effect, job_spec))
     return drawn if isinstance(drawn, CohortDrawn) else await asyncio.wait_for(drawn(), WAIT_S)
 
 
@@ -106,7 +107,7 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
     calls: asyncio.Queue[str] = asyncio.Queue()
     asked = parse_job(job(size=2).replace(b"[straggler]", b'[aggregation]\nencoding = "int4"\n[straggler]'))
     pool = federation.coordinator._starter.pool_of("default")
-    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(), "r", asked, calls.put_nowait)))
+    waiting = asyncio.create_task(waiting_for(pool.draw(Draw("r", wanted(), asked), calls.put_nowait)))
     why = await asyncio.wait_for(calls.get(), WAIT_S)
     assert "2 of 2 participants connected cannot send int4_block" in why
     assert "aggregation.encoding" in why
@@ -119,7 +120,7 @@ async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None
     calls: asyncio.Queue[str] = asyncio.Queue()
     waiting = asyncio.create_task(
         waiting_for(
-            federation.coordinator._starter.pool_of("default").draw(wanted(), "r", spec(size=2), calls.put_nowait)
+            federation.coordinator._starter.pool_of("default").draw(Draw("r", wanted(), spec(size=2)), calls.put_nowait)
         )
     )
     assert await asyncio.wait_for(calls.get(), WAIT_S) == ""
@@ -160,7 +161,7 @@ async def test_a_run_that_waits_looks_only_at_what_has_changed(
     assert state.round is not None
     waiting = asyncio.create_task(draw(federation, wanted(35, needed=35), spec(size=35), "other"))
     assert await waits(waiting)
-    monkeypatch.setattr(drawing, "is_able", counted)
+    monkeypatch.setattr(draws, "is_able", counted)
     key = participation_pb2.RoundKey(run=run)
     members = [client for client in clients if state.round.roster.get(client.name) is not None]
     free = [client for client in clients if client not in members]
@@ -189,13 +190,14 @@ async def test_a_run_that_waits_for_organisations_looks_only_at_theirs(
     waiting = asyncio.create_task(draw(federation, wanted(), required))
     assert await waits(waiting)
     scans: list[int] = []
-    everyone = federation.services.sessions.all
+    sessions = federation.services.sessions.of("default")
+    everyone = sessions.all
 
     def counted() -> list[Session]:
         scans.append(1)
         return everyone()
 
-    monkeypatch.setattr(federation.services.sessions, "all", counted)
+    monkeypatch.setattr(sessions, "all", counted)
     for name in "abcdefgh":
         await federation.clients(name)
         assert await settles(waiting)
@@ -204,7 +206,27 @@ async def test_a_run_that_waits_for_organisations_looks_only_at_theirs(
     await north.check_in()
     drawn = await asyncio.wait_for(waiting, WAIT_S)
     assert drawn.required == ((north.name, "north"),)
-    assert len(scans) <= 2
+    assert len(scans) == 1
+
+
+async def test_a_draw_that_reads_histories_looks_at_all_participants_twice(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its wait begins, and for the draw itself."""
+    await federation.clients("a", "b")
+    scans: list[int] = []
+    sessions = federation.services.sessions.of("default")
+    everyone = sessions.all
+
+    def counted() -> list[Session]:
+        scans.append(len(sessions))
+        return everyone()
+
+    monkeypatch.setattr(sessions, "all", counted)
+    await draw(
+        federation, wanted(), parse_job(job(size=2).replace(b"[straggler]", b'sampler = "least_recent"\n[straggler]'))
+    )
+    assert scans == [2, 2]
 
 
 CORRELATED = (
@@ -249,7 +271,7 @@ async def test_a_secret_draw_takes_no_participant_without_a_stream_and_says_so(f
     federation.coordinator._starter.pool_of("default").finish_draw("r")
     calls: asyncio.Queue[str] = asyncio.Queue()
     pool = federation.coordinator._starter.pool_of("default")
-    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(3, needed=3), "r", private, calls.put_nowait)))
+    waiting = asyncio.create_task(waiting_for(pool.draw(Draw("r", wanted(3, needed=3), private), calls.put_nowait)))
     assert "participants that check in without a stream are not drawn" in await asyncio.wait_for(calls.get(), WAIT_S)
     assert not federation.services.sessions.holds_unary("default"), "it would wait in its call for nothing"
     waiting.cancel()

@@ -2,6 +2,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -83,9 +84,11 @@ class MemoryJournal:
 
 
 class Performer:
-    """Records effects and the length of the durable log at that time; ``at_once`` answers some effects."""
+    """Records effects whose work starts, and the length of the durable log then; ``at_once`` answers some effects."""
 
     def __init__(self, journal: MemoryJournal) -> None:
+        self.performed: list[Effect] = []
+        self.begun: list[Effect] = []
         self.asked: list[Effect] = []
         self.at_once: dict[type[Effect], Answer] = {}
         self.durable: list[int] = []
@@ -94,9 +97,14 @@ class Performer:
 
     def perform(self, effect: Effect, state: RunState) -> Answer | Work:
         del state
-        return self.at_once.get(type(effect)) or (lambda: None)
+        self.performed.append(effect)
+        return self.at_once.get(type(effect)) or partial(self._start, effect)
 
     def begin(self, effect: Effect) -> None:
+        self.begun.append(effect)
+        self._start(effect)
+
+    def _start(self, effect: Effect) -> None:
         self.asked.append(effect)
         self.durable.append(len(self._journal.log))
 
@@ -152,6 +160,13 @@ async def test_effects_begin_after_the_event_is_durable(rig: Rig) -> None:
     assert kinds(rig.performer.asked) == [DrawCohort]
     assert rig.performer.durable == [1]
     assert rig.journal.log == [(Started(), 100.0)]
+
+
+async def test_each_effect_is_performed_once_and_its_work_starts_once(rig: Rig) -> None:
+    await rig.open_round()
+    for asked in (rig.performer.performed, rig.performer.asked):
+        assert kinds(asked) == [DrawCohort, PrepareRound, Invite, StartDeadline]
+    assert rig.performer.begun == []
 
 
 async def test_posters_are_told_after_the_effects_have_begun(rig: Rig) -> None:
@@ -339,7 +354,7 @@ async def test_a_restarted_run_asks_again_for_what_it_waits_for(rig: Rig) -> Non
         again = rig_at(replay(initial("r", POLICY, "m0"), rig.journal.log), rig.journal)
         assert again.driver.state == rig.driver.state
         again.driver.start(again.performer)
-        assert again.performer.asked == list(resume(rig.driver.state, 100.0))
+        assert again.performer.begun == again.performer.asked == list(resume(rig.driver.state, 100.0))
         assert again.performer.asked
         await again.driver.stop()
 

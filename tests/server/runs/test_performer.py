@@ -2,8 +2,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,12 +23,14 @@ from atoll.server.rounds import (
     Aggregated,
     CohortDrawn,
     DrawCohort,
+    Effect,
     Fold,
     Phase,
     Rejected,
     RoundGrid,
     RoundKey,
     RoundKind,
+    RunState,
 )
 from atoll.server.runs import candidates, driver, effect_tasks, sum_effects
 from atoll.server.runs.aggregator import Aggregator
@@ -37,11 +40,13 @@ from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.effect_tasks import EffectTasks
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.pushing import Pusher
-from atoll.server.runs.stepping import Entry
+from atoll.server.runs.session import Session
+from atoll.server.runs.sessions import ProjectSessions
+from atoll.server.runs.stepping import Entry, Work
 from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
 from atoll.server.stores import release as releases
 from atoll.wire.encoding import Encoding
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until
 from tests.server.ingest.uploads import flip
 from tests.server.runs import plugins
 from tests.server.runs.conftest import Timers
@@ -59,7 +64,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer is stored in the transaction of the event that caused its effect."""
-    monkeypatch.setattr(RunDriver, "_answer", lambda *_: None)
+
+    def later(driver: RunDriver, effect: Effect, _: RunState) -> Work:
+        return partial(driver._begin, effect)
+
+    monkeypatch.setattr(RunDriver, "_perform", later)
 
 
 async def play_round(*clients: Client) -> None:
@@ -167,7 +176,51 @@ class TestPlay:
         assert (await bob.next("stop")).key == task.key
 
 
+async def test_each_effect_has_a_handler(federation: Federation) -> None:
+    run = await federation.submit(job())
+    assert set(federation.active(run).performer._handlers) == set(get_args(Effect))
+
+
 class TestDraws:
+    @pytest.fixture
+    def scans(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The number of participants that each look at all of them found."""
+        found: list[int] = []
+        everyone = ProjectSessions.all
+
+        def counted(sessions: ProjectSessions) -> list[Session]:
+            found.append(len(sessions))
+            return everyone(sessions)
+
+        monkeypatch.setattr(ProjectSessions, "all", counted)
+        return found
+
+    async def test_a_draw_at_once_looks_at_all_participants_once(
+        self, federation: Federation, scans: list[int]
+    ) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, rounds=2))
+        await play_round(alice, bob)
+        await play_round(alice, bob)
+        await federation.ended(run)
+        assert scans == [2, 2]
+
+    async def test_a_draw_that_waits_looks_at_all_of_them_three_times(
+        self, federation: Federation, scans: list[int]
+    ) -> None:
+        """Before its event is stored, as the wait begins, and for the draw itself; changes meanwhile are counted."""
+        clients = await federation.clients("alice", "bob")
+        first = await federation.submit(job(size=2))
+        tasks = [await client.next("participate") for client in clients]
+        assert scans == [2]
+        second = await federation.submit(job(size=2))
+        await until(lambda: scans == [2, 2, 2])
+        await federation.clients("carol")
+        await asyncio.gather(*(clients[at].report(tasks[at].key, update_values(at)) for at in (0, 1)))
+        await federation.ended(first)
+        await federation.state(second, lambda state: state.round is not None and state.round.phase is Phase.OPEN)
+        assert scans == [2, 2, 2, 3]
+
     async def test_a_draw_that_is_replaced_before_its_answer_is_posted_gives_its_members_back(
         self, federation: Federation
     ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs import parse_job
 from atoll.server.rounds import CohortDrawn, DrawCohort, MemberStatus, RoundKey, RoundKind
+from atoll.server.runs.draw import Draw
 from atoll.server.runs.required import warnings_of_choice
 from atoll.wire.v1 import participation_pb2
 from tests.patience import WAIT_S
@@ -31,7 +32,7 @@ async def hospitals(federation: Federation, **organisations: str) -> dict[str, C
 
 def drawn(federation: Federation, text: bytes, count: int, kind: RoundKind = RoundKind.TRAIN) -> CohortDrawn | object:
     effect = DrawCohort(KEY, kind, count, 1, (), KEY.round)
-    return federation.coordinator._starter.pool_of("default").draw(effect, "r", parse_job(text))
+    return federation.coordinator._starter.pool_of("default").draw(Draw("r", effect, parse_job(text)))
 
 
 class TestTheDraw:
@@ -59,7 +60,7 @@ class TestTheDraw:
         heard: asyncio.Queue[str] = asyncio.Queue()
         effect = DrawCohort(KEY, RoundKind.TRAIN, 2, 1, (), KEY.round)
         spec = parse_job(requiring('["north"]', size=2))
-        waiting = federation.coordinator._starter.pool_of("default").draw(effect, "r", spec, heard.put_nowait)
+        waiting = federation.coordinator._starter.pool_of("default").draw(Draw("r", effect, spec), heard.put_nowait)
         assert not isinstance(waiting, CohortDrawn)
         task = asyncio.create_task(waiting())
         said = await asyncio.wait_for(heard.get(), WAIT_S)

@@ -8,6 +8,7 @@ from functools import partial
 from atoll.server.jobs import JobSpec, report_window_of
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundPrepared
 from atoll.server.runs.aggregator import Aggregator
+from atoll.server.runs.draw import Draw
 from atoll.server.runs.drawing import CohortPool, Waiting
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.effect_tasks import EffectTasks
@@ -47,24 +48,31 @@ class DrawEffects:
     def draw(self, effect: DrawCohort) -> Answer | Work:
         """Draw at once if no waiting is needed."""
         name = TaskName("draw", effect.key)
+        waiting: Waiting | None = None
         if not self._tasks.under_way(name) and not self._services.room.shortage():
             drawn = self._drawn_or_waiting(effect)
             if isinstance(drawn, CohortDrawn):
                 return Answer(drawn, cleanup=self._finish_draw)
-        return partial(self._draw_anew, name, effect)
+            waiting = drawn
+        return partial(self._draw_anew, name, effect, waiting)
 
-    def _draw_anew(self, name: TaskName, effect: DrawCohort) -> None:
+    def _draw_anew(self, name: TaskName, effect: DrawCohort, waiting: Waiting | None) -> None:
         """Draw once enough participants are available; replaces any earlier task for the same draw."""
         self._finish_draw()
-        self._tasks.start(name, lambda: self._wait_and_draw(effect), replaces=True)
+        self._tasks.start(name, lambda: self._wait_and_draw(effect, waiting), replaces=True)
 
     def _drawn_or_waiting(self, effect: DrawCohort) -> CohortDrawn | Waiting:
-        return self._pool.draw(effect, self._driver.run, self._spec, self._unfit, self._privacy)
+        return self._pool.draw(Draw(self._driver.run, effect, self._spec), self._unfit, self._privacy)
 
-    async def _wait_and_draw(self, effect: DrawCohort) -> None:
+    async def _wait_and_draw(self, effect: DrawCohort, waiting: Waiting | None) -> None:
+        """Draw once disk space and participants suffice.
+
+        ``waiting`` is the pool's wait for them; None if the pool was not asked, since an earlier draw was under way or
+        the disk was full.
+        """
         try:
             await self._tasks.retrying("the next round", self._room_for_a_round)
-            drawn = self._drawn_or_waiting(effect)
+            drawn = waiting or self._drawn_or_waiting(effect)
             if not isinstance(drawn, CohortDrawn):
                 drawn = await self._tasks.retrying(_DRAW, drawn)
             await self._tasks.answer(drawn)

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from atoll.server.identity import DEFAULT_PROJECT
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
-from atoll.server.jobs.refusals import has_secret_draw
-from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
-from atoll.server.runs.cohort import Drawable, able_among, cohort_from, is_able, takes_unary
+from atoll.server.rounds import CohortDrawn, PrepareRound
+from atoll.server.runs.cohort import Drawable, cohort_from, takes_unary
+from atoll.server.runs.draw import Draw
 from atoll.server.runs.online import count_overdue
 from atoll.server.runs.participations import Participations
 from atoll.server.runs.private.draw_lock import DrawLock
@@ -21,8 +22,7 @@ from atoll.server.runs.required import absent_names
 from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.session import Session
-from atoll.server.runs.sessions import Changes
-from atoll.server.runs.standings import Count, Standing, Standings
+from atoll.server.runs.standings import Count, Standings
 from atoll.server.sampling import History, sampler_named
 from atoll.server.sampling.report_window import FixedReportWindow, report_window_s
 from atoll.server.stores import ParticipantHistory, history
@@ -87,17 +87,11 @@ class CohortPool:
         self._runs = runs
         self._drawn: dict[str, frozenset[str]] = {}
         self._draw_lock = DrawLock(runs.secret, services.sessions.touch)
-        self._barred: dict[str, frozenset[str]] = {}
         self._drawable: dict[str, Drawable] = {}
         self._participations = Participations(services.reader)
 
     def draw(
-        self,
-        effect: DrawCohort,
-        run: str,
-        spec: JobSpec,
-        on_wait: Callable[[str], None] = log.debug,
-        budget: Budget = FREE,
+        self, draw: Draw, on_wait: Callable[[str], None] = log.debug, budget: Budget = FREE
     ) -> CohortDrawn | Waiting:
         """Draw a cohort, or return a wait for one. Drawn participants are reserved for the run until ``finish_draw``.
 
@@ -110,43 +104,39 @@ class CohortPool:
         Raises:
             ServerError: (while waiting) if the participants' history cannot be read, or the budget is spent.
         """
-        looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
-        if budget.is_free and not looks_back and (there := self._enough_to_draw(effect, run, spec)) is not None:
-            self._begin(there, run, spec)
-            drawn = self._drawn_from(there, effect, run, spec, {})
+        if budget.is_free and not draw.looks_back and (there := self._drawable_now(draw, draw.wanted)) is not None:
+            self._begin(draw, there)
+            drawn = self._drawn_from(draw, there, {})
             if drawn is not None:
                 return drawn
-        return partial(self._wait_and_draw, effect, run, spec, on_wait, budget)
+        return partial(self._wait_and_draw, draw, on_wait, budget)
 
-    async def _wait_and_draw(
-        self, effect: DrawCohort, run: str, spec: JobSpec, on_wait: Callable[[str], None], budget: Budget
-    ) -> CohortDrawn:
-        await self._bar(effect, run, spec)
-        if self._enough_to_draw(effect, run, spec) is None:
+    async def _wait_and_draw(self, draw: Draw, on_wait: Callable[[str], None], budget: Budget) -> CohortDrawn:
+        draw = await self._with_barred(draw)
+        if not budget.is_free and self._drawable_now(draw, draw.wanted) is None:
             await budget.reserve()  # a run without budget must pause now, not when enough participants connect
             budget.release_reservation()
+        at_least = 0 if draw.evaluates else draw.wanted  # an evaluation takes the participants that came in time
         while True:
-            await self._enough(effect, run, spec, on_wait)
+            await self._enough(draw, on_wait)
             await budget.reserve()
-            there = self._still_enough_to_draw(effect, run, spec)
+            there = self._drawable_now(draw, at_least)
             if there is not None:
-                self._begin(there, run, spec)
-                drawn = self._drawn_from(there, effect, run, spec, await self._known(there, spec))
+                self._begin(draw, there)
+                drawn = self._drawn_from(draw, there, await self._known(draw, there))
                 if drawn is not None:
                     return drawn
             budget.release_reservation()
 
-    def _begin(self, there: list[Session], run: str, spec: JobSpec) -> None:
+    def _begin(self, draw: Draw, there: list[Session]) -> None:
         """Take the draw lock for the run, until ``finish_draw``."""
-        self._draw_lock.begin(run, secret=has_secret_draw(spec))
+        self._draw_lock.begin(draw.run, secret=draw.is_secret)
         count_overdue(self._services, there)
 
-    def _drawn_from(
-        self, there: list[Session], effect: DrawCohort, run: str, spec: JobSpec, known: Mapping[str, History]
-    ) -> CohortDrawn | None:
-        drawable = self._drawable.setdefault(run, Drawable())
-        drawn = cohort_from(there, effect, spec, known, self._services.clock(), drawable)
-        return drawn if self._reserve(run, drawn) else None
+    def _drawn_from(self, draw: Draw, there: list[Session], known: Mapping[str, History]) -> CohortDrawn | None:
+        drawable = self._drawable.setdefault(draw.run, Drawable())
+        drawn = cohort_from(there, draw.effect, draw.spec, known, self._services.clock(), drawable)
+        return drawn if self._reserve(draw.run, drawn) else None
 
     def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
         """Reserve the drawn members; returns False if another run has drawn some of them meanwhile."""
@@ -170,16 +160,16 @@ class CohortPool:
 
     def finish_draw(self, run: str) -> None:
         """Release the draw lock: the run's last draw is in its state, or was given up."""
-        self._barred.pop(run, None)
         self._services.sessions.touch(self._drawn.pop(run, ()))
         self._draw_lock.end(run)
 
-    async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
-        """Look up which participants the run's participation limit excludes from this draw."""
-        limit = participation_limit_of(spec)
-        if limit is not None:
-            past = await self._participations.before(run, effect.key.round)
-            self._barred[run] = limit.barred(past, effect.key.round)
+    async def _with_barred(self, draw: Draw) -> Draw:
+        """The draw with the participants that the run's participation limit excludes from it."""
+        limit = participation_limit_of(draw.spec)
+        if limit is None:
+            return draw
+        past = await self._participations.before(draw.run, draw.effect.key.round)
+        return replace(draw, barred=limit.barred(past, draw.effect.key.round))
 
     def _taken(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
         """Participants that other runs expect a report from or have just drawn; ``among`` limits the search."""
@@ -187,99 +177,82 @@ class CohortPool:
         chosen = drawn if among is None else (names.intersection(among) for names in drawn)
         return self._runs.busy(apart_from, among).union(*chosen)
 
-    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, on_wait: Callable[[str], None]) -> None:
+    async def _enough(self, draw: Draw, on_wait: Callable[[str], None]) -> None:
         """Wait until enough participants are available for the job to draw from.
 
         A participant whose carried update waits counts as available but is not drawn; if carried updates suffice, there
         is nothing to wait for. An evaluation must not hang the run: it waits for at most one report window, and not for
         connected participants that cannot evaluate.
         """
-        patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
+        patience = expected_window_s(draw.spec) if draw.evaluates else None
         watch = self._services.sessions.watch
-        with watch(takes_unary=takes_unary(spec), project=self._project) as changes:
-            standings = self._standings(effect, run, spec, changes)
+        with watch(takes_unary=takes_unary(draw.spec), project=self._project) as changes:
+            standings = Standings(self._sessions, changes, partial(self._taken, draw.run), draw.judge())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
-                    while not self._can_draw(effect, run, spec, count := standings.count()):
-                        on_wait(self._draw_lock.waits_for(run) or self._held_back(effect, run, spec, count))
+                    while not self._is_enough(draw, count := standings.count()):
+                        on_wait(self._draw_lock.waits_for(draw.run) or self._held_back(draw, count))
                         await changes.wait()
                     return
-            while not self._has_turn(run, spec):
-                on_wait(self._draw_lock.waits_for(run))
+            while not self._has_turn(draw):
+                on_wait(self._draw_lock.waits_for(draw.run))
                 changes.take()
                 await changes.wait()
 
-    def _can_draw(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> bool:
-        return _is_enough(effect, spec, count) and self._has_turn(run, spec) and not self._absent(effect, run, spec)
+    def _is_enough(self, draw: Draw, count: Count) -> bool:
+        """Whether the run may draw now, by the counts of a waiting run; does not look at every participant."""
+        return draw.available(free=count.free, idle=count.idle) >= draw.wanted and self._may_draw(draw)
 
-    def _absent(self, effect: DrawCohort, run: str, spec: JobSpec) -> tuple[str, ...]:
+    def _drawable_now(self, draw: Draw, at_least: int) -> list[Session] | None:
+        """The participants that can be drawn; None if too few are available, or the run may not draw now.
+
+        This looks at every connected participant of the project.
+        """
+        if len(self._sessions) < at_least or not self._may_draw(draw):
+            return None
+        idle = self._idle(draw.run)
+        there = draw.free_among(idle)
+        return there if draw.available(free=len(there), idle=len(idle)) >= at_least else None
+
+    def _may_draw(self, draw: Draw) -> bool:
+        """Whether no other run holds the draw lock, and each required name has a participant."""
+        return self._has_turn(draw) and not self._absent(draw)
+
+    def _has_turn(self, draw: Draw) -> bool:
+        return self._draw_lock.may_begin(draw.run, secret=draw.is_secret)
+
+    def _absent(self, draw: Draw) -> tuple[str, ...]:
         """The required names for which no participant can be drawn now.
 
         A waiting run calls this at every change, so only the participants of these names are looked at.
         """
-        names = spec.cohort.required_names
+        names = draw.spec.cohort.required_names
         if not names:
             return ()
         there = {one.participant: one for name in names for one in self._sessions.named(name)}
-        connected, taken = list(there.values()), self._taken(run, there)
-        waited_for = self._able([one for one in connected if one.participant not in taken], effect, run, spec)
-        waited_for += [one for one in connected if one.participant in effect.excluded]  # its update already counts
-        unable = (one for one in connected if not is_able(one, effect.kind, spec))
-        return absent_names(effect, spec, able=waited_for, unable=unable)
+        connected, taken = list(there.values()), self._taken(draw.run, there)
+        waited_for = draw.free_among([one for one in connected if one.participant not in taken])
+        waited_for += [one for one in connected if one.participant in draw.effect.excluded]  # its update already counts
+        unable = (one for one in connected if not draw.is_able(one))
+        return absent_names(draw.effect, draw.spec, able=waited_for, unable=unable)
 
-    def _standings(self, effect: DrawCohort, run: str, spec: JobSpec, changes: Changes) -> Standings:
-        barred = self._barred.get(run, frozenset())
-        excluded, encoding = barred.union(effect.excluded), spec.aggregation.wire_encoding
-
-        def judged(session: Session, taken: Collection[str]) -> Standing:
-            idle = session.participant not in taken
-            return Standing(
-                free=idle and session.participant not in excluded and is_able(session, effect.kind, spec),
-                idle=idle,
-                unfit=encoding not in session.introduction.encodings,
-                resting=session.participant in barred,
-            )
-
-        return Standings(self._sessions, changes, partial(self._taken, run), judged)
-
-    def _enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
-        """The participants that can be drawn; None if they are too few, or another run holds the draw lock."""
-        wanted = _wanted(effect, spec)
-        if not self._has_turn(run, spec) or len(self._sessions) < wanted:
-            return None
-        if self._absent(effect, run, spec):
-            return None
-        idle = self._idle(run)
-        there = self._able(idle, effect, run, spec)
-        return there if len(idle if effect.kind is RoundKind.EVALUATE else there) >= wanted else None
-
-    def _still_enough_to_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
-        """Like ``_enough_to_draw``, after ``_enough``: an evaluation takes the participants available by then."""
-        if effect.kind is not RoundKind.EVALUATE:
-            return self._enough_to_draw(effect, run, spec)
-        can_draw = self._has_turn(run, spec) and not self._absent(effect, run, spec)
-        return self._able(self._idle(run), effect, run, spec) if can_draw else None
-
-    def _has_turn(self, run: str, spec: JobSpec) -> bool:
-        return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
-
-    def _held_back(self, effect: DrawCohort, run: str, spec: JobSpec, count: Count) -> str:
+    def _held_back(self, draw: Draw, count: Count) -> str:
         """The participants that cannot be drawn, why, and the remedy; "" if all can."""
-        encoding, connected = spec.aggregation.wire_encoding, len(self._sessions)
-        if absent := self._absent(effect, run, spec):
+        encoding, connected = draw.spec.aggregation.wire_encoding, len(self._sessions)
+        if absent := self._absent(draw):
             return f"waiting for {', '.join(absent)}, which every round needs (cohort.required)"
-        if count.unfit and effect.kind is not RoundKind.EVALUATE:
+        if count.unfit and not draw.evaluates:
             return (
                 f"{count.unfit} of {connected} participants connected cannot send {encoding.name.lower()}: "
                 "upgrade their clients, or submit the job with another aggregation.encoding"
             )
-        if self._sessions.has_unary and not takes_unary(spec):
+        if self._sessions.has_unary and not takes_unary(draw.spec):
             return (
                 "participants that check in without a stream are not drawn: the privacy of this run "
                 "counts on secret draws (cohort.sampler); start their clients with streams, or submit the job with a "
                 "sampler whose draws are public"
             )
-        limit = participation_limit_of(spec)
+        limit = participation_limit_of(draw.spec)
         if limit is None or not count.resting:
             return ""
         return (
@@ -294,31 +267,16 @@ class CohortPool:
         past = [known[name].report_s if name in known else () for name in names]
         return report_window_s(report_window_of(spec), past)
 
-    async def _known(self, sessions: Iterable[Session], spec: JobSpec) -> dict[str, History]:
-        if not sampler_named(spec.cohort.sampler).uses_history:
+    async def _known(self, draw: Draw, there: Iterable[Session]) -> dict[str, History]:
+        if not sampler_named(draw.spec.cohort.sampler).uses_history:
             return {}
-        records = await self._services.reader.run(history.of, [session.participant for session in sessions])
+        records = await self._services.reader.run(history.of, [session.participant for session in there])
         return {name: _history(record) for name, record in records.items()}
 
     def _idle(self, run: str) -> list[Session]:
         taken = self._taken(run)
         connected = self._sessions.all()
         return [session for session in connected if session.participant not in taken] if taken else connected
-
-    def _able(self, idle: list[Session], effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
-        excluded = self._barred.get(run, frozenset()).union(effect.excluded)
-        free = [one for one in idle if one.participant not in excluded] if excluded else idle
-        return able_among(free, effect.kind, spec)
-
-
-def _wanted(effect: DrawCohort, spec: JobSpec) -> int:
-    """Number of participants that the job wants to draw from."""
-    return max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
-
-
-def _is_enough(effect: DrawCohort, spec: JobSpec, count: Count) -> bool:
-    """Whether enough participants are free, or for an evaluation idle, even if some cannot evaluate."""
-    return (count.idle if effect.kind is RoundKind.EVALUATE else count.free) >= _wanted(effect, spec)
 
 
 def _history(record: ParticipantHistory) -> History:

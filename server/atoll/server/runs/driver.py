@@ -1,8 +1,9 @@
-"""Drives one run: takes events, makes them durable, begins their effects.
+"""Drives one run: takes events, makes them durable, starts the work of their effects.
 
 Every event of a run passes through ``RunDriver.post``. A single task takes all waiting events, steps the pure engine
-over them, and stores the events with their records in one transaction. Only then does it begin the effects and answer
-the posters. Whatever was acknowledged is therefore durable, and a restart that replays the log reaches the same state.
+over them, and stores the events with their records in one transaction. Only then does it start the effects' work and
+answer the posters. Whatever was acknowledged is therefore durable, and a restart that replays the log reaches the same
+state.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from atoll.server.errors import ConflictError, CorruptDataError, ServerError, StorageError, UnavailableError
@@ -54,15 +56,18 @@ class Performer(Protocol):
     """Performs effects; each is idempotent."""
 
     def perform(self, effect: Effect, state: RunState) -> Answer | Work:
-        """The effect's answer if it is available at once, otherwise the work to begin once the event is durable.
+        """The effect's answer if it is available at once, otherwise the work to start once the event is durable.
 
         ``state`` is the run after the event that caused the effect; it may not be durable yet. There are no external
-        side effects before the work begins.
+        side effects before the work starts. Work never raises: its failure becomes an event.
         """
         ...
 
     def begin(self, effect: Effect) -> None:
-        """Perform an effect of the durable state: post its answer, or begin its work."""
+        """Perform an effect of the durable state, and post its answer or start its work. Never raises.
+
+        For effects without work from ``perform``: a restarted run waits for them, or their first attempt failed.
+        """
         ...
 
     async def close(self) -> None:
@@ -136,7 +141,7 @@ class RunDriver:
         self.performer = performer
         # in its own context, so that its log lines do not name the operator who submitted the run
         self._task = asyncio.create_task(self._play(), name=f"run {self.run}", context=contextvars.Context())
-        self._begin(resume(self.state, self.clock()))
+        self._begin_all(resume(self.state, self.clock()))
 
     async def stop(self) -> None:
         """Take no more events; refuse events that are not stored."""
@@ -235,7 +240,7 @@ class RunDriver:
 
     async def _store(self, batch: list[_Posted], *, at_once: bool) -> None:
         self._followed = False
-        course = Course(self.state, self.clock, self._answer if at_once else _no_answer)
+        course = Course(self.state, self.clock, self._perform, self._begin, at_once=at_once)
         answered: list[tuple[_Posted, Played]] = []
         try:
             for posted in batch:
@@ -253,22 +258,21 @@ class RunDriver:
         finally:
             for cleanup in course.cleanups:
                 cleanup()
-        self._begin(course.to_do)
+        for start in course.to_do:
+            start()
         for posted, played in answered:
             if not posted.done.done():
                 posted.done.set_result(played.effects)
         if entry.logged:
             self.announce()
 
-    def _answer(self, effect: Effect, state: RunState) -> Answer | None:
-        if self.performer is None:
-            return None
-        try:
-            made = self.performer.perform(effect, state)
-        except Exception as error:  # noqa: BLE001 - the effect is performed again later, and fails the run if it must
-            log.info("run %s: %s is not answered at once: %s", self.run, type(effect).__name__, error)
-            return None
-        return made if isinstance(made, Answer) else None
+    def _perform(self, effect: Effect, state: RunState) -> Answer | Work:
+        if self.performer is not None:
+            try:
+                return self.performer.perform(effect, state)
+            except Exception as error:  # noqa: BLE001 - it is performed again later, and fails the run if it must
+                log.info("run %s: %s is not answered at once: %s", self.run, type(effect).__name__, error)
+        return partial(self._begin, effect)
 
     async def _catch_up(self) -> None:
         """Read the log after a failure that left it unknown what was stored."""
@@ -282,14 +286,17 @@ class RunDriver:
             self.next_seq = entry.next_seq
             self.stored(entry)
             effects += result.effects
-        self._begin(unanswered(effects, (event for event, _ in events)))
+        self._begin_all(unanswered(effects, (event for event, _ in events)))
         self._unsure = False
         self.announce()
 
-    def _begin(self, effects: Iterable[Effect]) -> None:
+    def _begin_all(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._begin(effect)
+
+    def _begin(self, effect: Effect) -> None:
         if self.performer is not None:
-            for effect in effects:
-                self.performer.begin(effect)
+            self.performer.begin(effect)
 
     def _take(self) -> list[_Posted]:
         batch, self._inbox = self._inbox, []
@@ -314,10 +321,6 @@ class RunDriver:
         self.changed.set()
         self.changed = asyncio.Event()
         self.moved(self)
-
-
-def _no_answer(effect: Effect, state: RunState) -> None:
-    del effect, state
 
 
 def _refusal(error: RoundError) -> ServerError:

@@ -1,8 +1,9 @@
-"""Performs the effects of one run: maps each effect to its handler. Performing an effect is idempotent."""
+"""Performs the effects of one run: a table maps each effect to its handler. Performing an effect is idempotent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from atoll.server.rounds import (
     Invite,
     PrepareRound,
     Publish,
+    Receipt,
+    RecordMember,
     RecordRound,
     RetryDue,
     RoundKey,
@@ -44,14 +47,18 @@ from atoll.server.runs.sum_effects import SumEffects
 from atoll.server.runs.tasks import TaskName
 from atoll.wire.layout import Layout
 
-_KINDS: dict[type[Effect], str] = {
-    DrawCohort: "draw",
-    PrepareRound: "prepare",
-    ChargeAndStore: "charge",
-    Publish: "publish",
-    Fold: "fold",
-}
-"""Task names of effects that may need no task; other effects that fail at once are named after the effect."""
+
+@dataclass(frozen=True, slots=True)
+class _Handler:
+    """Performs effects of one type.
+
+    Attributes:
+        task: name of the task that does the work, or of the effect if there is none; part of a failed run's reason.
+        perform: see ``driver.Performer.perform``.
+    """
+
+    task: str
+    perform: Callable[[Any, RunState], Answer | Work]
 
 
 class RunPerformer:
@@ -77,43 +84,49 @@ class RunPerformer:
         self._releases = ReleaseEffects(driver, tasks, self._aggregator)
         self._ends = EndEffects(driver, tasks, pool, self._aggregator)
         # Receipts and member records need no work: the poster answers, and the journal has recorded.
-        self._works: dict[type[Effect], Callable[[Any], None]] = {
-            Invite: self.members.invite_all,
-            Stop: self.members.stop,
-            StartDeadline: lambda effect: self.members.deadline(effect, DeadlinePassed(effect.key)),
-            StartRetry: self._start_retry,
-            Fold: self._sums.fold,
-            Aggregate: self._sums.aggregate,
-            RecordRound: self._ends.record_round,
-            DropSpools: self._ends.drop_spools,
-            Finish: self._ends.finish,
+        self._handlers: dict[type[Effect], _Handler] = {
+            DrawCohort: _Handler("draw", lambda effect, _: self._draws.draw(effect)),
+            PrepareRound: _Handler("prepare", lambda effect, _: self._draws.prepare(effect)),
+            Invite: _Handler("Invite", _work(self.members.invite_all)),
+            StartDeadline: _Handler("StartDeadline", _work(self._start_deadline)),
+            Receipt: _Handler("Receipt", _work(_nothing)),
+            Stop: _Handler("Stop", _work(self.members.stop)),
+            RecordMember: _Handler("RecordMember", _work(_nothing)),
+            Fold: _Handler("fold", _work(self._sums.fold)),
+            Aggregate: _Handler("aggregate", _work(self._sums.aggregate)),
+            ChargeAndStore: _Handler("charge", self._releases.charge),
+            Publish: _Handler("publish", lambda effect, _: self._releases.publish(effect)),
+            RecordRound: _Handler("retain", _work(self._ends.record_round)),
+            DropSpools: _Handler("drop", _work(self._ends.drop_spools)),
+            StartRetry: _Handler("StartRetry", _work(self._start_retry)),
+            Finish: _Handler("finish", _work(self._ends.finish)),
         }
 
     def perform(self, effect: Effect, state: RunState) -> Answer | Work:
         """See ``driver.Performer``."""
-        match effect:
-            case DrawCohort():
-                return self._draws.draw(effect)
-            case PrepareRound():
-                return self._draws.prepare(effect)
-            case ChargeAndStore():
-                return self._releases.charge(effect, state)
-            case Publish():
-                return self._releases.publish(effect)
-            case _:
-                return partial(self._works.get(type(effect), _nothing), effect)
+        made = self._handlers[type(effect)].perform(effect, state)
+        return made if isinstance(made, Answer) else partial(self._start, effect, made)
 
     def begin(self, effect: Effect) -> None:
         """See ``driver.Performer``."""
-        name = TaskName(_KINDS.get(type(effect), type(effect).__name__), getattr(effect, "key", None))
+        self._start(effect, partial(self._perform_and_start, effect))
+
+    def _perform_and_start(self, effect: Effect) -> None:
+        made = self._handlers[type(effect)].perform(effect, self._driver.state)
+        if isinstance(made, Answer):
+            self._tasks.start(self._name_of(effect), lambda: self._tasks.post(made))
+        else:
+            made()
+
+    def _start(self, effect: Effect, work: Work) -> None:
+        """Start an effect's work. Each effect that is not answered at once passes here when its event is durable."""
         try:
-            made = self.perform(effect, self._driver.state)
-            if isinstance(made, Answer):
-                self._tasks.start(name, lambda: self._tasks.post(made))
-            else:
-                made()
+            work()
         except Exception as error:  # noqa: BLE001 - the run's log goes on: its failure is an event like any other
-            self._tasks.crashed(name, error)
+            self._tasks.crashed(self._name_of(effect), error)
+
+    def _name_of(self, effect: Effect) -> TaskName:
+        return TaskName(self._handlers[type(effect)].task, getattr(effect, "key", None))
 
     async def close(self) -> None:
         """See ``driver.Performer``."""
@@ -139,8 +152,16 @@ class RunPerformer:
         """The evaluator's metrics of the round's model; empty if there are none (yet)."""
         return self._aggregator.server_metrics(key)
 
+    def _start_deadline(self, effect: StartDeadline) -> None:
+        self.members.deadline(effect, DeadlinePassed(effect.key))
+
     def _start_retry(self, effect: StartRetry) -> None:
         self._tasks.after("retry", effect.delay_s, lambda: self._tasks.post_soon(RetryDue(effect.key)))
+
+
+def _work(begin: Callable[[Any], None]) -> Callable[[Any, RunState], Work]:
+    """The handler of effects that never have an answer at once."""
+    return lambda effect, _: partial(begin, effect)
 
 
 def _nothing(_: Effect) -> None:

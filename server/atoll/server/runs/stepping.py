@@ -1,9 +1,10 @@
 """Steps the engine over events that are not durable yet, and collects what must be stored and done for them.
 
-Some effects have an immediate answer, without waiting and without external side effects: the charge for a finished sum,
-or a draw when enough participants are connected. Such an answer is stepped right after the event that caused the
-effect, so that one transaction holds the whole chain: a round's sum, its charge and model, and the opening of the next
-round. If that transaction fails, none of it has happened.
+Performing an effect gives an answer at once, or work to start later. An answer needs no waiting and has no external
+side effects: the charge for a finished sum, or a draw when enough participants are connected. It is stepped right after
+the event that caused the effect, so that one transaction holds the whole chain: a round's sum, its charge and model,
+and the opening of the next round. If that transaction fails, none of it has happened. Work starts once the transaction
+is stored; it posts its answer as an event.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -84,7 +86,7 @@ class Answer:
 
 
 Work = Callable[[], None]
-"""Begins an effect; called once the event that caused it is durable. The effect's answer comes later, as an event."""
+"""Starts the work of an effect, once the event that caused it is durable. Its answer comes later, as an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +128,21 @@ class Course:
     Attributes:
         state: the run after the events so far.
         clock: epoch seconds.
-        answer: returns the immediate answer of an effect of this state, or None.
+        perform: performs an effect of this state.
+        begin: performs an effect of the durable state.
+        at_once: whether effects are performed now; if not, ``begin`` performs them once the events are stored.
         played: the events so far.
-        to_do: the effects that none of these events answers, in order.
+        to_do: the work of the effects that none of these events answers, in order; to start once they are stored.
         cleanups: called once the events are stored or given up.
     """
 
     state: RunState
     clock: Callable[[], float]
-    answer: Callable[[Effect, RunState], Answer | None]
+    perform: Callable[[Effect, RunState], Answer | Work]
+    begin: Callable[[Effect], None]
+    at_once: bool
     played: list[Played] = field(default_factory=list)
-    to_do: list[Effect] = field(default_factory=list)
+    to_do: list[Work] = field(default_factory=list)
     cleanups: list[Callable[[], None]] = field(default_factory=list)
 
     def play(self, event: Event, also: Also | None = None, at: float | None = None) -> Played:
@@ -151,21 +157,23 @@ class Course:
         self.state = result.state
         self.played.append(played)
         for effect in result.effects:
-            if not (played.changed and self._answered(effect)):
-                self.to_do.append(effect)
+            work = self._performed(effect) if played.changed and self.at_once else partial(self.begin, effect)
+            if work is not None:
+                self.to_do.append(work)
         return played
 
-    def _answered(self, effect: Effect) -> bool:
-        answer = self.answer(effect, self.state)
-        if answer is None:
-            return False
-        self.cleanups.append(answer.cleanup)
+    def _performed(self, effect: Effect) -> Work | None:
+        """Step the effect's answer and return None, or return the work that will answer it."""
+        made = self.perform(effect, self.state)
+        if not isinstance(made, Answer):
+            return made
+        self.cleanups.append(made.cleanup)
         try:
-            self.play(answer.event, answer.also)
+            self.play(made.event, made.also)
         except RoundError as error:  # the effect is performed again after the transaction, where an error counts
-            log.info("run %s: %s does not follow at once: %s", self.state.run_id, answer.event.kind, error)
-            return False
-        return True
+            log.info("run %s: %s does not follow at once: %s", self.state.run_id, made.event.kind, error)
+            return partial(self.begin, effect)
+        return None
 
 
 def unanswered(effects: Iterable[Effect], events: Iterable[Event]) -> list[Effect]:
