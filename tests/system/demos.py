@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 
+from atoll.processes.demonstration import ATOLL
 from tests.patience import WAIT_S
-
-_ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
 
 
 def demo(tmp_path: Path, *command: str) -> subprocess.Popen[str]:
     """Run ``atoll`` with this command, with its temporary files and report in this folder."""
     return subprocess.Popen(
-        [*_ATOLL, *command, "--report", str(tmp_path / "report.html")],
+        [*ATOLL, *command, "--report", str(tmp_path / "report.html")],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from atoll.operator.errors import BadInputError
-from atoll.server.cli.demo import Summary, _show, _summary, _workplace, demo
+from atoll.processes import demonstration
+from atoll.server.cli.demo import Summary, _show, _summary, demo
 from atoll.server.control import RoundSummary, RunDetail, RunSummary
-from atoll.server.demo import federation
 from atoll.server.demo.federation import Plan
 
 if TYPE_CHECKING:
@@ -46,22 +45,18 @@ def test_the_summary_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert Summary(**json.loads(capsys.readouterr().out)) == found
 
 
-def test_the_workplace_goes_unless_it_is_kept(tmp_path: Path) -> None:
-    with _workplace(None) as directory:
-        (directory / "x").touch()
-    assert not directory.exists()
-    with _workplace(tmp_path / "kept") as directory:
-        (directory / "x").touch()
-    assert (directory / "x").exists()
-    with pytest.raises(BadInputError, match="is not empty"), _workplace(tmp_path / "kept"):
-        pass
+def test_a_folder_with_files_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    result = CliRunner().invoke(demo, ["--keep", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: --keep {tmp_path} is not empty\nWhat to do: name a new directory\n"
 
 
 def test_a_server_that_cannot_start_is_shown_with_its_log_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(federation, "_ATOLL", (sys.executable, "-c", "raise SystemExit('no room on the disk')"))
+    monkeypatch.setattr(demonstration, "ATOLL", (sys.executable, "-c", "raise SystemExit('no room on the disk')"))
     result = CliRunner().invoke(demo, ["--clients", "2", "--report", str(tmp_path / "report.html")])
     assert result.exit_code == 1
     assert "server ended with exit code 1" in result.stderr

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from atoll.datacenter.demo.jobs import SHARES, Plan
 from atoll.datacenter.demo.operator import Operator
 from atoll.datacenter.errors import DatacenterError
 from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
+from atoll.processes.demonstration import KeepError, workplace
 
 GRACE_S = 20.0
 """Seconds that participants get to end: a silo ends after its current step."""
@@ -100,11 +99,13 @@ def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: Any) -> 
     """
     say: Callable[[str], None] = (lambda _: None) if json_output else click.echo
     try:
-        with raising_on_signals(), _folder(keep) as folder:
+        with raising_on_signals(), workplace(keep, "atoll-silo-demo-") as folder:
             summary = _Demo(folder, Plan(**plan), report, say).run(kept=keep)
     except EndedBySignalError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
+    except KeepError as error:
+        raise click.UsageError(": ".join(error.args)) from error
     except (ChildFailedError, DatacenterError) as error:
         raise click.ClickException(str(error)) from error
     if json_output:
@@ -191,20 +192,3 @@ def _show(summary: Summary) -> None:
         click.echo(f"{name:<22}{value}")
     click.echo("\nwhat the model writes:\n")
     click.echo("\n".join(f"    {line}" for line in summary.sample.splitlines()))
-
-
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """Make a temporary folder that is removed at the end, or use the one to keep, which must be new or empty."""
-    with ExitStack() as closing:
-        if keep is None:
-            yield Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="atoll-silo-demo-")))
-            return
-        try:
-            keep.mkdir(parents=True, exist_ok=True, mode=0o700)
-            occupied = any(keep.iterdir())
-        except OSError as error:
-            raise click.UsageError(f"--keep {keep} cannot be used: {error.strerror}") from error
-        if occupied:
-            raise click.UsageError(f"--keep {keep} is not empty: name a new directory")
-        yield keep.absolute()

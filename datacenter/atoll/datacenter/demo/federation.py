@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +13,24 @@ from safetensors.torch import load_file
 
 from atoll.datacenter.demo.evaluator import HELD_OUT_VARIABLE, JOB_VARIABLE, held_out_loss
 from atoll.datacenter.demo.jobs import RANKS, SEQUENCE, SERVER_JOB, SHARES, Plan, job_name, write_jobs
-from atoll.datacenter.demo.operator import ATOLL, Operator
+from atoll.datacenter.demo.operator import Operator
 from atoll.datacenter.demo.sample import write_on
 from atoll.datacenter.demo.shards import held_out_rows, write_shards
 from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.job import load_job
 from atoll.datacenter.models import spec_of
-from atoll.processes import Processes, start_ready
+from atoll.processes import Processes
+from atoll.processes.demonstration import start_participant, start_server
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from atoll.datacenter.models.spec import ModelSpec
 
-READY_S = 120.0
-"""Seconds; the first start of a server may compile its kernels."""
 HELD_OUT_ROWS = 96
 SAMPLE_BYTES = 240
 SAMPLE_START = b"def "
 TEMPERATURE = 0.7
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _KINDS = ("silo", "silo", "edge", "edge")
 
 
@@ -63,15 +60,11 @@ class Federation:
         Raises:
             ChildFailedError: if it ends, or does not serve in time.
         """
-        command = [*ATOLL, "server", "start", "--data", str(self.server), "--host", "127.0.0.1", "--workers", "1"]
-        command += ["--port", str(self.plan.port), "--drain-s", "0.5"]
-        command += ["--evaluator", "text=atoll.datacenter.demo.evaluator:evaluate"]
-        given = {
-            **_ONE_THREAD,
-            HELD_OUT_VARIABLE: str(self.folder / "held-out.npy"),
-            JOB_VARIABLE: str(self.folder / job_name(0)),
-        }
-        json.loads(start_ready(self.processes, "server", command, given, READY_S))
+        options = ["--port", str(self.plan.port), "--workers", "1"]
+        options += ["--evaluator", "text=atoll.datacenter.demo.evaluator:evaluate"]
+        held_out, job = self.folder / "held-out.npy", self.folder / job_name(0)
+        given = {HELD_OUT_VARIABLE: str(held_out), JOB_VARIABLE: str(job)}
+        start_server(self.processes, self.server, options, given)
         return Operator(self.server)
 
     def start_participants(self, operator: Operator) -> None:
@@ -84,20 +77,12 @@ class Federation:
                 self._start(number, kind, token)
 
     def _start(self, number: int, kind: str, token: str) -> None:
-        state = self.folder / f"state-{number}"
-        state.mkdir(mode=0o700)
-        secret = state / "join-token"
-        secret.touch(mode=0o600)
-        secret.write_text(token, encoding="utf-8")
-        joining = ["--join", f"@{secret}", "--state", str(state)]
         job = self.folder / job_name(number)
         if kind == "silo":
-            command = [*ATOLL, "silo", "join", str(job), "--nproc", str(RANKS), *joining]
-            command += ["--logs", str(self.folder / f"ranks-{number}")]
+            words = ["silo", "join", str(job), "--nproc", str(RANKS), "--logs", str(self.folder / f"ranks-{number}")]
         else:
-            command = [*ATOLL, "client", "start", "atoll.datacenter.demo.participant:Text", *joining]
-            command += ["--arg", f"job={job}"]
-        self.processes.start(f"{kind}-{number}", command, _ONE_THREAD)
+            words = ["client", "start", "atoll.datacenter.demo.participant:Text", "--arg", f"job={job}"]
+        start_participant(self.processes, f"{kind}-{number}", words, self.folder / f"state-{number}", token)
 
     def submit(self, operator: Operator) -> str:
         """Submit the job, and return the id of its run."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,8 @@ from typing import Any
 
 from atoll.datacenter.errors import FederationError
 from atoll.processes import guarded
+from atoll.processes.demonstration import ATOLL
 
-ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
-"""The ``atoll`` command of this Python, independent of where it is installed."""
 COMMAND_S = 120.0
 """Timeout of a command that does not wait for participants."""
 

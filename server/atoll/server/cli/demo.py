@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import click
 
 from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
 from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
+from atoll.processes.demonstration import KeepError, workplace
 from atoll.server.cli.demo_private import PrivateSummary, run_private
 from atoll.server.cli.demo_private import show as show_private
 from atoll.server.cli.demo_run import served, tokens, train
@@ -99,11 +97,13 @@ def demo(
     """
     plan, run = _plan(private, clients, rounds, **others), _run_private if private else _run_demo
     try:
-        with local_errors(), raising_on_signals(), _workplace(keep) as directory:
+        with local_errors(), raising_on_signals(), workplace(keep, "atoll-demo-") as directory:
             summary = run(directory, plan, report, keep, json_output=json_output)
     except EndedBySignalError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
+    except KeepError as error:
+        raise BadInputError(*error.args) from error
     except ChildFailedError as error:
         raise OperatorError(str(error)) from error
     if isinstance(summary, PrivateSummary):
@@ -180,20 +180,3 @@ def _show(summary: Summary, *, json_output: bool) -> None:
     if summary.kept is not None:
         rows.append(("kept in", summary.kept))
     print_table((f"run {summary.run}", summary.status), rows, "")
-
-
-@contextmanager
-def _workplace(keep: Path | None) -> Iterator[Path]:
-    """A temporary directory, removed at the end; or the given one, which must be new or empty and is kept."""
-    with ExitStack() as closing:
-        if keep is None:
-            yield Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="atoll-demo-")))
-            return
-        try:
-            keep.mkdir(parents=True, exist_ok=True, mode=0o700)
-            occupied = any(keep.iterdir())
-        except OSError as error:
-            raise BadInputError(f"--keep {keep} cannot be used: {error.strerror}") from error
-        if occupied:
-            raise BadInputError(f"--keep {keep} is not empty", "name a new directory")
-        yield keep.absolute()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.processes import Processes, start_ready
+from atoll.processes import Processes
+from atoll.processes.demonstration import ONE_THREAD, Ready, start_participant, start_server, write_secret
 from atoll.server.demo.data import MIN_EXAMPLES, load_digits, split
 from atoll.server.demo.evaluator import HELD_OUT_VARIABLE
 from atoll.server.demo.model import write_initial_model
 
 ALPHA = 0.5
-READY_S = 120.0
-"""A first start may compile the aggregation kernels."""
-
-_ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _JOB = """\
 [job]
 name = "digits"
@@ -120,15 +115,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A serving server: main and enrolment address (host:port), and the operator's credential."""
-
-    address: str
-    enrolment: str
-    operator: Path
-
-
-@dataclass(frozen=True)
 class Federation:
     """Runs one demo. All files are in ``directory``: data, logs, the server's state, each client's state."""
 
@@ -169,37 +155,27 @@ class Federation:
         Raises:
             ChildFailedError: if it ends, or does not serve in time.
         """
-        command = [*_ATOLL, "server", "start", "--data", str(self.directory / "server"), "--host", "127.0.0.1"]
-        command += ["--port", str(self.plan.port), "--workers", str(self.plan.workers), "--drain-s", "0.5"]
+        options = ["--port", str(self.plan.port), "--workers", str(self.plan.workers)]
         if self.plan.private:
             limits = self.directory / "server.toml"
             limits.write_text(_LIMITS, encoding="utf-8")
-            command += ["--config", str(limits)]
-        command += ["--evaluator", "digits=atoll.server.demo.evaluator:evaluate"]
-        environment = {**_ONE_THREAD, HELD_OUT_VARIABLE: str(self.directory / "held-out.npz")}
-        line = start_ready(self.processes, "server", command, environment, READY_S)
-        facts = json.loads(line)
-        return Ready(facts["address"], facts["enrolment"], Path(facts["operator"]))
+            options += ["--config", str(limits)]
+        options += ["--evaluator", "digits=atoll.server.demo.evaluator:evaluate"]
+        environment = {HELD_OUT_VARIABLE: str(self.directory / "held-out.npz")}
+        return start_server(self.processes, self.directory / "server", options, environment)
 
     def start_client(self, number: int, join_token: str) -> None:
         """Start one client, which enrols with its token."""
-        state = self.directory / f"client-{number}"
-        state.mkdir(mode=0o700)
-        token = state / "join-token"
-        token.touch(mode=0o600)
-        token.write_text(join_token, encoding="utf-8")
-        command = [*_ATOLL, "client", "start", "atoll.client.demo.digits:Digits", "--join", f"@{token}"]
-        command += ["--state", str(state), "--arg", f"data={self.directory / f'shard-{number}.npz'}"]
-        self.processes.start(f"client-{number}", command, _ONE_THREAD)
+        data = self.directory / f"shard-{number}.npz"
+        words = ("client", "start", "atoll.client.demo.digits:Digits", "--arg", f"data={data}")
+        name = f"client-{number}"
+        start_participant(self.processes, name, words, self.directory / name, join_token)
 
     def start_crowds(self, join_tokens: Sequence[str]) -> None:
         """Start all participants in few processes; they enrol with their tokens."""
         for crowd in range(min(CROWDS, len(join_tokens))):
             state = self.directory / f"crowd-{crowd}"
-            state.mkdir(mode=0o700)
-            tokens = state / "join-tokens"
-            tokens.touch(mode=0o600)
             lines = [f"{number} {token}\n" for number, token in enumerate(join_tokens) if number % CROWDS == crowd]
-            tokens.write_text("".join(lines), encoding="utf-8")
+            tokens = write_secret(state, "join-tokens", "".join(lines))
             command = [sys.executable, "-m", "atoll.client.demo.crowd", str(self.directory), str(state), str(tokens)]
-            self.processes.start(f"crowd-{crowd}", command, _ONE_THREAD)
+            self.processes.start(f"crowd-{crowd}", command, ONE_THREAD)
