@@ -14,10 +14,9 @@ from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.rounds import Member, MemberStatus, Phase, RoundKind, RoundState, RunState, RunStatus, trained_before
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.rpc.operations import ROLE_NUMBERS
-from atoll.server.runs.records import metrics_of
+from atoll.server.runs.records import metrics_of, round_record
 from atoll.server.stores import ParticipantHistory, models, rounds, runs
 from atoll.server.stores.participants import Participant
-from atoll.server.telemetry.durations import phase_seconds
 from atoll.wire.v1 import control_pb2
 
 _STATUSES = {
@@ -28,8 +27,6 @@ _STATUSES = {
     RunStatus.FAILED: control_pb2.RUN_STATUS_FAILED,
     RunStatus.CANCELLED: control_pb2.RUN_STATUS_CANCELLED,
 }
-_ONLY_LIVE = {"quorum": 0, "wanted": 0, "remaining_s": None}
-"""Fields of the open attempt only."""
 _UNPLACED = {"version": 0, "fragment": None, "fragments": 1}
 """Fields that ``RoundNumbering.numbered`` sets."""
 
@@ -63,15 +60,9 @@ def past_round(
     row: rounds.Round, members: Iterable[rounds.Member], participants: Mapping[str, Participant]
 ) -> control_pb2.RoundSummary:
     """An attempt that has ended, from its rows; ``participants`` are its members as they are enrolled, by id."""
-    return message_of(
-        control_pb2.RoundSummary,
-        row,
-        metrics=dict(row.metrics),
-        phases_s=dict(row.durations_s),
-        members=[_past_member(member, participants.get(member.participant)) for member in members],
-        **_ONLY_LIVE,
-        **_UNPLACED,
-    )
+    found = _round(row)
+    found.members.extend(_past_member(member, participants.get(member.participant)) for member in members)
+    return found
 
 
 def live_round(
@@ -79,23 +70,12 @@ def live_round(
 ) -> control_pb2.RoundSummary:
     """The open attempt, without its members."""
     straggler = state.policy.straggler
-    return message_of(
-        control_pb2.RoundSummary,
-        live,
-        round=live.key.round,
-        attempt=live.key.attempt,
-        cohort=len(live.roster),
-        reported=live.roster.reported,
-        total_weight=sum(m.reported_weight for m in live.roster if m.status is MemberStatus.REPORTED),
-        opened_at=live.opened_at or None,
-        closed_at=live.ended_at or None,
-        remaining_s=max(0.0, live.deadline_at - now) if live.phase is Phase.OPEN else None,
-        metrics={**metrics_of(live.roster, state.policy.max_weight), **server_metrics},
-        members=None,
+    metrics = {**metrics_of(live.roster, state.policy.max_weight), **server_metrics}
+    return _round(
+        round_record(state.run_id, live, metrics),
         quorum=straggler.quorum,
         wanted=straggler.cohort_size,
-        phases_s=phase_seconds(live),
-        **_UNPLACED,
+        remaining_s=max(0.0, live.deadline_at - now) if live.phase is Phase.OPEN else None,
     )
 
 
@@ -171,6 +151,23 @@ def participant_summary(
         connected=connected_at is not None,
         labels=dict(row.labels),
         **seen,
+    )
+
+
+def _round(
+    record: rounds.Round, *, quorum: int = 0, wanted: int = 0, remaining_s: float | None = None
+) -> control_pb2.RoundSummary:
+    """An attempt from its record, without members; the further fields are those of an open attempt only."""
+    return message_of(
+        control_pb2.RoundSummary,
+        record,
+        metrics=dict(record.metrics),
+        phases_s=dict(record.durations_s),
+        members=None,
+        quorum=quorum,
+        wanted=wanted,
+        remaining_s=remaining_s,
+        **_UNPLACED,
     )
 
 
