@@ -1,14 +1,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.server.privacy import chain
-from atoll.server.privacy.chain import Flaw, charge_line, first_line, limit_line, verified
+from atoll.server.privacy.chain import Flaw, charge_line, first_line, limit_line, line_as_it_stands, verified
 from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.tally import Cost
 from atoll.server.stores import Charge, Population
@@ -56,6 +56,38 @@ def test_what_was_exported_is_in_order() -> None:
     assert (tally.population, tally.charges, tally.head) == ("clinic", 5, head_of(lines))
     assert {name: run.releases for name, run in tally.runs.items()} == {RUN: 3, OTHER_RUN: 2}
     assert found.adjacencies == {"clinic": "add_remove"}
+
+
+def test_the_bytes_of_a_line_are_fixed() -> None:
+    """Ledgers that were exported by an earlier version must stay verifiable."""
+    first = (
+        '{"adjacency":"add_remove","created_at":1800000000.0,'
+        '"digest":"1713d22ac3563ce779331d027e395968bedaf450336598637dd37e5b3ace9b6c",'
+        '"population":"clinic","unit":"participant"}\n'
+    )
+    charge = (
+        '{"attempt":0,"charged_at":1800000000.0,"cost":{"accountant":"rdp","adjacency":"add_remove","clip":1.0,'
+        '"delta":1e-05,"epsilon":null,"event":{"count":1,"noise_multiplier":1.0,"sample_rate":0.1,'
+        '"sampling":"poisson"},"version":0},"digest":"bd884994faf7fac2b5d5ea86491615127a793d79c8c93f3be10bbfa1b5a57bde",'
+        '"mechanism":"gaussian","population":"clinic",'
+        '"previous":"1713d22ac3563ce779331d027e395968bedaf450336598637dd37e5b3ace9b6c","round":0,"run":"rone","seq":0}\n'
+    )
+    assert a_chain(1) == [first, charge]
+    found = Charge.from_export(json.loads(charge))
+    assert (found.run_id, found.seq, found.digest) == (RUN, 0, digest_of(found.entry))
+    assert charge_line(found) == line_as_it_stands(found) == charge
+
+
+def test_an_unreadable_charge_has_its_fields_as_text() -> None:
+    charge = Charge(RUN, 3, 1, "gaussian", "{", 1.8e9, "clinic", 7, "ab", "cd")
+    line = (
+        '{"attempt":"1","charged_at":"1800000000.0","cost":"{","digest":"cd","mechanism":"gaussian",'
+        '"population":"clinic","previous":"ab","round":"3","run":"rone","seq":"7"}\n'
+    )
+    assert line_as_it_stands(charge) == line
+    assert line_as_it_stands(replace(charge, charged_at=cast("float", "x"), body="{}", digest=None)) == (
+        line.replace("1800000000.0", "x").replace('"{"', '"{}"').replace('"cd"', '"None"')
+    )
 
 
 def limited(lines: Sequence[str], **changes: Any) -> str:

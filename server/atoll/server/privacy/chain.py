@@ -58,12 +58,6 @@ class _Charge(_Line):
     run: str
     seq: int
 
-    @property
-    def charge(self) -> Charge:
-        body = canonical(self.cost)
-        place = (self.population, self.seq, self.previous, self.digest)
-        return Charge(self.run, self.round, self.attempt, self.mechanism, body, self.charged_at, *place)
-
 
 @dataclass(frozen=True)
 class Flaw:
@@ -115,6 +109,14 @@ def charge_line(charge: Charge) -> str:
     if charge.digest is None:
         raise ValueError(f"{charge.of_round} was not charged to a population")
     return _line(charge.entry, charge.digest)
+
+
+def line_as_it_stands(charge: Charge) -> str:
+    """The line of a charge, even if its digest does not match; an unreadable charge has its fields as text."""
+    try:
+        return charge_line(charge)
+    except (StoreDamagedError, ValueError, TypeError):
+        return _line({name: str(value) for name, value in charge.exported.items()}, str(charge.digest))
 
 
 def verified(lines: Iterable[str], heads: Mapping[str, str] | None = None) -> Verified:
@@ -229,7 +231,7 @@ class _Reading:
             yield "does not follow the line before it in its population: that one was changed, or this one"
         chain.seq, chain.digest = read.seq + 1, read.digest
         chain.digests.add(read.digest)
-        yield from _counted(chain, read.charge)
+        yield from _counted(chain, Charge.from_export(read.model_dump()))
 
 
 def _read(parsed: object) -> _First | _Charge | LimitLine:

@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 
 from atoll.server.control import message_of
 from atoll.server.privacy import ledger
-from atoll.server.privacy.chain import first_line, limit_line
+from atoll.server.privacy.chain import first_line, limit_line, line_as_it_stands
 from atoll.server.privacy.participant_runs import Part, parts_of, unknown_populations
 from atoll.server.privacy.reconciling import population_of_job
-from atoll.server.privacy.salvage import line_as_it_stands, remains
+from atoll.server.privacy.salvage import remains
 from atoll.server.privacy.tally import Tally, parsed_cost
 from atoll.server.stores import (
     Charge,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from atoll.server.privacy.chain import charge_line, first_line
+from atoll.server.privacy.chain import first_line
 from atoll.server.privacy.tally import PAGE, RunTally, Tally, add_charge
 from atoll.server.stores import Charge, Population, StoreDamagedError, charges, populations
-from atoll.server.stores.hash_chain import canonical
 
 
 @dataclass(frozen=True)
@@ -39,26 +38,6 @@ def remains(connection: Connection, population: str) -> Remains:
     row = _readable(populations.as_it_stands(connection, population))
     head = "" if row is None else row.head
     return Remains(row, Tally(population, count, head, runs), "" if row is None else first_line(row))
-
-
-def line_as_it_stands(charge: Charge) -> str:
-    """The line of a charge, even if its digest does not match; an unreadable charge has its fields as text."""
-    try:
-        return charge_line(charge)
-    except (StoreDamagedError, ValueError, TypeError):
-        fields = {
-            "attempt": charge.attempt,
-            "charged_at": charge.charged_at,
-            "cost": charge.body,
-            "digest": charge.digest,
-            "mechanism": charge.mechanism,
-            "population": charge.population,
-            "previous": charge.previous,
-            "round": charge.round,
-            "run": charge.run_id,
-            "seq": charge.seq,
-        }
-        return canonical({name: str(value) for name, value in fields.items()}) + "\n"
 
 
 def _every(connection: Connection, population: str) -> Iterator[Charge]:

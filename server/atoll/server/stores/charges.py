@@ -7,7 +7,9 @@ never changed or removed, even if their run is deleted.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select
 
@@ -46,8 +48,29 @@ class Charge:
         return f"round {RoundKey(self.round, self.attempt)} of run {self.run_id}"
 
     @property
+    def exported(self) -> Entry:
+        """The fields that the digest covers, under the names of an export and as stored, even if they are damaged."""
+        return {
+            "attempt": self.attempt,
+            "charged_at": self.charged_at,
+            "cost": self.body,
+            "mechanism": self.mechanism,
+            "population": self.population,
+            "previous": self.previous,
+            "round": self.round,
+            "run": self.run_id,
+            "seq": self.seq,
+        }
+
+    @classmethod
+    def from_export(cls, line: Mapping[str, Any]) -> Charge:
+        """The charge of an exported line: the names of ``exported`` and ``digest``, with the cost as a JSON object."""
+        same = {name: value for name, value in line.items() if name not in ("run", "cost")}
+        return cls(run_id=line["run"], body=canonical(line["cost"]), **same)
+
+    @property
     def entry(self) -> Entry:
-        """The entry that the digest covers: all fields, under the names of an export.
+        """The entry that the digest covers: the exported fields, with the cost as a JSON object.
 
         Raises:
             StoreDamagedError: if its body is not JSON.
@@ -56,17 +79,7 @@ class Charge:
             cost = json.loads(self.body)
         except (ValueError, RecursionError) as error:
             raise StoreDamagedError(f"the charge of {self.of_round} cannot be read") from error
-        return {
-            "attempt": self.attempt,
-            "charged_at": float(self.charged_at),
-            "cost": cost,
-            "mechanism": self.mechanism,
-            "population": self.population,
-            "previous": self.previous,
-            "round": self.round,
-            "run": self.run_id,
-            "seq": self.seq,
-        }
+        return {**self.exported, "charged_at": float(self.charged_at), "cost": cost}
 
 
 # A round needs both; building a statement costs more than running it.
