@@ -17,12 +17,15 @@ from tests.system.servers import Server
 SERVING = "serving participants as "
 OFTEN = "[check_in]\nperiod_s = 1.0\nhold_s = 3.0\n"
 """A server that holds a call for up to 3 s lets about 0.75 to 2.25 s pass until a participant's next call."""
+STEADY = "takeover_s = 60.0"
+"""Of ``[storage]``, where no frozen server is to be replaced: a busy machine lets one stand still for seconds."""
 
 
 def write_config(file: Path, database: str, s3: BucketPlace) -> Path:
     """Write the settings that such servers share; returns the file."""
     settings = {"database": database, "blobs": s3.url, "blobs_endpoint": s3.endpoint}
-    file.write_text(f"{OFTEN}\n[storage]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items()))
+    lines = "".join(f'{key} = "{value}"\n' for key, value in settings.items())
+    file.write_text(f"{OFTEN}\n[storage]\n{STEADY}\n{lines}")
     return file
 
 

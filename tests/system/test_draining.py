@@ -19,6 +19,7 @@ from tests.system.processes import Nursery, atoll
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, LARGE_JOB, LARGE_MODEL, MODEL, SIZE
 from tests.system.servers import Server
+from tests.system.standbys import STEADY
 
 pytestmark = pytest.mark.system
 
@@ -45,9 +46,10 @@ def test_an_upload_under_way_counts_once(
     """With time to drain the first server takes the update and releases the round; without, the second one does."""
     config, bucket = tmp_path / "server.toml", tmp_path / "bucket"
     bucket.mkdir()
-    config.write_text(f'[storage]\ndatabase = "{database_server.new("drained")}"\nblobs = "{bucket.as_uri()}"\n')
+    places = f'database = "{database_server.new("drained")}"\nblobs = "{bucket.as_uri()}"\n'
+    config.write_text(f"[storage]\n{STEADY}\n{places}")
     first = serve("first", "--config", str(config), "--drain-s", str(drain_s))
-    second = Server(first.nursery, "second")
+    second = Server(first.nursery, "second", "--config", str(config))
     atoll("server", "standby", str(second.data), "--data", str(first.data))
     second.launch()
     second.process.wait_for_log("standing by: ")

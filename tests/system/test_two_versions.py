@@ -19,6 +19,7 @@ from tests.system.processes import atoll as atoll_command
 from tests.system.proxy import Proxy
 from tests.system.reference import JOB, MODEL
 from tests.system.servers import Server
+from tests.system.standbys import STEADY
 from tests.system.test_server_crashes import assert_each_counted_once
 
 pytestmark = pytest.mark.system
@@ -52,11 +53,11 @@ class Pair:
 def pair(serve: Serve, tmp_path: Path, database_server: DatabaseServer) -> Iterator[Pair]:
     url, bucket, config = database_server.new("versions"), tmp_path / "bucket", tmp_path / "server.toml"
     bucket.mkdir()
-    config.write_text(f'[storage]\ndatabase = "{url}"\nblobs = "{bucket.as_uri()}"\n')
+    config.write_text(f'[storage]\n{STEADY}\ndatabase = "{url}"\nblobs = "{bucket.as_uri()}"\n')
     debug = ("--log-level", "debug")  # names the versions of clients
     current = serve("current", "--config", str(config), *debug)
     version = make_next_version(tmp_path / "next-version")
-    following = Server(current.nursery, "next", *debug)
+    following = Server(current.nursery, "next", "--config", str(config), *debug)
     following.prefix, following.env = version.prefix, version.env
     atoll_command("server", "standby", str(following.data), "--data", str(current.data))
     following.launch()
