@@ -13,9 +13,11 @@ from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 
+import grpc
+
 from atoll.server.buckets import BucketPlace
 from tests.object_storage import CREDENTIALS
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until_now
 from tests.system.operators import Operator
 from tests.system.processes import Nursery, atoll
 from tests.system.proxy import Proxy, Weather
@@ -151,6 +153,21 @@ class Fleet:
         finally:
             operator.close()
 
+    def finished(self, run: str) -> None:
+        """Wait for the end of a run that must succeed, at whichever server is active: another may take over meanwhile.
+
+        Raises:
+            AssertionError: if it fails, or is not over in time.
+        """
+        until = time.monotonic() + WAIT_S
+        while True:
+            try:
+                with self.operator() as operator:
+                    return operator.finished(run)
+            except AssertionError as error:
+                if not isinstance(error.__cause__, grpc.RpcError) or time.monotonic() > until:
+                    raise
+
     def fail(self, fault: Fault) -> None:
         """Make the active server fail; returns when another one is active and the failed one is back."""
         failed, began = self.leader(), time.monotonic()
@@ -224,9 +241,12 @@ class Fleet:
         slow.blow(Weather())
 
     def lose_peers(self, seconds: float) -> None:
-        """Cut the active server off from the other servers for a while; each reaches database and bucket."""
+        """Cut the active server off from the other servers for a while; each reaches database and bucket.
+
+        Those that stand by reach it through this network, if it has just taken over a moment later.
+        """
         main, enrolment = self.leader().inward
-        assert main.connections, "the servers that stand by reach it through this network"
+        until_now(lambda: main.connections > 0)
         with _cut(main), _cut(enrolment):
             time.sleep(seconds)
 

@@ -70,10 +70,11 @@ def training(
             ]
             for client in clients:
                 client.wait("connected")
-            run = first.operator.submit(fleet_job(rounds), KILLED_MODEL)
-            yield Training(servers, clients)
             with servers.operator() as operator:
-                operator.finished(run)
+                run = operator.submit(fleet_job(rounds), KILLED_MODEL)
+            yield Training(servers, clients)
+            servers.finished(run)
+            with servers.operator() as operator:
                 assert operator.model(run) == undisturbed_model
                 assert_undisturbed(operator, run, clients, rounds)
 
