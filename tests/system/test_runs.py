@@ -51,6 +51,7 @@ def test_a_run_computes_the_weighted_mean_and_records_who_did_what(shared_server
         assert found == {index: ("reported", examples_of(index)) for index in EVERYONE}
         assert seen.total_weight == sum(map(examples_of, EVERYONE))
     for client in clients:
+        client.wait("reported", run=run, count=3)  # the server may end the run before a client has told of its answer
         assert [event["disposition"] for event in client.events("reported", run=run)] == ["counted"] * 3
 
     # Clients evaluate what they get, before training and at the end; the operator's plug-in what is released.
