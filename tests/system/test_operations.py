@@ -13,7 +13,7 @@ import pytest
 
 from atoll.server.control import PHASES
 from tests.collector import Collector, Span
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, until_now
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
 from tests.system.processes import atoll
@@ -92,6 +92,7 @@ def test_a_deleted_run_gives_back_what_it_kept_and_stays_gone(serve: Serve, hire
         server.operator.finished(run)
     model, size_bytes = server.operator.model(kept), sum(array.nbytes for array in KILLED_MODEL.values())
 
+    until_now(lambda: not (server.data / "spool" / deleted).exists())  # its end goes on after its operator knows of it
     (removed,) = atoll("run", "delete", deleted, "--yes", "--data", str(server.data))["removed"][1:]
     assert (removed["kind"], removed["run"]) == ("models", deleted)
     assert removed["stored_bytes"] > 4 * size_bytes  # three models, two states of the optimiser: the upload is held
@@ -118,7 +119,7 @@ def test_a_server_that_is_told_to_stop_says_so_and_ends_well(
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
+        manager.settimeout(WAIT_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         server = serve("service", "--json-log")
         assert manager.recv(100) == b"READY=1"
