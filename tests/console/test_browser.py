@@ -24,6 +24,7 @@ from tests.console.browser import Running, running
 from tests.console.conftest import Watched
 from tests.console.study import ROUNDS, a_round, participant, study
 from tests.patience import WAIT_S
+from tests.ports import free_ports
 from tests.server.cli.conftest import Fake, serve, summary
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,12 @@ def chromium(playwright: Playwright) -> Iterator[Browser]:
 @pytest.fixture
 def control() -> Watched:
     return study()
+
+
+@pytest.fixture
+def fake(control: Watched) -> Iterator[Fake]:
+    """At a port that no other process of tests gets while the server is away."""
+    yield from serve(lambda server: server.add_insecure_port(f"127.0.0.1:{free_ports()}"), control)
 
 
 @pytest.fixture
