@@ -72,11 +72,12 @@ async def test_it_is_over_when_another_server_has_taken_over(tmp_path: Path, pos
 async def test_without_the_database_it_steps_down_if_others_stand_by(
     tmp_path: Path, postgresql_url: str, database_server: DatabaseServer
 ) -> None:
-    async with server(tmp_path, postgresql_url, 0.5) as one:
+    async with server(tmp_path, postgresql_url, WAIT_S) as one:
         with psycopg.connect(postgresql_url, application_name=STANDBY_NAME + "second"):
             await one.until(lambda: one.heartbeat.standbys == 1)
             assert not one.over.is_set()
         database_server.stop()
+        one.heartbeat._silence_s = 0.5  # only now: a busy database may take longer to answer
         try:
             await asyncio.wait_for(one.over.wait(), WAIT_S)
         finally:
@@ -87,10 +88,10 @@ async def test_without_the_database_it_steps_down_if_others_stand_by(
 async def test_a_statement_that_takes_long_does_not_end_its_turn_though_others_stand_by(
     tmp_path: Path, postgresql_url: str
 ) -> None:
-    silence_s = 2.0
+    silence_s = 8.0  # a busy machine takes seconds to look
 
     def long_statement(connection: Connection) -> None:
-        connection.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": 3 * silence_s})
+        connection.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": silence_s + 2.0})
 
     async with server(tmp_path, postgresql_url, silence_s) as one:
         with psycopg.connect(postgresql_url, application_name=STANDBY_NAME + "second"):
