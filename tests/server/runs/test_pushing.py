@@ -1,5 +1,6 @@
 import asyncio
 import math
+import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -361,10 +362,16 @@ class TestSilence:
             run = await federation.submit(job(size=2, quorum=1))
             task = await alice.next("participate")
             await alice.report(task.key, update_values(1))
-        async with opened(tmp_path / "data") as federation:
-            loop = asyncio.get_running_loop()
+        loop, started, expect_back = asyncio.get_running_loop(), 0.0, pushing.Pusher.expect_back
+
+        def noted(pusher: pushing.Pusher) -> None:
+            nonlocal started
             started = loop.time()
-            patience_s = 0.3 + return_spread_s(2)
+            expect_back(pusher)
+
+        monkeypatch.setattr(pushing.Pusher, "expect_back", noted)
+        async with opened(tmp_path / "data") as federation:
+            patience_s = 0.3 + LONGEST_DELAY * return_spread_s(2)
             driver = federation.active(run).driver
             async with asyncio.timeout(WAIT_S):
                 while not driver.state.status.ended:
@@ -377,11 +384,10 @@ class TestSilence:
     ) -> None:
         async with opened(tmp_path / "data") as federation:
             alice, _ = await federation.clients("alice", "bob")
-            run = await federation.submit(job(size=2, quorum=2, window_s=1.0))
+            run = await federation.submit(job(size=2, quorum=2, window_s=WAIT_S))
             task = await alice.next("participate")
             await federation.state(run, is_open)
-        await asyncio.sleep(1.1)
-        async with opened(tmp_path / "data") as federation:
+        async with opened(tmp_path / "data", clock=lambda: time.time() + 2 * WAIT_S) as federation:
             alice, bob = await federation.clients("alice", "bob")
             for client in (alice, bob):
                 again = await client.next("participate")
