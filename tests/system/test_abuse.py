@@ -44,6 +44,8 @@ LARGEST_BYTES = 4_200_000
 HELD_BYTES = {"GetManifest": 128 << 20, "Report": 128 << 20, "Upload": 256 << 20}
 REVOKED_BYTES = 32 << 20
 UNREAD = 16
+UNREAD_S = 8.0
+"""Long enough that the test sees, on a busy machine, what the server holds meanwhile."""
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,7 @@ def test_a_flood_of_check_ins_is_refused_while_the_rounds_of_others_go_on(
     settings.write_text(f"[limits]\ncheck_ins_per_minute = {CHECK_INS}\n")
     server = serve("flooded", "--config", str(settings))
     (token,) = server.operator.tokens(1)
+    began = time.monotonic()
     flood = Flood(token, tmp_path / "flood", THREADS)
     with ExitStack() as stack:
         stack.callback(flood.stop)
@@ -77,7 +80,8 @@ def test_a_flood_of_check_ins_is_refused_while_the_rounds_of_others_go_on(
         server.operator.finished(run)
     assert_undisturbed(server.operator, run, clients, ROUNDS)
     assert flood.answers["checkin.rate"] >= THREADS
-    assert flood.answers[""] <= 2 * CHECK_INS
+    minutes = (time.monotonic() - began) / 60
+    assert flood.answers[""] <= CHECK_INS * (1 + minutes) + 1
     assert set(flood.answers) <= {"", "checkin.rate", "CANCELLED"}
 
 
@@ -168,7 +172,7 @@ def test_half_sent_requests_hold_little_memory(serve: Serve, tmp_path: Path, met
 
 def test_downloads_that_are_not_read_are_given_up_and_leave_nothing_behind(serve: Serve, tmp_path: Path) -> None:
     settings = tmp_path / "server.toml"
-    settings.write_text("[limits]\nunread_s = 1.0\n")
+    settings.write_text(f"[limits]\nunread_s = {UNREAD_S}\n")
     server = serve("unread", "--config", str(settings))
     credential = json.loads((server.data / "operator.json").read_text())
     request = control_pb2.GetRunModelRequest(run=server.operator.submit(LARGE_JOB, LARGE_MODEL))
@@ -182,7 +186,7 @@ def test_downloads_that_are_not_read_are_given_up_and_leave_nothing_behind(serve
         wait_until(lambda: blob in maps(server))
         http2.until_closed()
     wait_until(lambda: blob not in maps(server))
-    assert "took nothing of a message for 1 s; its connection is closed" in server.process.log
+    assert f"took nothing of a message for {UNREAD_S:g} s; its connection is closed" in server.process.log
 
 
 @pytest.mark.parametrize("sockets", [70, 300])
