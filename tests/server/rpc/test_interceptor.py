@@ -31,12 +31,20 @@ SERVICE = "/atoll.wire.v1.TransferService"
 CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
 HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=1, examples=1)).SerializeToString()
 HALF_BYTES = 200_000
-REQUEST_S = 1.0
+LIMIT_S = 3.0
+"""For a request to come, and for an answer to be read: longer than a busy machine lets this process stand still."""
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with World(tmp_path / "data", limits=Limits(request_s=REQUEST_S, unread_s=1.0)) as opened:
+    async with World(tmp_path / "data", limits=Limits(request_s=LIMIT_S, unread_s=LIMIT_S)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def patient(tmp_path: Path) -> AsyncIterator[World]:
+    """A server that waits long for its callers to read."""
+    async with World(tmp_path / "data", limits=Limits(unread_s=WAIT_S)) as opened:
         yield opened
 
 
@@ -210,40 +218,38 @@ async def test_a_watched_run_that_is_not_read_ends_with_its_connection(
 
 
 async def test_a_session_that_is_over_unread_leaves_other_calls_of_its_connection_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patient: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upload may continue over the same connection, which is closed only after the time limit of a message."""
     monkeypatch.setattr(module, "CUT_S", 0.0)
-    async with World(tmp_path / "data", limits=Limits(unread_s=WAIT_S)) as world:
-        alice = await world.participant()
-        http2 = await asyncio.to_thread(unread_connection, world, alice)
-        with contextlib.closing(http2):
-            check_in = http2.call(CHECK_IN, HELLO, ends=False)
-            async with asyncio.timeout(WAIT_S):
-                while (session := world.daemon._sessions.get(alice.name)) is None:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
-                session.close(come_back(ComeBack.CAUSE_STOPPING, 1.0, "x"))
-                while world.daemon._sessions.get(alice.name) is not None:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
+    world, alice = patient, await patient.participant()
+    http2 = await asyncio.to_thread(unread_connection, world, alice)
+    with contextlib.closing(http2):
+        check_in = http2.call(CHECK_IN, HELLO, ends=False)
+        async with asyncio.timeout(WAIT_S):
+            while (session := world.daemon._sessions.get(alice.name)) is None:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+            session.close(come_back(ComeBack.CAUSE_STOPPING, 1.0, "x"))
+            while world.daemon._sessions.get(alice.name) is not None:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
 
-            def call_and_read() -> None:
-                other = http2.call("/grpc.health.v1.Health/Check")
-                http2.read(other)
-                http2.until_ended([other])
-                assert other.code == "0"
-                http2.read(check_in)
-                http2.until_ended([check_in])
+        def call_and_read() -> None:
+            other = http2.call("/grpc.health.v1.Health/Check")
+            http2.read(other)
+            http2.until_ended([other])
+            assert other.code == "0"
+            http2.read(check_in)
+            http2.until_ended([check_in])
 
-            await asyncio.to_thread(call_and_read)
-            assert not http2.closed
-            assert check_in.code == "0"
+        await asyncio.to_thread(call_and_read)
+        assert not http2.closed
+        assert check_in.code == "0"
 
 
-async def test_a_download_ends_with_its_round(
-    world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_download_ends_with_its_round(patient: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends after the message in flight, which gRPC cannot take back."""
     monkeypatch.setattr(authentication, "WANTED_CHECK_S", 0.0)
+    world, alice = patient, await patient.participant()
     values = np.zeros(4096, np.float32)
     layout = Layout((TensorSpec("w", values.shape, Dtype.FLOAT32),))
     submission = control_pb2.SubmitRunRequest(
