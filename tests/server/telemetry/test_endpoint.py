@@ -98,12 +98,13 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_request_that_trickles_in_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte arrives well within the idle time, so only a total deadline ends the request."""
-    monkeypatch.setattr(endpoints, "TOTAL_S", 0.3)
     made = Endpoint("127.0.0.1", 0, PAGES)
-    with socket.create_connection(("127.0.0.1", made.port)) as connection:
-        connection.settimeout(0.02)
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
-        assert is_cut_off(connection)
+    with monkeypatch.context() as short:
+        short.setattr(endpoints, "TOTAL_S", 0.3)
+        with socket.create_connection(("127.0.0.1", made.port)) as connection:
+            connection.settimeout(0.02)
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+            assert is_cut_off(connection)
     assert fetch(made, "/metrics") == (HTTPStatus.OK, b"up 1\n")
     made.close()
 
