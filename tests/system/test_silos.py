@@ -13,7 +13,7 @@ import torch
 
 from atoll.datacenter.job import SiloJob
 from atoll.server.jobs.fragments import deal
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, window_s
 from tests.system.conftest import Hire, Serve
 from tests.system.diloco import diloco, streaming
 from tests.system.operators import Operator, layout_of
@@ -171,7 +171,7 @@ def test_a_silo_that_runs_out_of_time_reports_the_steps_that_it_has_made_with_th
     job = job_of(batch={"global_batch": 32, "micro_batch": 16}, federation={"max_inner_steps": 100_000})
     silo = Silo(processes, "slow", server, 2, job).start()
     hire(server).start("Steady", index=0)
-    late: Sections = {"straggler": {"report_window_s": 6.0}, "training": {"inner_steps": 100_000}}
+    late: Sections = {"straggler": {"report_window_s": window_s()}, "training": {"inner_steps": 100_000}}
     run = server.operator.submit(outer_job("deadline", 1, 2, optimiser={"name": "fedavg"}, **late), initial)
     server.operator.finished(run, WAIT_S)
     (released,) = [seen for seen in server.operator.rounds(run) if seen.phase == "released"]
