@@ -116,8 +116,11 @@ class Process:
             AssertionError: if the process or the time ends first.
         """
         until = time.monotonic() + WAIT_S
-        while text not in self.log:
-            if not self.running or time.monotonic() > until:
+        while True:
+            running = self.running  # first: it may log the text and end before the log is read
+            if text in self.log:
+                return
+            if not running or time.monotonic() > until:
                 raise AssertionError(self._account(f"did not log {text!r}"))
             time.sleep(0.05)
 

@@ -126,17 +126,18 @@ class Proxy:
     def mend(self) -> None:
         """Accept connections (again)."""
         listener = socket.create_server((self._host, self._port))
-        self._listener = listener
+        with self._lock:
+            self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def cut(self) -> None:
         """Break every connection and accept no more."""
-        if self._listener is not None:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
         with self._lock:
+            listener, self._listener = self._listener, None
             links, self._links = self._links, set()
+        if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
         for link in links:
             link.close()
             link.flowing.set()
@@ -176,15 +177,19 @@ class Proxy:
         with contextlib.suppress(OSError):  # it was closed
             while True:
                 near, _ = listener.accept()
-                self._join(near)
+                self._join(near, listener)
 
-    def _join(self, near: socket.socket) -> None:
+    def _join(self, near: socket.socket, listener: socket.socket) -> None:
         try:
             far = _connected(self._target)
         except OSError:
             near.close()
             return
         with self._lock:
+            if self._listener is not listener:  # cut meanwhile
+                near.close()
+                far.close()
+                return
             self.connections += 1
             link = Link(near, far, self._weather, self.connections)
             _set(link.flowing, not self._is_dark(link))
