@@ -106,7 +106,7 @@ def test_the_page_does_what_it_says(
 
 def test_a_run_is_steered_and_its_end_is_shown(server: Server, processes: Nursery) -> None:
     job = Job(
-        rounds=1000,
+        rounds=100_000,  # it must not end before it is told to
         cohort=Cohort(size=1, min_available=1),
         straggler=Straggler(retry_delay_s=0.0),
         evaluation=Evaluation(final=False),
