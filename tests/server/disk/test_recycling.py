@@ -199,7 +199,7 @@ def test_who_stops_does_not_wait_for_the_scrubbing(
     closing = threading.Thread(target=free.close)
     with free._wake:
         closing.start()
-        free._wake.wait_for(lambda: free._closed, 30)
+        free._wake.wait_for(lambda: free._closed, WAIT_S)
     go_on.set()
     closing.join(WAIT_S)
     assert pieces == [0]

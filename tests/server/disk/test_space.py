@@ -107,8 +107,8 @@ class TestSpare:
             second = threads.submit(room.require, "it", 6 * MIB)
             done, _ = wait([second], timeout=0.2)
             go_on.set()
-            first.result(30)
-            second.result(30)
+            first.result(WAIT_S)
+            second.result(WAIT_S)
         assert not done
 
     def test_what_cannot_be_given_back_is_no_room(

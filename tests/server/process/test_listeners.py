@@ -146,7 +146,7 @@ async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> 
 
     There are twice as many places as the front accepts connections, since closed ones may still be open here.
     """
-    server = make_server(Port.ENROLMENT, Limits(enrolment_connections=2, handshake_s=3.0))
+    server = make_server(Port.ENROLMENT, Limits(enrolment_connections=2, handshake_s=8.0))
     port = bind(server, "127.0.0.1", 0, None)
     await server.start()
 
@@ -157,7 +157,7 @@ async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> 
         return said
 
     try:
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(WAIT_S):
             greetings = await asyncio.gather(*(heard() for _ in range(6)))
     finally:
         await server.stop(None)

@@ -10,6 +10,7 @@ import pytest
 from atoll.server.errors import ForbiddenError
 from atoll.server.gateway.site.link import Link
 from atoll.server.process import standby_gateway
+from tests.patience import WAIT_S
 
 
 class Ending:
@@ -34,7 +35,7 @@ async def test_the_link_is_opened_again_after_a_refusal_and_after_an_unforeseen_
     link = Ending(ForbiddenError("gateway.unknown", "not known", "enrol"), asyncio.InvalidStateError("RPC is done"))
     keeping = asyncio.create_task(standby_gateway._keep(cast(Link, link)))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             await link.holds.wait()
     finally:
         keeping.cancel()

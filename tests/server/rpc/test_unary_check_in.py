@@ -9,7 +9,7 @@ import pytest
 
 from atoll.server.config.check_in_settings import CheckInSettings
 from atoll.server.config.limits import Limits
-from atoll.server.rpc import return_gate
+from atoll.server.rpc import return_gate, unary_check_in
 from atoll.server.rpc.fair_bucket import FairBucket
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.project_pace import SOONEST_S
@@ -148,6 +148,7 @@ class TestTask:
             return time_is_over.is_set()
 
         monkeypatch.setattr(Coordinator, "expects", expects)
+        monkeypatch.setattr(unary_check_in, "INVITE_S", WAIT_S)
         await world.submit(job(size=2))
         call = asyncio.ensure_future(visit(alice, wait_s=0.05))
         await asyncio.wait_for(time_is_over.wait(), WAIT_S)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tests.patience import WAIT_S
+
 Model = Mapping[str, npt.NDArray[np.generic]]
 release = threading.Event()
 hangs = threading.Event()
@@ -48,5 +50,5 @@ def stopping(_: Model) -> dict[str, float]:
 
 def hanging(_: Model) -> dict[str, float]:
     hangs.set()
-    release.wait(30.0)
+    release.wait(WAIT_S)
     return {}

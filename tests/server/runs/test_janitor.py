@@ -228,7 +228,7 @@ class TestTidy:
                 return sweep(blobs, unneeded)
 
             monkeypatch.setattr(DirectoryBlobStore, "sweep", seen)
-            await asyncio.wait_for(swept.wait(), 10.0)
+            await asyncio.wait_for(swept.wait(), WAIT_S)
             assert federation.coordinator.janitor._task is not None
 
 

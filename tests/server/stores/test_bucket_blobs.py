@@ -10,6 +10,7 @@ from atoll.server.stores import BlobDamagedError, BlobMissingError, StoreFullErr
 from atoll.server.stores.bucket_blobs import BucketBlobStore, key_of
 from atoll.server.stores.incoming_files import IncomingFile
 from tests.object_storage import CREDENTIALS, ObjectStore
+from tests.patience import WAIT_S
 from tests.server.stores.test_blob_stores import content, put, read
 
 CACHE_BYTES = 1 << 20
@@ -143,18 +144,18 @@ def test_a_blob_written_while_its_deletion_is_on_its_way_survives(
 
     def slow(bucket: Bucket, keys: list[str]) -> None:
         deleting.set()
-        may_delete.wait(60)
+        assert may_delete.wait(WAIT_S)
         delete(bucket, keys)
 
     monkeypatch.setattr(Bucket, "delete", slow)
     sweeping = threading.Thread(target=blobs.sweep, args=(blobs.pending(),))
     sweeping.start()
-    deleting.wait(60)
+    assert deleting.wait(WAIT_S)
     writing = threading.Thread(target=put, args=(blobs, b"again"))
     writing.start()
     may_delete.set()
-    sweeping.join(60)
-    writing.join(60)
+    sweeping.join(WAIT_S)
+    writing.join(WAIT_S)
     assert blobs.exists(name)
     assert blobs.bucket.facts(key_of(name)) is not None
 

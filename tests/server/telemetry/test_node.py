@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.server.telemetry import node
 from atoll.server.telemetry.node import NodeFigures, of_nodes
+from tests.patience import WAIT_S
 
 
 def value_of(figures: NodeFigures, name: str, **labels: str) -> float | None:
@@ -44,7 +45,7 @@ async def test_the_lag_of_the_event_loop_is_measured_until_it_is_stopped(monkeyp
     monkeypatch.setattr(node, "LAG_INTERVAL_S", 0.01)
     figures = NodeFigures()
     figures.start()
-    await asyncio.wait_for(fired.wait(), 10.0)
+    await asyncio.wait_for(fired.wait(), WAIT_S)
     figures.stop()
     assert figures._timer is not None
     assert figures._timer.cancelled()
