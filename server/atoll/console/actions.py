@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 JOB_FILE = "job.toml"
 INITIAL, NEWEST = "initial", "newest"
-"""With which model of another run a new one begins."""
+"""The model of an existing run from which a new run starts."""
 MAX_SHOWN = 40
 """Maximum characters of a form's field that an error repeats."""
 MAX_REASON = 1000
@@ -37,16 +37,16 @@ MAX_REASON = 1000
 
 
 class Actions:
-    """The pages with forms, and what the forms do."""
+    """The pages with forms, and the handlers of their submissions."""
 
     def __init__(self, reader: Reader, access: Access) -> None:
         self._reader = reader
         self._access = access
 
     async def choose_project(self, request: Request) -> Response:
-        """Have the pages of this session be about one project, or about all; or take the choice back.
+        """Set the project that this session's pages show, or all projects; or reset the choice.
 
-        The server is not asked to take it back: the project may be the one in which the operator has lost its role.
+        A reset does not ask the server, because the operator may have lost its role in the chosen project.
         """
         form = await form_of(request)
         if "project" not in form:
@@ -58,7 +58,7 @@ class Actions:
         return RedirectResponse("/", 303)
 
     def _require_allowed(self, chosen: str) -> None:
-        """Refuse a choice that the server would not answer for.
+        """Refuse a project in which the operator has no role.
 
         Raises:
             BadInputError: if the operator has no role there.
@@ -70,34 +70,34 @@ class Actions:
             raise BadInputError(f"there is no project {chosen[:MAX_SHOWN]!r}", "choose one of the list")
 
     async def pause(self, request: Request) -> Response:
-        """Pause a run after the round in work."""
+        """Pause a run after its current round."""
         return await self._done(request, "pause", lambda run, _: run.pause())
 
     async def resume(self, request: Request) -> Response:
-        """Go on with a paused run."""
+        """Resume a paused run."""
         return await self._done(request, "resume", lambda run, _: run.resume())
 
     async def cancel(self, request: Request) -> Response:
-        """End a run now."""
+        """Cancel a run now."""
         return await self._done(request, "cancel", lambda run, form: run.cancel(form.get("reason", "")[:MAX_REASON]))
 
     async def extend(self, request: Request) -> Response:
-        """Go on with a run that has ended."""
+        """Extend a run that has ended."""
         return await self._done(request, "extend", lambda run, form: run.extend(_rounds(form.get("rounds", ""))))
 
     def confirm_cancel(self, request: Request) -> Response:
-        """Ask whether a run is to be ended."""
+        """The page on which the operator confirms that a run is cancelled."""
         run = self._reader.operator.run(request.path_params["run"]).summary()
         return self._page(request, "cancel.html.j2", {"run": run, "max_reason": MAX_REASON})
 
     def new(self, request: Request) -> Response:
-        """The form for a new run, with the job of another one if the address names it."""
+        """The form for a new run, filled with the job of an existing run if the address names one."""
         name = request.query_params.get("like", "")
         job = self._reader.operator.run(name).detail(since=MAX_COUNT).job_toml if name else ""
         return self._page(request, "start.html.j2", _start(job, name))
 
     async def start(self, request: Request) -> Response:
-        """Begin a run; a job that is refused comes back with what is wrong."""
+        """Begin a run; if its job is refused, show the form again with the error."""
         form = await form_of(request)
         job, like, model = form.get("job", ""), form.get("like", ""), form.get("model", INITIAL)
         try:
@@ -129,15 +129,15 @@ class Actions:
 
 
 def submitted(operator: Operator, job: str, like: str, *, newest: bool) -> Run:
-    """Begin a run of a job.
+    """Begin a run with a job.
 
-    No file that the job names is read: the weights are those of another run, or none.
+    Files that the job names are not read. The initial weights are those of another run; statistics need none.
 
     Args:
         operator: the connection.
         job: the text of the job file.
-        like: the run whose model it begins with; empty for statistics, which begin with none.
-        newest: whether that is the newest model, not the initial one.
+        like: the run whose model the new run starts from; empty for statistics.
+        newest: whether to start from the newest model of that run instead of its initial one.
 
     Raises:
         BadInputError: if the job has problems, or trains and has no weights.

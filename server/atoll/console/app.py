@@ -35,7 +35,7 @@ _STATUSES: tuple[tuple[type[OperatorError], int], ...] = (
     (BadInputError, 400),
     (OperatorError, 404),
 )
-"""The HTTP status for each kind of error; mostly the last is about something that is not there."""
+"""The HTTP status for each kind of error. Most other errors mean that something does not exist, hence the 404."""
 
 
 def application(operator: Operator, site: Site, access: Access, live: Live) -> Guard:
@@ -90,7 +90,7 @@ def _pages(operator: Operator, *, site: Site, access: Access, live: Live) -> Sta
             HTTPException: functools.partial(_refused, operator.address, access),
         },
     )
-    made.router.redirect_slashes = False  # to an address with this socket's scheme, which a proxy's may not be
+    made.router.redirect_slashes = False  # redirects would have this socket's scheme, not the proxy's
     return made
 
 

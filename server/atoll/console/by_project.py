@@ -1,4 +1,4 @@
-"""The pages of each project, with a connection of their own: what one project's pages remember, another's never see."""
+"""The pages of each project, with a separate connection and cache: no project's data reaches another's pages."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_KEPT = 64
 class ByProject:
     """ASGI application: answers with the pages of the project that the session has chosen.
 
-    Without a choice that is the connection's own project; for an operator with roles in several projects and none in
-    all, the first of them.
+    Until a project is chosen, it shows the connection's own project. If the operator has roles in several projects but
+    not in all, it shows the first of these projects.
 
     Args:
         operator: the connection; it is not closed here.
@@ -51,12 +51,12 @@ class ByProject:
         await self._of(self._operator.project if chosen is None else chosen)(scope, receive, send)
 
     def _first(self) -> str:
-        """The project without a choice."""
+        """The project that a session shows until the operator chooses one."""
         if self._own is None:
             self._own = self._operator.project
             try:
                 me = self._operator.whoami()
-            except OperatorError:  # the page tells it
+            except OperatorError:  # the page shows the error
                 self._own = None
                 return self._operator.project
             if me.role == "unspecified" and not me.project and me.projects:

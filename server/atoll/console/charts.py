@@ -97,7 +97,7 @@ def _placed(points: Sequence[tuple[int, float]], first: int, last: int, low: flo
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Where a value lies between two others, from 0 to 1; halved first, since their difference may overflow."""
+    """The position of a value between two others, from 0 to 1; halves them first, as a difference may overflow."""
     span = high / 2 - low / 2
     found = (value / 2 - low / 2) / span if span > 0 else 0.5
     return found if math.isfinite(found) else 0.5

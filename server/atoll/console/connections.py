@@ -1,4 +1,4 @@
-"""HTTP connections that are closed when no request comes on them, so that idle ones cannot take every place."""
+"""Closes idle HTTP connections, so that they cannot use up the maximum number of connections."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PATIENCE_S = 10.0
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes a connection that spends ``PATIENCE_S`` without a request in work.
+    """Closes a connection that has no request in progress for ``PATIENCE_S``.
 
-    uvicorn itself waits without a limit for the first request, and stops waiting for a further one only while no byte
-    of it has come.
+    uvicorn itself waits for the first request without a limit. It limits the wait for a later request only until the
+    first byte of that request has arrived.
     """
 
     _look: asyncio.TimerHandle
     _seen: tuple[bool, object] = (True, None)
-    """At the last look: whether the connection was idle, and its newest request."""
+    """At the last check: whether the connection was idle, and its newest request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """See ``asyncio.Protocol``."""

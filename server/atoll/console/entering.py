@@ -1,4 +1,4 @@
-"""How a browser comes in by a one-time link, and goes out."""
+"""Sign in to the console with a one-time link, and sign out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from atoll.console.sessions import Access
     from atoll.console.site import Site
 
-# Not a redirect: the cookie is SameSite=Strict, and a browser that came by a link in another site's page would not send
-# it with the redirected request. This page's own request is the console's.
+# Not a redirect: the cookie is SameSite=Strict, so after a link on another site's page a browser would not send it with
+# the redirected request. It sends the cookie with the request that this page makes.
 _WELCOME = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Atoll console</title>
 <link rel="icon" href="/static/icon.svg" type="image/svg+xml">
@@ -32,7 +32,7 @@ _DEAD = (
 
 
 class Entering:
-    """The way in and out."""
+    """The handlers for signing in and out."""
 
     def __init__(self, access: Access, site: Site) -> None:
         self._access = access

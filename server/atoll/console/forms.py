@@ -20,7 +20,7 @@ TOKEN_FIELD = "form_token"  # noqa: S105 - the name of a field
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """The fields of a form that a page of this session sent; of a name that comes twice, the last.
+    """The fields of a form that a page of this session sent; of a repeated name, the last value.
 
     Raises:
         HTTPException: 413 for one that is too large, 400 for one that is none, 403 without the session's token.

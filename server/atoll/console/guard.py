@@ -97,7 +97,7 @@ class Guard:
             )
         if request.method not in _READING and not self._from_here(request):
             return PlainTextResponse("The request does not come from a page of this console.\n", 403)
-        # Not `request.url`, which is parsed anew: it refuses some paths, and is another path for some.
+        # Not `request.url`: it parses the address again, and so refuses some paths and changes others.
         if request.scope["path"].startswith((OPEN_PATH, STATIC_PATH)):
             return None
         session = self._access.session(request.cookies.get(self._site.cookie, ""))
@@ -107,6 +107,6 @@ class Guard:
         return None
 
     def _from_here(self, request: Request) -> bool:
-        """By what browsers say themselves; a script of another site cannot set these headers."""
+        """Whether a page of this console sent the request, by headers that scripts of other sites cannot set."""
         fetched = request.headers.get("sec-fetch-site", "same-origin")
         return request.headers.get("origin") in self._site.origins and fetched == "same-origin"

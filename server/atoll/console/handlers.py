@@ -1,4 +1,4 @@
-"""The pages: each reads what the server says and shows it. Handlers that call the server run in threads."""
+"""The pages without forms: each shows answers of the server. Handlers that call the server run in threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUNS_PER_PAGE = 100
 MAX_RUNS = 10_000
 PARTICIPANTS_PER_PAGE = 200
 LIST_INTERVAL_S = 2.0
-"""Seconds between two looks at a list that is shown: the server has a stream of one run's changes, none of lists."""
+"""Seconds between two polls of a list on a page; the server streams changes of a single run, but not of lists."""
 MAX_LOG_LINES = 200
 _LEVELS: Mapping[str, Literal["info", "warning", "error"]] = {"warning": "warning", "error": "error"}
 NOTES = {

@@ -1,4 +1,4 @@
-"""The privacy ledger: what each population and run has spent, and of which limits."""
+"""The privacy ledger: what each population and run has spent, and the limits."""
 
 from __future__ import annotations
 

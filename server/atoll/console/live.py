@@ -1,6 +1,6 @@
-"""Server-sent events: a page learns that its contents have changed, and fetches itself again.
+"""Server-sent events that tell a page that its content has changed; the page then fetches itself again.
 
-A stream ends with ``ended``, or with ``away`` if the page should open another one in a while.
+A stream ends with ``ended``, or with ``away`` if the page should reconnect after a while.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 PACE_S = 2.0
-"""Minimum seconds between two events of a page, each of which costs the server two calls, and between two changes of a
-run that the server sends: a fast run has twenty a second."""
+"""Minimum seconds between two events of a page, and between two changes of a run that the server sends. Each event
+costs the server two calls, and a fast run changes twenty times a second."""
 BEAT_S = 15.0
 """Seconds after which a silent stream sends a comment, which shows whether the browser is still there."""
 MAX_STREAMS = 32
-"""Maximum number of open streams; each that follows a run is a call to the server."""
+"""Maximum number of open streams; a stream that follows a run holds a call to the server open."""
 
 
 class _Stream:
-    """The next event for one page: the newest change alone, however many there were."""
+    """The next event for one page: only the newest of the changes since the last event."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -39,7 +39,7 @@ class _Stream:
         self._before_end = False
 
     async def take(self, changes: AsyncIterator[str]) -> None:
-        """Keep the newest of the changes, until they end."""
+        """Keep the newest change until the changes end."""
         try:
             async for text in changes:
                 self.text = text
@@ -55,12 +55,12 @@ class _Stream:
             raise
 
     def end(self, why: str, event: str = "ended") -> None:
-        """Send no more."""
+        """End the stream after this last event."""
         self.ended = event, why
         self.changed.set()
 
     def take_events(self) -> list[bytes]:
-        """The events that are due."""
+        """Take the events to send now."""
         self.changed.clear()
         found = [_event("changed", self.text)] if self._before_end else []
         self._before_end = False
@@ -68,7 +68,7 @@ class _Stream:
 
 
 class _Events(StreamingResponse):
-    """A stream of events, which says when it is over: also if the browser has left before the first one."""
+    """A stream of events that calls ``over`` at its end, even if the browser leaves before the first event."""
 
     def __init__(self, events: AsyncIterator[bytes], over: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream")
@@ -92,7 +92,7 @@ class Live:
         self._open: set[_Stream] = set()
 
     def answer(self, changes: AsyncIterator[str], alive: Callable[[], bool]) -> Response:
-        """Stream the changes to a browser for as long as its session is ``alive``; refuse one stream too many."""
+        """Stream the changes to a browser for as long as its session is ``alive``; refuse it beyond the maximum."""
         if len(self._open) >= self._max_streams:
             return PlainTextResponse(
                 f"as many pages are followed as may be ({self._max_streams}); close some of them.\n", 503
@@ -102,7 +102,7 @@ class Live:
         return _Events(self._events(stream, changes, alive), lambda: self._open.discard(stream))
 
     def stop(self) -> None:
-        """End every stream: the console stops."""
+        """End every stream, because the console stops."""
         for stream in self._open:
             stream.end("stopped")
 
@@ -128,13 +128,13 @@ class Live:
 
 
 async def polled(ask: Callable[[], tuple[object, str]], interval_s: float) -> AsyncIterator[str]:
-    """Sentences about what ``ask`` finds, one for each change; for lists, of which the server has no stream.
+    """Poll a list and yield a sentence for each change; the server streams no changes of lists.
 
-    A server that is away is asked again: that it has gone, and that it is back, are changes too.
+    Polling continues while the server is unreachable. Losing it and reaching it again are also changes.
 
     Args:
-        ask: gives what is compared, and a sentence about it; called in a thread.
-        interval_s: seconds between two questions.
+        ask: returns the value to compare and a sentence about it; called in a thread.
+        interval_s: seconds between two calls of ``ask``.
     """
     known: object = None
     while True:

@@ -29,7 +29,7 @@ class Page(Generic[T]):
 
 
 def paged(items: Sequence[T], number: int, size: int) -> Page[T]:
-    """Page ``number`` of a list, with at most ``size`` items; the nearest page if there is no such one."""
+    """Page ``number`` of a list, with at most ``size`` items; the nearest page if that page does not exist."""
     count = max(1, -(-len(items) // size))
     shown = min(max(1, number), count)
     start = (shown - 1) * size
@@ -37,5 +37,5 @@ def paged(items: Sequence[T], number: int, size: int) -> Page[T]:
 
 
 def page_number(text: str | None) -> int:
-    """The number of a page as an address gives it; 1 for anything that is no such number."""
+    """The page number in an address; 1 for a text that is not a page number."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 1

@@ -1,4 +1,4 @@
-"""Questions of the pages to the server, and a cache of lasting answers. Safe to use from several threads."""
+"""Queries of the server for the pages, with a cache of answers that no longer change. Thread-safe."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from atoll.operator.errors import UnknownCallError
 from atoll.operator.history import ENDED_PHASES, Rounds
 
 MAX_KEPT_RUNS = 16
-"""Maximum number of runs whose rounds are kept, about 2 MB for 1,000 rounds."""
+"""Maximum number of runs whose rounds are cached, about 2 MB for 1,000 rounds."""
 MAX_RECENT_MEMBERS = 2000
 """Maximum number of members that are searched for members that did not count."""
 MAX_RECENT_ROUNDS = 20
 MAX_ROLE_AGE_S = 5.0
-"""The server refuses what a role does not allow; buttons may be offered or missing for this many seconds more."""
+"""Seconds for which the operator's role is cached. After a change of role, pages may offer wrong buttons this long, but
+the server refuses what the role does not allow."""
 
 
 class KnownRun:
-    """The rounds of one run: only new ones are fetched, and the last known one again."""
+    """The rounds of one run; a refresh fetches new rounds, and the last known one again."""
 
     def __init__(self, operator: Operator, run: str) -> None:
         self._run = operator.run(run)
@@ -50,7 +51,7 @@ class KnownRun:
 
 
 def _rounds_to_ask(ended: Sequence[RoundSummary]) -> int:
-    """How many of the newest rounds have no more than ``MAX_RECENT_MEMBERS`` members together, at least one of them."""
+    """Number of newest rounds, at least one, that together have at most ``MAX_RECENT_MEMBERS`` members."""
     totals = itertools.accumulate(item.cohort for item in reversed(ended))
     fitting = sum(1 for _ in itertools.takewhile(lambda total: total <= MAX_RECENT_MEMBERS, totals))
     return max(1, min(fitting, MAX_RECENT_ROUNDS))
@@ -65,7 +66,7 @@ class Found:
 
 
 def _project_names(operator: Operator) -> tuple[str, ...]:
-    """The projects to choose from; none at a server of a version without projects, which has no such call.
+    """The projects to choose from; empty if the server's version has no projects.
 
     Raises:
         OperatorError: if the server does not say.
@@ -77,12 +78,12 @@ def _project_names(operator: Operator) -> tuple[str, ...]:
 
 
 def sees_all(me: Myself) -> bool:
-    """Whether the server answers an operator for all projects together: it has a role in all."""
+    """Whether the operator has a role in all projects, so that the server answers for all of them together."""
     return me.server_role != "unspecified"
 
 
 class Reader:
-    """Questions of pages to the server."""
+    """Queries the server for the pages."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
@@ -105,7 +106,7 @@ class Reader:
         return self._asked().may
 
     def common(self) -> Mapping[str, object]:
-        """What every page shows: which actions are allowed, and what there is to choose from.
+        """Values that every page shows: the allowed actions, and the projects to choose from.
 
         Raises:
             OperatorError: if the server does not say.
@@ -127,7 +128,7 @@ class Reader:
         return found
 
     def run(self, run: str) -> KnownRun:
-        """A run by its id; those that were looked at last are kept."""
+        """A run by its id; the most recently used runs are cached."""
         with self._lock:
             found = self._runs.pop(run, None) or KnownRun(self.operator, run)
             self._runs[run] = found

@@ -25,7 +25,7 @@ MAX_ABSENT = 20
 
 @dataclass(frozen=True)
 class Absent:
-    """A participant that did not count lately: in ``missed`` of ``invited`` rounds (0: in none of them)."""
+    """A participant that recently did not count in ``missed`` of the ``invited`` rounds that it was invited to."""
 
     participant: str
     name: str
@@ -42,8 +42,8 @@ class RunView:
     Attributes:
         rounds: a page of its attempts at rounds, the newest first.
         metrics: the metrics that the table of rounds has columns for.
-        absent: who did not count in the newest rounds, at most ``MAX_ABSENT``; none if the draw is secret.
-        recent: the number of rounds that were looked through for these.
+        absent: at most ``MAX_ABSENT`` participants that did not count in the newest rounds; none if the draw is secret.
+        recent: the number of newest rounds that ``absent`` is about.
         secret: whether its draws are secret.
         private: whether its job has a privacy section, or cannot be read here.
         statistics: whether it has figures of statistics.
@@ -85,7 +85,7 @@ def run_view(detail: RunDetail, recent: Sequence[RoundSummary], number: int) -> 
 
 
 def absent(recent: Sequence[RoundSummary]) -> tuple[Absent, ...]:
-    """Participants that did not count in these rounds: first those that never did, then those that missed most."""
+    """Participants that did not count in all or some of these rounds; those that never counted come first."""
     names = names_of(recent)
     never = [
         Absent(one.participant, names[one.participant], one.rounds, one.rounds, one.status, one.detail)
@@ -124,5 +124,5 @@ def _in_work(item: RoundSummary) -> Tile:
 
 
 def status_words(run: RunSummary) -> str:
-    """Where a run stands, in a sentence for screen readers."""
+    """The state of a run, in a sentence for screen readers."""
     return f"{run.status}, {run.rounds_released} of {run.rounds_total} rounds released"

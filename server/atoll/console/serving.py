@@ -33,7 +33,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Server(uvicorn.Server):
-    """A web server that ends in peace when it is interrupted: first its streams of events, then open answers."""
+    """A web server that, when interrupted, ends its streams of events and then completes open responses."""
 
     def __init__(self, config: uvicorn.Config, live: Live) -> None:
         super().__init__(config)
@@ -61,7 +61,7 @@ class _Server(uvicorn.Server):
 
 
 class Console:
-    """A web server on a socket that listens already.
+    """A web server on a socket that is already listening.
 
     Args:
         operator: the connection to the server.
@@ -79,7 +79,7 @@ class Console:
         self._server = _Server(_config(listening, application(operator, self._site, self._access, live)), live)
 
     def make_link(self) -> str:
-        """A one-time link; a former one that was not used is dead."""
+        """Make a one-time link; an earlier link that was not used becomes invalid."""
         return f"{self._site.origin}{OPEN_PATH}{self._access.make_link()}"
 
     async def serve(self) -> None:
@@ -133,7 +133,7 @@ def opened(listening: Listening) -> Iterator[socket.socket]:
 def _config(listening: Listening, app: Guard) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        access_log=False,  # its lines would have the links
+        access_log=False,  # it would contain the one-time links
         log_level="warning",
         server_header=False,
         proxy_headers=False,

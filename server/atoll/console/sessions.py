@@ -1,4 +1,4 @@
-"""One-time links and the sessions that they open. All is in memory: a console that ends takes its sessions along."""
+"""One-time links and the sessions that they open. Sessions are only in memory, so they end with the console."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 LINK_S = 600.0
 """Seconds for which a link can be used."""
 SESSION_S = 12 * 3600.0
-"""Seconds after which a session is over, however busy it is."""
+"""Seconds after which a session ends, even if it is in use."""
 MAX_SESSIONS = 32
-"""Maximum number of sessions; a further one ends the oldest."""
+"""Maximum number of sessions; one more ends the oldest."""
 _TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Session:
-    """A browser that came with a link.
+    """The session of a browser that signed in with a link.
 
     Attributes:
-        name: digest of its cookie; the cookie itself is kept nowhere.
-        form_token: what its forms must send.
-        until_s: when it is over, by the clock of ``Access``.
+        name: digest of its cookie; the cookie itself is not kept.
+        form_token: the token that its forms must send.
+        until_s: when it ends, by the clock of ``Access``.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Access:
     """Sessions of browsers, each begun with a one-time link. Safe to use from several threads.
 
     Args:
-        now_s: seconds that only grow.
+        now_s: monotonic clock, in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -48,7 +48,7 @@ class Access:
         self._projects: dict[str, str] = {}
 
     def make_link(self) -> str:
-        """The token of a new link; a former link that was not used is dead."""
+        """The token of a new link; an earlier link that was not used becomes invalid."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         with self._lock:
             self._link = (_digest(token), self._now_s() + LINK_S)
@@ -65,29 +65,29 @@ class Access:
             return self._opened()
 
     def session(self, cookie: str) -> Session | None:
-        """The session that a cookie names; None if it is over, or never was."""
+        """The session that a cookie names; None if there is none, or it has ended."""
         with self._lock:
             found = self._sessions.get(_digest(cookie))
             return found if found is not None and self._now_s() < found.until_s else None
 
     def is_open(self, session: Session) -> bool:
-        """Whether a session is not over."""
+        """Whether a session has not ended."""
         with self._lock:
             return session.name in self._sessions and self._now_s() < session.until_s
 
     def choose(self, session: Session, project: str) -> None:
-        """Have the session's pages be about a project from now on; empty: about all."""
+        """Show this project on the session's pages from now on; empty: all projects."""
         with self._lock:
             if session.name in self._sessions:
                 self._projects[session.name] = project
 
     def forget_choice(self, session: Session) -> None:
-        """Have the session's pages be about what they are without a choice of a project."""
+        """Remove the session's choice of a project, so that its pages show the default."""
         with self._lock:
             self._projects.pop(session.name, None)
 
     def project(self, session: Session) -> str | None:
-        """The project that was chosen for a session; None: none was."""
+        """The project that was chosen for a session; None if none was chosen."""
         with self._lock:
             return self._projects.get(session.name)
 

@@ -1,4 +1,4 @@
-"""Where the console is reached: its address, and the origins that requests may name."""
+"""The address at which the console is reached, and the origins that requests may name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STANDARD = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Listening:
-    """Where to listen, as the command line says.
+    """Where to listen, from the command line.
 
     Attributes:
         host: address of the listening socket.
@@ -107,7 +107,7 @@ def _origin(scheme: str, host: str, port: int) -> str:
 
 
 def _require_origin(text: str) -> None:
-    """Refuse what a browser would not send as Origin.
+    """Refuse a text that no browser sends as Origin.
 
     Raises:
         BadInputError: for anything but SCHEME://HOST[:PORT], in lower case and without the scheme's own port.
